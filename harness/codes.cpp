@@ -1,0 +1,53 @@
+#include "harness/codes.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace harness {
+
+namespace {
+using reports::Severity;
+
+constexpr Code kOwnCodes[] = {
+    {codes::kCrash, "The case crashed its process", "crash", Severity::block,
+     "memory corruption, a failed assertion (abort), a stack overflow or the kernel's out-of-memory killer",
+     "run the repro command with --isolation none under a debugger, or read the worker's log beside the report"},
+    {codes::kHang, "The case stopped making progress", "crash", Severity::block,
+     "a deadlock, an endless loop, a wait for a device or a process that never answers",
+     "run the repro command and attach a debugger to the worker; raise --hang if the case is only slow"},
+    {codes::kVanished, "The worker exited without ending its case", "crash", Severity::block,
+     "something in the case called exit() or _exit(), or a library gave up quietly",
+     "run the repro command with --isolation none and break on exit and _exit"},
+    {codes::kException, "The case threw an exception", "crash", Severity::block,
+     "an error of the code under test, a missing precondition, or a bug of the case itself",
+     "read the message; run the repro command with --isolation none in a debugger with `catch throw`"},
+    {codes::kProtocol, "The worker wrote something that is not an event of its case", "harness", Severity::block,
+     "code in the worker writes to a file descriptor that is not its own, or memory corruption",
+     "run the repro command; look for raw writes to descriptors in the code that the case calls"},
+    {codes::kTimeout, "The case was still running at its absolute time limit", "crash", Severity::block,
+     "far slower than intended on this machine, or work that grows without end",
+     "compare its phases with an earlier run; raise --timeout if the machine is known to be slow"},
+    {codes::kWorkerStart, "The worker could not be started", "harness", Severity::block,
+     "libraries that do not load, no memory or process slots left, or a program that dies while it starts",
+     "run the doctor verb and read the worker's log beside the report"},
+    {codes::kUnhealthy, "The case left its process unusable", "crash", Severity::block,
+     "a sticky device error: an illegal address or a failed assertion in a kernel that ran during the case",
+     "run the repro command under compute-sanitizer, with CUDA_LAUNCH_BLOCKING=1 to find the kernel"},
+};
+}  // namespace
+
+std::span<const Code> own_codes() { return kOwnCodes; }
+
+CodeTable::CodeTable(std::span<const Code> of_program) : codes_(std::begin(kOwnCodes), std::end(kOwnCodes)) {
+  for (const Code& code : of_program) {
+    if (find(code.id) != nullptr) throw std::logic_error("finding code " + std::string(code.id) + " is declared twice");
+    codes_.push_back(code);
+  }
+}
+
+const Code* CodeTable::find(std::string_view id) const {
+  const auto at = std::find_if(codes_.begin(), codes_.end(), [&](const Code& code) { return code.id == id; });
+  return at == codes_.end() ? nullptr : &*at;
+}
+
+}  // namespace harness

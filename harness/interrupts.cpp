@@ -1,0 +1,33 @@
+#include "harness/interrupts.hpp"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "harness/journal_writer.hpp"
+
+namespace harness {
+
+Interrupts::Interrupts() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  sigprocmask(SIG_BLOCK, &set, &before_);
+  fd_ = Fd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+  if (fd_.get() < 0) throw InfrastructureError("signalfd is not available");
+}
+
+Interrupts::~Interrupts() {
+  (void)arrived();  // one that waits would strike as soon as it is let through
+  sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+std::optional<int> Interrupts::arrived() {
+  signalfd_siginfo info{};
+  while (read(fd_.get(), &info, sizeof info) == sizeof info) {
+    if (!signal_) signal_ = static_cast<int>(info.ssi_signo);
+  }
+  return signal_;
+}
+
+}  // namespace harness

@@ -1,0 +1,192 @@
+#include "harness/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+namespace harness {
+
+namespace {
+
+std::optional<Level> parse_level(const std::string& word) {
+  for (const Level level : {Level::smoke, Level::standard, Level::full, Level::soak})
+    if (to_string(level) == word) return level;
+  return std::nullopt;
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& candidates) {
+  const std::string near = nearest(word, candidates);
+  return near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
+}
+
+struct Scope {
+  Level level = Level::smoke;
+  bool level_given = false;
+  std::set<std::string> suites;  // empty: all
+};
+
+Scope scope_of(const Program& program, const Selection& selection) {
+  std::vector<std::string> names;
+  for (const Suite& suite : program.suites) names.push_back(suite.name);
+  Scope scope;
+  std::vector<std::string> levels;
+  for (const std::string& word : selection.suites) {
+    if (parse_level(word)) {
+      levels.push_back(word);
+    } else if (word.empty() || std::find(names.begin(), names.end(), word) != names.end()) {
+      scope.suites.insert(word);  // the empty name (--suite "") selects nothing
+    } else {
+      std::vector<std::string> words = names;
+      words.insert(words.end(), {"smoke", "standard", "full", "soak"});
+      throw UsageError(fmt::format("--suite: unknown suite '{}'{} (suites: {}; levels: smoke, standard, full, soak)",
+                                   word, did_you_mean(word, words), fmt::join(names, ", ")));
+    }
+  }
+  if (levels.size() > 1 || (!levels.empty() && (!scope.suites.empty() || !selection.level.empty())))
+    throw UsageError(
+        fmt::format("--suite: '{}' is a level and stands alone; use --level for named suites", levels.front()));
+  const std::string level = levels.empty() ? selection.level : levels.front();
+  if (!level.empty()) {
+    if (!parse_level(level))
+      throw UsageError(fmt::format("--level: unknown level '{}'{} (levels: smoke, standard, full, soak)", level,
+                                   did_you_mean(level, {"smoke", "standard", "full", "soak"})));
+    scope.level = *parse_level(level);
+    scope.level_given = true;
+  }
+  return scope;
+}
+
+std::vector<PlannedSuite> all_cases(const Program& program, const Settings& settings) {
+  std::vector<PlannedSuite> suites;
+  std::map<std::string, std::string> hashes;
+  for (const Suite* suite : running_order(program.suites)) {
+    PlannedSuite planned{suite, {}};
+    for (Case& work : suite->cases(settings)) {
+      const std::string id = case_id(suite->name, work);
+      const auto [at, fresh] = hashes.emplace(case_hash(id), id);
+      if (!fresh) throw std::logic_error(fmt::format("cases '{}' and '{}' have the same hash", at->second, id));
+      planned.cases.push_back({std::move(work), id, case_hash(id)});
+    }
+    suites.push_back(std::move(planned));
+  }
+  return suites;
+}
+
+bool is_pattern(const std::string& word) { return word.find_first_of("*?") != std::string::npos; }
+bool names_exactly(const std::string& word, const PlannedCase& c) { return word == c.id || word == c.hash; }
+
+// Every word must name something, else it is a typo.
+void refuse_unknown(const char* option, const std::vector<std::string>& words, const std::vector<PlannedSuite>& all) {
+  for (const std::string& word : words) {
+    std::vector<std::string> ids;
+    bool found = false;
+    for (const PlannedSuite& suite : all) {
+      for (const PlannedCase& c : suite.cases) {
+        ids.push_back(c.id);
+        found = found || names_exactly(word, c) || matches(word, c.id);
+      }
+    }
+    if (!found)
+      throw UsageError(fmt::format("{}: no case '{}'{} (`list` shows all)", option, word, did_you_mean(word, ids)));
+  }
+}
+
+bool selected(const Selection& selection, const Scope& scope, const std::string& suite, const PlannedCase& c) {
+  if (!scope.suites.empty() && !scope.suites.contains(suite)) return false;
+  const bool in_level = c.work.level <= scope.level;
+  const auto hit = [&](const std::string& word) { return names_exactly(word, c) || matches(word, c.id); };
+  if (std::any_of(selection.excludes.begin(), selection.excludes.end(), hit)) return false;
+  if (selection.cases.empty()) return in_level;
+  return std::any_of(selection.cases.begin(), selection.cases.end(), [&](const std::string& word) {
+    return names_exactly(word, c) ? (in_level || !scope.level_given) : (is_pattern(word) && hit(word) && in_level);
+  });
+}
+
+}  // namespace
+
+std::size_t Plan::size() const {
+  std::size_t cases = 0;
+  for (const PlannedSuite& suite : suites) cases += suite.cases.size();
+  return cases;
+}
+
+void check_scope(const Program& program, const Selection& selection) { (void)scope_of(program, selection); }
+
+Plan make_plan(const Program& program, const Settings& settings, const Selection& selection) {
+  const Scope scope = scope_of(program, selection);
+  const std::vector<PlannedSuite> all = all_cases(program, settings);
+  refuse_unknown("--case", selection.cases, all);
+  refuse_unknown("--exclude", selection.excludes, all);
+  Plan plan;
+  plan.level = scope.level;
+  for (const PlannedSuite& suite : all) {
+    PlannedSuite kept{suite.suite, {}};
+    for (const PlannedCase& c : suite.cases) {
+      if (selected(selection, scope, suite.suite->name, c))
+        kept.cases.push_back(c);
+      else if (c.work.level <= scope.level)
+        plan.partial = true;
+    }
+    if (!kept.cases.empty()) plan.suites.push_back(std::move(kept));
+  }
+  return plan;
+}
+
+namespace {
+
+const Suite& find_suite(const std::vector<Suite>& suites, const std::string& name) {
+  for (const Suite& suite : suites)
+    if (suite.name == name) return suite;
+  throw std::logic_error(fmt::format("a suite requires '{}', which does not exist", name));
+}
+
+void visit(const std::vector<Suite>& suites, const Suite& suite, std::map<const Suite*, bool>& done,
+           std::vector<const Suite*>& order) {
+  const auto [at, fresh] = done.emplace(&suite, false);
+  if (!fresh && !at->second) throw std::logic_error(fmt::format("suite '{}' requires itself", suite.name));
+  if (!fresh) return;
+  for (const std::string& required : suite.requires_suites) visit(suites, find_suite(suites, required), done, order);
+  done[&suite] = true;
+  order.push_back(&suite);
+}
+
+}  // namespace
+
+std::vector<const Suite*> running_order(const std::vector<Suite>& suites) {
+  std::vector<const Suite*> order;
+  std::map<const Suite*, bool> done;  // false: on the way
+  for (const Suite& suite : suites) visit(suites, suite, done, order);
+  return order;
+}
+
+std::string blocked_by(const std::vector<Suite>& suites, const std::string& suite,
+                       const std::set<std::string>& isolated) {
+  for (const std::string& required : find_suite(suites, suite).requires_suites) {
+    if (isolated.contains(required)) return required;
+    if (const std::string deeper = blocked_by(suites, required, isolated); !deeper.empty()) return deeper;
+  }
+  return "";
+}
+
+bool matches(std::string_view pattern, std::string_view text) {
+  std::size_t p = 0, t = 0, star = std::string_view::npos, retry = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      retry = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p, ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++retry;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+}  // namespace harness

@@ -1,0 +1,249 @@
+#include "harness/process.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <map>
+
+#include "harness/journal_writer.hpp"
+
+namespace harness {
+
+Fd& Fd::operator=(Fd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+int Fd::release() {
+  const int fd = fd_;
+  fd_ = -1;
+  return fd;
+}
+
+void Fd::reset() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+namespace {
+
+[[noreturn]] void fail(const char* what) {
+  throw InfrastructureError(fmt::format("cannot start a process: {}: {}", what, std::strerror(errno)));
+}
+
+struct Pipe {
+  Fd read, write;
+  Pipe() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) fail("pipe");
+    read = Fd(ends[0]);
+    write = Fd(ends[1]);
+    fcntl(read.get(), F_SETFL, O_NONBLOCK);
+  }
+};
+
+// A file in memory, so that a child that never reads its input cannot block us.
+Fd file_in_memory(const std::string& content) {
+  Fd fd(memfd_create("input", MFD_CLOEXEC));
+  if (fd.get() < 0) fail("memfd_create");
+  for (std::size_t done = 0; done < content.size();) {
+    const ssize_t n = write(fd.get(), content.data() + done, content.size() - done);
+    if (n < 0) fail("write");
+    done += static_cast<std::size_t>(n);
+  }
+  if (lseek(fd.get(), 0, SEEK_SET) != 0) fail("lseek");
+  return fd;
+}
+
+// Own group, default signal handling, nothing blocked.
+class SpawnAttributes {
+ public:
+  SpawnAttributes() {
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawn_file_actions_init(&actions);
+  }
+  ~SpawnAttributes() {
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  SpawnAttributes(const SpawnAttributes&) = delete;
+  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_t actions;
+};
+
+// dup2 onto the same number would leave close-on-exec set, so descriptors are first moved out of the way.
+Fd above_standard(Fd fd) {
+  const int copy = fcntl(fd.get(), F_DUPFD_CLOEXEC, 10);
+  if (copy < 0) fail("fcntl");
+  return Fd(copy);
+}
+
+struct ProcessTimes {
+  pid_t parent;
+  double cpu_s;
+};
+
+// Of one process; nullopt when it is gone.
+std::optional<ProcessTimes> times_of(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  const std::size_t name_end = line.rfind(')');  // the name may contain anything
+  if (name_end == std::string::npos) return std::nullopt;
+  char state;
+  long parent;
+  unsigned long user, system;
+  if (std::sscanf(line.c_str() + name_end + 1, " %c %ld %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &state, &parent,
+                  &user, &system) != 4)
+    return std::nullopt;
+  return ProcessTimes{static_cast<pid_t>(parent),
+                      static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK))};
+}
+
+std::map<pid_t, ProcessTimes> all_processes() {
+  std::map<pid_t, ProcessTimes> processes;
+  DIR* folder = opendir("/proc");
+  if (folder == nullptr) return processes;
+  while (const dirent* entry = readdir(folder)) {
+    const pid_t pid = std::atoi(entry->d_name);
+    if (pid <= 0) continue;
+    if (const auto times = times_of(pid)) processes.emplace(pid, *times);
+  }
+  closedir(folder);
+  return processes;
+}
+
+bool descends_from(const std::map<pid_t, ProcessTimes>& processes, pid_t pid, pid_t ancestor) {
+  for (int depth = 0; depth < 64 && pid > 1; ++depth) {
+    if (pid == ancestor) return true;
+    const auto at = processes.find(pid);
+    if (at == processes.end()) return false;
+    pid = at->second.parent;
+  }
+  return false;
+}
+
+}  // namespace
+
+Process::Process(const std::string& executable, const std::vector<std::string>& argv, const std::string& input) {
+  Pipe output, events;
+  const Fd in = above_standard(file_in_memory(input));
+  const Fd out = above_standard(std::move(output.write));
+  const Fd event = above_standard(std::move(events.write));
+  SpawnAttributes spawn;
+  posix_spawn_file_actions_adddup2(&spawn.actions, in.get(), STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&spawn.actions, out.get(), STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&spawn.actions, out.get(), STDERR_FILENO);
+  posix_spawn_file_actions_adddup2(&spawn.actions, event.get(), kEventFd);
+  std::vector<char*> words;
+  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  if (const int error =
+          posix_spawnp(&pid_, executable.c_str(), &spawn.actions, &spawn.attributes, words.data(), environ);
+      error != 0) {
+    errno = error;
+    fail(executable.c_str());
+  }
+  output_ = std::move(output.read);
+  events_ = std::move(events.read);
+  pid_fd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  if (pid_fd_.get() < 0) {
+    const int error = errno;
+    reap();
+    errno = error;
+    fail("pidfd_open");
+  }
+}
+
+Process::~Process() {
+  if (!reaped_) reap();
+}
+
+void Process::signal_group(int signal) const {
+  if (!reaped_) kill(-pid_, signal);
+}
+
+Exit Process::reap() {
+  signal_group(SIGKILL);
+  int status = 0;
+  rusage usage{};
+  while (wait4(pid_, &status, 0, &usage) < 0 && errno == EINTR) {
+  }
+  reaped_ = true;
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return {WIFSIGNALED(status), WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), seconds(usage.ru_utime),
+          seconds(usage.ru_stime), usage.ru_maxrss};
+}
+
+double Process::cpu_seconds() const {
+  const auto processes = all_processes();
+  double sum = 0;
+  for (const auto& [pid, times] : processes)
+    if (descends_from(processes, pid, pid_)) sum += times.cpu_s;
+  return sum;
+}
+
+bool read_available(int fd, std::string& buffer, std::size_t limit) {
+  char chunk[1 << 16];
+  for (std::size_t done = 0; done < limit;) {
+    const ssize_t n = read(fd, chunk, sizeof chunk);
+    if (n == 0) return false;
+    if (n < 0) return errno == EAGAIN || errno == EINTR;
+    buffer.append(chunk, static_cast<std::size_t>(n));
+    done += static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+std::optional<std::string> output_of(const std::vector<std::string>& argv, double seconds) try {
+  Process process(argv.at(0), argv, "");
+  std::string output;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  for (bool open = true; open;) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd fds[] = {{process.output_fd(), POLLIN, 0}};
+    if (left.count() <= 0 || poll(fds, 1, static_cast<int>(left.count())) == 0) return std::nullopt;
+    open = read_available(process.output_fd(), output);
+  }
+  pollfd end = {process.pid_fd(), POLLIN, 0};
+  if (poll(&end, 1, 1000) != 1) return std::nullopt;
+  const Exit exit = process.reap();
+  return !exit.by_signal && exit.value == 0 ? std::optional(output) : std::nullopt;
+} catch (const InfrastructureError&) {
+  return std::nullopt;
+}
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  const char* words = sigdescr_np(signal);
+  return name != nullptr ? fmt::format("SIG{} ({})", name, words) : fmt::format("signal {}", signal);
+}
+
+}  // namespace harness

@@ -1,0 +1,74 @@
+// A child process in its own process group, with its standard output and error on one pipe and events on another.
+// Wraps posix_spawn, pidfd, wait4 and /proc; nothing here knows what the child does.
+//
+// Dangers: the group is killed before the leader is reaped (a zombie keeps the id from being reused); pipes are read
+// without blocking, because a grandchild may keep them open after the child is gone.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace harness {
+
+// Closes at the end of its life.
+class Fd {
+ public:
+  explicit Fd(int fd = -1) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(other.release()) {}
+  Fd& operator=(Fd&& other) noexcept;
+  ~Fd() { reset(); }
+  [[nodiscard]] int get() const { return fd_; }
+  int release();
+  void reset();
+
+ private:
+  int fd_ = -1;
+};
+
+struct Exit {
+  bool by_signal = false;
+  int value = 0;  // exit status or signal number
+  double user_s = 0, system_s = 0;
+  long max_rss_kib = 0;
+};
+
+class Process {
+ public:
+  static constexpr int kEventFd = 3;  // in the child
+
+  // Runs `executable` with `argv`; `input` is what it reads from standard input. Throws InfrastructureError.
+  Process(const std::string& executable, const std::vector<std::string>& argv, const std::string& input);
+  ~Process();  // kills what is left of the group
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] int pid_fd() const { return pid_fd_.get(); }     // readable when the child has ended
+  [[nodiscard]] int output_fd() const { return output_.get(); }  // standard output and error
+  [[nodiscard]] int event_fd() const { return events_.get(); }
+
+  void signal_group(int signal) const;
+  // After pid_fd() became readable: kills the rest of the group and collects the exit.
+  Exit reap();
+  // CPU time of the child and all its descendants so far, in seconds.
+  [[nodiscard]] double cpu_seconds() const;
+
+ private:
+  pid_t pid_ = -1;
+  bool reaped_ = false;
+  Fd pid_fd_, output_, events_;
+};
+
+// Appends to `buffer` what can be read now, at most `limit` bytes; false at the end of the file.
+bool read_available(int fd, std::string& buffer, std::size_t limit = 1 << 20);
+
+// The standard output of a short command, nullopt when it cannot be run, fails or takes longer than `seconds`.
+[[nodiscard]] std::optional<std::string> output_of(const std::vector<std::string>& argv, double seconds);
+
+// "SIGSEGV (Segmentation fault)".
+[[nodiscard]] std::string signal_name(int signal);
+
+}  // namespace harness

@@ -1,0 +1,100 @@
+#include "harness/program.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <iostream>
+#include <set>
+
+#include "harness/command_line.hpp"
+#include "harness/journal_writer.hpp"
+#include "harness/run.hpp"
+#include "harness/verbs.hpp"
+#include "harness/worker.hpp"
+
+namespace harness {
+
+using reports::ExitCode;
+
+namespace {
+
+// Mistakes of the program itself, found before they can hide in a run.
+void check_program(const Program& program) {
+  const CodeTable codes(program.codes);
+  std::set<std::string> names;
+  for (const Suite& suite : program.suites)
+    if (!names.insert(suite.name).second) throw std::logic_error(fmt::format("suite '{}' stands twice", suite.name));
+  for (const Fault& fault : program.faults) {
+    if (!names.insert("fault " + fault.name).second)
+      throw std::logic_error(fmt::format("fault '{}' stands twice", fault.name));
+    for (const std::string& code : fault.expected_codes)
+      if (codes.find(code) == nullptr)
+        throw std::logic_error(fmt::format("fault '{}' expects the unknown code '{}'", fault.name, code));
+  }
+}
+
+ExitCode dispatch(const Program& program, const CommandLine& line) {
+  if (line.show_config) return show_config(program, line);
+  switch (line.verb) {
+    case Verb::run:
+      return run(program, line);
+    case Verb::dry_run:
+      return dry_run(program, line);
+    case Verb::list:
+      return list(program, line);
+    case Verb::describe:
+      return describe(program, line);
+    case Verb::report:
+      return report(line);
+    case Verb::explain:
+      return explain(program, line);
+    case Verb::doctor:
+      return doctor(program, line);
+    case Verb::schema:
+      return print_schema();
+    case Verb::version:
+      return print_version(program);
+    case Verb::help:
+      fmt::print("{}", line.help);
+      return ExitCode::ready;
+  }
+  throw std::logic_error("Verb outside its enumeration");
+}
+
+int fail(ExitCode code, const char* what) {
+  std::fflush(stdout);
+  fmt::print(stderr, "error: {}\n", what);
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+int run_program(const Program& program, int argc, char** argv) try {
+  if (argc > 1 && std::string(argv[1]) == kWorkerVerb) return worker_main(program);
+  check_program(program);
+  const ExitCode code = dispatch(program, parse_command_line(program, argc, argv));
+  return static_cast<int>(code);
+} catch (const UsageError& error) {
+  return fail(ExitCode::usage, error.what());
+} catch (const reports::JournalError& error) {
+  return fail(error.incompatible ? ExitCode::incompatible : ExitCode::usage, error.what());
+} catch (const InfrastructureError& error) {
+  return fail(ExitCode::infrastructure, error.what());
+} catch (const std::exception& error) {
+  return fail(ExitCode::internal, fmt::format("internal: {}", error.what()).c_str());
+} catch (...) {
+  return fail(ExitCode::internal, "internal: an exception that is not a std::exception");
+}
+
+std::filesystem::path data_folder(const Program& program) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path binary = fs::read_symlink("/proc/self/exe", ignored);
+  const fs::path installed = binary.parent_path().parent_path() / "share" / program.name;
+  for (const fs::path& folder : {installed, program.source_dir})
+    if (fs::is_directory(folder / "configs", ignored)) return folder;
+  throw UsageError(fmt::format("configs/ and fixtures/ are neither in {} nor in {}", installed.string(),
+                               program.source_dir.string()));
+}
+
+}  // namespace harness

@@ -1,0 +1,130 @@
+#include "harness/progress.hpp"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+namespace harness {
+
+namespace {
+
+constexpr auto kRedraw = std::chrono::milliseconds(200);
+constexpr std::size_t kMaxMessage = 160;
+
+double seconds_since(std::chrono::steady_clock::time_point time) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - time).count();
+}
+
+std::size_t terminal_width() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+const char* color_of(reports::Severity severity) {
+  switch (severity) {
+    case reports::Severity::info:
+      return "";
+    case reports::Severity::warn:
+    case reports::Severity::degrade:
+      return "\033[33m";
+    case reports::Severity::block:
+    case reports::Severity::isolate:
+      return "\033[31m";
+  }
+  return "";
+}
+
+bool is_set(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0';
+}
+
+}  // namespace
+
+bool want_live_line() {
+  const char* term = std::getenv("TERM");
+  return isatty(STDERR_FILENO) == 1 && !is_set("CI") && term != nullptr && std::string(term) != "dumb";
+}
+
+bool want_color(const std::string& color, int fd) {
+  if (color != "auto") return color == "always";
+  return isatty(fd) == 1 && !is_set("NO_COLOR");
+}
+
+void Progress::case_begin(const std::string& id) {
+  case_ = id;
+  phase_.clear();
+  case_begin_ = std::chrono::steady_clock::now();
+  draw();
+}
+
+void Progress::phase(const std::string& name) {
+  phase_ = name;
+  draw();
+}
+
+void Progress::count(reports::Status status) {
+  ++done_;
+  switch (reports::tally(status)) {
+    case reports::Tally::passed:
+      ++passed_;
+      break;
+    case reports::Tally::failed:
+      ++failed_;
+      break;
+    case reports::Tally::skipped:
+      ++skipped_;
+      break;
+  }
+}
+
+void Progress::case_end(reports::Status status) {
+  count(status);
+  case_.clear();
+}
+
+void Progress::suite_end(const std::string& suite) {
+  clear();
+  if (!options_.quiet) {
+    const char* mark = failed_ > 0 ? "FAILED" : passed_ > 0 ? "ok" : "skipped";
+    fmt::print(stderr, "{:14} {:8} {} passed, {} failed, {} skipped\n", suite, mark, passed_, failed_, skipped_);
+  }
+  passed_ = failed_ = skipped_ = 0;
+}
+
+void Progress::finding(const Note& note) {
+  if (options_.quiet || note.severity < reports::Severity::warn) return;
+  clear();
+  std::string message = note.message.substr(0, note.message.find('\n'));
+  if (message.size() > kMaxMessage) message = message.substr(0, kMaxMessage) + "...";
+  const char* color = options_.color ? color_of(note.severity) : "";
+  fmt::print(stderr, "  {}{} {}{}  {}{}{}\n", color, note.code, reports::to_string(note.severity),
+             options_.color ? "\033[0m" : "", note.where, note.where.empty() ? "" : ": ", message);
+}
+
+void Progress::tick() { draw(); }
+
+void Progress::draw() {
+  if (!options_.live || options_.quiet || case_.empty()) return;
+  if (shown_ && std::chrono::steady_clock::now() - drawn_ < kRedraw) return;
+  std::string line = fmt::format("[{}/{}] {:.0f}s  {}", done_ + 1, options_.cases, seconds_since(begin_), case_);
+  if (!phase_.empty()) line += "  " + phase_;
+  if (const double elapsed = seconds_since(case_begin_); elapsed >= 2) line += fmt::format("  ({:.0f}s)", elapsed);
+  fmt::print(stderr, "\r\033[K{}", line.substr(0, terminal_width() - 1));
+  std::fflush(stderr);
+  drawn_ = std::chrono::steady_clock::now();
+  shown_ = true;
+}
+
+void Progress::clear() {
+  if (!shown_) return;
+  fmt::print(stderr, "\r\033[K");
+  std::fflush(stderr);
+  shown_ = false;
+}
+
+}  // namespace harness

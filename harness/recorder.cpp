@@ -1,0 +1,95 @@
+#include "harness/recorder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace harness {
+
+using reports::Severity;
+using reports::Status;
+
+namespace {
+
+Json case_end_event(const std::string& id, const CaseEnd& end, double duration_s) {
+  Json event = {{"event", "case_end"},
+                {"case", id},
+                {"status", reports::to_string(end.status)},
+                {"reason_code", end.reason_code},
+                {"reason", end.reason},
+                {"duration_s", duration_s}};
+  // What this machine cannot do is not missing evidence; any other skip of a required case is.
+  if (end.status == Status::skip && (end.reason_code == "no_cuda" || end.reason_code == "unsupported"))
+    event["required"] = false;
+  return event;
+}
+
+}  // namespace
+
+void Recorder::begin_case(const std::string& suite, const PlannedCase& c, int worker, std::uint64_t seed) {
+  event({{"event", "case_begin"}, {"case", c.id}, {"worker", worker}, {"seed", seed}});
+  case_ = &c;
+  suite_ = suite;
+  phase_.clear();
+  worst_ = Severity::info;
+  begin_ = std::chrono::steady_clock::now();
+  parts_.progress.case_begin(c.id);
+}
+
+void Recorder::tell(const Json& told) {
+  event(told);
+  if (told.at("event") == "phase") {
+    phase_ = told.at("name").get<std::string>();
+    parts_.progress.phase(phase_);
+  }
+}
+
+void Recorder::finding(const FindingNote& note) {
+  const Code* code = parts_.codes.find(note.code);
+  if (code == nullptr) throw std::invalid_argument(fmt::format("finding: unknown code '{}'", note.code));
+  Severity severity = note.severity.value_or(code->severity);
+  std::string message = note.message;
+  if (parts_.report_gates && code->category == "performance" && severity >= Severity::degrade) {
+    severity = Severity::warn;
+    message += " (reported, not decided)";
+  }
+  Json finding = {{"event", "finding"}};
+  if (case_ != nullptr) finding["case"] = case_->id;
+  finding.update({{"code", note.code},
+                  {"severity", reports::to_string(severity)},
+                  {"category", code->category},
+                  {"title", code->title},
+                  {"message", message},
+                  {"cause", code->cause},
+                  {"next", code->next},
+                  {"evidence", note.evidence}});
+  if (case_ != nullptr) finding["repro"] = parts_.repro(case_->id);
+  event(finding);
+  worst_ = std::max(worst_, severity);
+  if (case_ != nullptr && severity == Severity::isolate) isolated_.insert(suite_);
+  parts_.progress.finding({note.code, severity, case_ != nullptr ? case_->id : "", message});
+}
+
+void Recorder::end_case(const CaseEnd& end) {
+  CaseEnd decided = end;
+  // A case cannot pass, nor excuse itself, over a finding that says otherwise.
+  if ((end.status == Status::pass || end.status == Status::skip) && worst_ >= Severity::degrade)
+    decided = {Status::fail, "", ""};
+  const double duration = elapsed_s();
+  event(case_end_event(case_->id, decided, duration));
+  case_s_ += duration;
+  last_passed_ = reports::tally(decided.status) != reports::Tally::failed;
+  case_ = nullptr;
+  parts_.progress.case_end(decided.status);
+}
+
+void Recorder::close_case(const PlannedCase& c, const CaseEnd& end) {
+  event(case_end_event(c.id, end, 0.0));
+  parts_.progress.case_end(end.status);
+}
+
+double Recorder::elapsed_s() const {
+  return case_ == nullptr ? 0.0 : std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+}
+
+}  // namespace harness

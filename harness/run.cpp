@@ -1,0 +1,224 @@
+#include "harness/run.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "harness/probe.hpp"
+#include "harness/provenance.hpp"
+#include "harness/publish.hpp"
+#include "harness/repro.hpp"
+#include "harness/run_folder.hpp"
+#include "harness/supervisor.hpp"
+
+namespace harness {
+
+using reports::ExitCode;
+
+Settings make_settings(const Program& program, const CommandLine& line) {
+  Settings settings(all_setting_specs(program));
+  for (const auto& file : line.config_files) settings.load_file(file);
+  for (const Override& item : line.overrides) settings.set(item.key, item.value, item.origin);
+  return settings;
+}
+
+DeviceProbe settle_device(Settings& settings, const CommandLine& line) {
+  const DeviceProbe probe = probe_in_worker(settings.real("run.start_s"));
+  const std::string wanted = settings.text("run.device");
+  if ((line.require_cuda || wanted == "cuda") && !probe.cuda_usable) {
+    const std::string& origin = settings.values().at("run.device").origin;
+    throw InfrastructureError(fmt::format("{}: no usable GPU: {}",
+                                          line.require_cuda ? "--require-cuda" : origin + ": run.device is cuda",
+                                          probe.why_not));
+  }
+  if (wanted == "auto") settings.set("run.device", probe.cuda_usable ? "cuda" : "cpu", "the machine");
+  return probe;
+}
+
+Selection selection_of(const CommandLine& line) { return {line.suites, line.level, line.cases, line.excludes}; }
+
+Plan make_plan(const Program& program, const Settings& settings, const CommandLine& line) {
+  if (program.validate) program.validate(settings);
+  return make_plan(program, settings, selection_of(line));
+}
+
+namespace {
+
+// What can be refused before anybody looks for a device, which takes seconds.
+void refuse_unknown_names(const Program& program, const CommandLine& line) {
+  check_scope(program, selection_of(line));
+  std::vector<std::string> known;
+  for (const Fault& fault : program.faults) known.push_back(fault.name);
+  for (const std::string& name : line.inject) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string near = nearest(name, known);
+    throw UsageError(fmt::format("--inject: unknown fault '{}'{} (`list --faults` shows all)", name,
+                                 near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+  }
+}
+
+Json plan_json(const Plan& plan, bool cuda) {
+  Json suites = Json::array();
+  for (const PlannedSuite& suite : plan.suites) {
+    Json cases = Json::array();
+    for (const PlannedCase& c : suite.cases) {
+      Json params = Json::object();
+      for (const auto& [key, value] : c.work.params.items()) params[key] = value;
+      cases.push_back({{"id", c.id},
+                       {"hash", c.hash},
+                       {"name", c.work.name},
+                       {"params", params},
+                       {"level", to_string(c.work.level)},
+                       {"required", cuda || !c.work.needs_cuda}});
+    }
+    suites.push_back({{"name", suite.suite->name},
+                      {"purpose", suite.suite->purpose},
+                      {"requires", suite.suite->requires_suites},
+                      {"cases", cases}});
+  }
+  return {{"suites", suites}};
+}
+
+// Everything of one run that does not change any more once it begins.
+struct Prepared {
+  const Program& program;
+  const CommandLine& line;
+  Settings settings;
+  Plan plan;
+  std::string id;
+  RunFolder folder;
+  DeviceProbe probe;
+  bool cuda;
+  Json provenance;
+};
+
+Json full_provenance(const Program& program, const Settings& settings, const CommandLine& line, const Plan& plan,
+                     const DeviceProbe& probe) {
+  Json json = provenance(program, settings, line);
+  json["selection"] = {{"suites", line.suites},
+                       {"level", to_string(plan.level)},
+                       {"cases", line.cases},
+                       {"exclude", line.excludes},
+                       {"partial", plan.partial}};
+  json["device"] = {{"cuda_usable", probe.cuda_usable}, {"why_not", probe.why_not}};
+  if (probe.provenance.is_object()) json.update(probe.provenance);
+  return json;
+}
+
+Json run_begin(const Prepared& run) {
+  return {{"event", "run_begin"},
+          {"schema", reports::kEventSchema},
+          {"schema_version", reports::kEventSchemaVersion},
+          {"run",
+           {{"id", run.id},
+            {"argv", run.line.argv},
+            {"level", to_string(run.plan.level)},
+            {"device", run.cuda ? "cuda" : "cpu"},
+            {"master_seed", static_cast<std::uint64_t>(run.settings.integer("run.seed"))}}},
+          {"provenance", run.provenance},
+          {"faults", run.line.inject},
+          {"plan", plan_json(run.plan, run.cuda)}};
+}
+
+ReproBasis repro_basis(const Prepared& run) {
+  ReproBasis basis{run.program.name, {}, run.settings.text("run.device"), run.line.inject};
+  const Json& all = run.provenance;
+  if (all["environment"].contains("PYTORCH_CUDA_ALLOC_CONF"))
+    basis.environment["PYTORCH_CUDA_ALLOC_CONF"] = all["environment"]["PYTORCH_CUDA_ALLOC_CONF"].get<std::string>();
+  if (all.contains("flags") && all["flags"].contains("set")) {
+    for (const auto& [name, value] : all["flags"]["set"].items()) basis.environment[name] = value.get<std::string>();
+  }
+  return basis;
+}
+
+// Writes the journal of the whole run. What stops it early becomes part of it.
+void execute(const Prepared& run) {
+  const auto begin = std::chrono::steady_clock::now();
+  const CodeTable codes(run.program.codes);
+  const ReproBasis basis = repro_basis(run);
+  JournalWriter journal(run.folder.path());
+  Progress progress({run.line.quiet, want_live_line(), want_color(run.line.color, STDERR_FILENO), run.plan.size()});
+  Recorder recorder({journal, progress, codes,
+                     [&](const std::string& id) { return repro_command(basis, run.settings, id); },
+                     run.settings.text("run.gates") == "report"});
+  std::optional<ExitCode> interruption;
+  try {
+    recorder.event(run_begin(run));
+    const auto signal =
+        Supervisor(run.program, run.settings, run.plan,
+                   {run.id, run.folder.path(), run.cuda, run.line.fail_fast, run.line.inject, run.provenance}, recorder)
+            .run();
+    if (signal) interruption = *signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated;
+  } catch (const InfrastructureError& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    journal.release_reserve();
+    interruption = ExitCode::infrastructure;
+  }
+  Json end = {{"event", "run_end"},
+              {"duration_s", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()},
+              {"case_s", recorder.case_s()}};
+  if (interruption) end["interruption"] = static_cast<int>(*interruption);
+  recorder.event(end);
+}
+
+}  // namespace
+
+ExitCode run(const Program& program, const CommandLine& line) {
+  Settings settings = make_settings(program, line);
+  refuse_unknown_names(program, line);
+  const std::string id = new_run_id();
+  const RunFolder folder(line.out, id, line.force);
+  const DeviceProbe probe = settle_device(settings, line);
+  Plan plan = make_plan(program, settings, line);
+  if (plan.size() == 0) {
+    fmt::print(stderr, "error: the selection is empty, nothing was executed (`list` shows all cases)\n");
+    return ExitCode::nothing_executed;
+  }
+  const bool cuda = settings.text("run.device") == "cuda";
+  Json all = full_provenance(program, settings, line, plan, probe);
+  folder.create();
+  const Prepared prepared{program, line, settings, std::move(plan), id, folder, probe, cuda, std::move(all)};
+  bool journal_full = false;
+  try {
+    execute(prepared);
+  } catch (const InfrastructureError& error) {  // not even the end could be written
+    fmt::print(stderr, "error: {}\n", error.what());
+    journal_full = true;
+  }
+  const ExitCode code = publish(folder.path(), {line.summary_file, line.quiet, line.color});
+  return journal_full ? reports::worse(code, ExitCode::infrastructure) : code;
+}
+
+ExitCode dry_run(const Program& program, const CommandLine& line) {
+  Settings settings = make_settings(program, line);
+  refuse_unknown_names(program, line);
+  (void)settle_device(settings, line);
+  const Plan plan = make_plan(program, settings, line);
+  for (const PlannedSuite& suite : plan.suites) {
+    const auto& required = suite.suite->requires_suites;
+    fmt::print("{}{}\n", suite.suite->name,
+               required.empty() ? "" : fmt::format(" (requires {})", fmt::join(required, ", ")));
+    for (const PlannedCase& c : suite.cases)
+      fmt::print("  {}  {}{}\n", c.hash, c.id, c.work.needs_cuda ? "  (needs a GPU)" : "");
+  }
+  fmt::print("{} cases in {} suites at level {}; nothing was executed\n", plan.size(), plan.suites.size(),
+             to_string(plan.level));
+  return plan.size() == 0 ? ExitCode::nothing_executed : ExitCode::ready;
+}
+
+ExitCode show_config(const Program& program, const CommandLine& line) {
+  const Settings settings = make_settings(program, line);
+  std::size_t key_width = 0, value_width = 0;
+  for (const auto& [key, value] : settings.values()) {
+    key_width = std::max(key_width, key.size());
+    value_width = std::max(value_width, std::min<std::size_t>(value.text.size(), 40));
+  }
+  for (const auto& [key, value] : settings.values())
+    fmt::print("{:{}}  {:{}}  {}\n", key, key_width, value.text, value_width, value.origin);
+  return ExitCode::ready;
+}
+
+}  // namespace harness

@@ -1,0 +1,244 @@
+#include "harness/session.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "harness/worker.hpp"
+
+namespace harness {
+
+using reports::Status;
+
+namespace {
+
+constexpr double kGrace = 1.0;       // between SIGTERM and SIGKILL
+constexpr double kExitGrace = 10.0;  // between the worker's last word and its end
+constexpr const char* kSelf = "/proc/self/exe";
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+bool readable(int fd, double seconds) {
+  pollfd poll_fd = {fd, POLLIN, 0};
+  return poll(&poll_fd, 1, static_cast<int>(seconds * 1000)) == 1;
+}
+
+}  // namespace
+
+Session::Session(Parts parts, const WorkOrder& order, std::span<const PlannedCase> cases)
+    : parts_(std::move(parts)),
+      order_(order),
+      cases_(cases),
+      feed_(parts_.recorder, order.suite, cases, order.seed, order.worker),
+      log_name_(fmt::format("logs/worker-{}.log", order.worker)),
+      log_(order.folder / log_name_, parts_.limits.log_bytes),
+      started_at_(now_s()),
+      process_(kSelf, {kSelf, kWorkerVerb}, to_text(order)) {
+  watchdog_.begin({parts_.limits.start_s, parts_.limits.start_s}, started_at_);
+}
+
+Session::Result Session::run() {
+  while (state_ == State::running) {
+    wait_for_something();
+    read_output();  // before the events, so that what a case printed is there when it ends
+    read_events();
+    parts_.recorder.progress().tick();
+    if (state_ == State::running && parts_.interrupts.arrived()) {
+      stop();
+      feed_.cancel({Status::cancelled, "interrupted", signal_name(*parts_.interrupts.arrived())});
+    }
+    if (state_ == State::running) watch();
+    if (state_ == State::running && readable(process_.pid_fd(), 0)) on_exit();
+  }
+  result_.ended = feed_.ended();
+  result_.started = hello_;
+  result_.interrupted = parts_.interrupts.arrived();
+  return result_;
+}
+
+void Session::wait_for_something() {
+  const double step = std::clamp(parts_.limits.hang_s / 20, 0.02, 0.25);
+  pollfd fds[] = {{process_.output_fd(), POLLIN, 0},
+                  {process_.event_fd(), POLLIN, 0},
+                  {process_.pid_fd(), POLLIN, 0},
+                  {parts_.interrupts.fd(), POLLIN, 0}};
+  poll(fds, std::size(fds), static_cast<int>(step * 1000));
+}
+
+void Session::read_output() {
+  std::string bytes;
+  read_available(process_.output_fd(), bytes);
+  log_.add(bytes);
+}
+
+bool Session::read_events() {
+  std::string bytes;
+  read_available(process_.event_fd(), bytes);
+  reader_.feed(bytes);
+  try {
+    std::string line;
+    while (state_ == State::running && reader_.next(line)) accept(line);
+  } catch (const ProtocolViolation& error) {
+    violation(error.what());
+  }
+  return !bytes.empty();
+}
+
+void Session::accept(const std::string& line) {
+  Json event;
+  try {
+    event = Json::parse(line);
+  } catch (const Json::exception&) {
+    throw ProtocolViolation(fmt::format("a line that is not JSON: {:.200}", line));
+  }
+  const std::string kind = event.is_object() && event.contains("event") && event["event"].is_string()
+                               ? event["event"].get<std::string>()
+                               : throw ProtocolViolation(fmt::format("a line that is not an event: {:.200}", line));
+  watchdog_.heard(now_s());
+  if (kind == "progress") return;
+  if (kind == "hello" && !hello_) return note_hello(event);
+  if (kind == "bye" && feed_.ended() > 0) {
+    bye_ = true;
+    return watchdog_.begin({kExitGrace, kExitGrace}, now_s());
+  }
+  const std::size_t ended = feed_.ended();
+  feed_.accept(event);
+  if (kind == "case_begin") {
+    const double own = std::chrono::duration<double>(cases_[ended].work.timeout).count();
+    const double timeout = parts_.limits.timeout_s > 0 ? parts_.limits.timeout_s : own;
+    watchdog_.begin({parts_.limits.hang_s, timeout}, now_s());
+  } else if (kind == "case_end") {
+    watchdog_.begin({parts_.limits.hang_s, WatchLimits::kBusyFactor * parts_.limits.hang_s}, now_s());
+    if (parts_.fail_fast && !parts_.recorder.last_passed()) stop();
+  }
+}
+
+void Session::note_hello(const Json&) {
+  hello_ = true;
+  parts_.recorder.event({{"event", "worker_begin"},
+                         {"worker", order_.worker},
+                         {"pid", process_.pid()},
+                         {"suite", order_.suite},
+                         {"start_s", now_s() - started_at_}});
+  watchdog_.begin({parts_.limits.hang_s, WatchLimits::kBusyFactor * parts_.limits.hang_s}, now_s());
+}
+
+std::string Session::where() const {
+  const Recorder& recorder = parts_.recorder;
+  if (recorder.in_flight() == nullptr) return feed_.finished() ? "after its last case" : "before the case had begun";
+  const std::string phase = recorder.phase().empty() ? "" : fmt::format(" in phase '{}'", recorder.phase());
+  return fmt::format("{:.1f} s into the case{}", recorder.elapsed_s(), phase);
+}
+
+Json Session::evidence() const {
+  return {{"worker", order_.worker},
+          {"phase", parts_.recorder.phase()},
+          {"log", log_name_},
+          {"last_lines", log_.last_lines()}};
+}
+
+void Session::violation(const std::string& what) {
+  feed_.blame({std::string(codes::kProtocol), std::nullopt,
+               fmt::format("worker {} broke the protocol {}: {}", order_.worker, where(), what), evidence()},
+              {Status::error, "protocol", "the worker wrote something that is not an event of its case"});
+  stop();
+}
+
+void Session::watch() {
+  const double now = now_s();
+  if (now < next_look_) return;
+  next_look_ = now + std::clamp(parts_.limits.hang_s / 20, 0.02, 1.5);
+  const WatchVerdict verdict = watchdog_.look(now, process_.cpu_seconds());
+  if (verdict == WatchVerdict::fine) return;
+  if (bye_) return stop();
+  if (!hello_) {
+    parts_.recorder.finding(
+        {std::string(codes::kWorkerStart), std::nullopt,
+         fmt::format("worker {} did not say hello within {:g} s", order_.worker, parts_.limits.start_s), evidence()});
+    return stop();
+  }
+  const bool timeout = verdict == WatchVerdict::timeout && parts_.recorder.in_flight() != nullptr;
+  std::string what = "no progress and no CPU time";
+  if (verdict != WatchVerdict::idle) what = "busy, no progress";
+  if (timeout) what = "still running at its absolute limit";
+  const std::string message = fmt::format("{}: silent for {:.1f} s, {} (worker {}, killed)", what,
+                                          watchdog_.silent_s(now), where(), order_.worker);
+  feed_.blame({std::string(timeout ? codes::kTimeout : codes::kHang), std::nullopt, message, evidence()},
+              {Status::hang, timeout ? "timeout" : "hang", what});
+  stop();
+}
+
+void Session::stop() {
+  state_ = State::done;
+  process_.signal_group(SIGTERM);
+  // The pipes are drained meanwhile: a worker that blocks in a write cannot act on SIGTERM in its own way.
+  const double deadline = now_s() + kGrace;
+  while (!readable(process_.pid_fd(), 0.02) && now_s() < deadline) {
+    std::string ignored;
+    read_available(process_.output_fd(), ignored);
+    read_available(process_.event_fd(), ignored);
+  }
+  const Exit exit = process_.reap();
+  if (!hello_) return;
+  parts_.recorder.event({{"event", "worker_end"},
+                         {"worker", order_.worker},
+                         {"how", "killed"},
+                         {"value", exit.value},
+                         {"max_rss_kib", exit.max_rss_kib},
+                         {"cpu_s", exit.user_s + exit.system_s}});
+}
+
+void Session::on_exit() {
+  // All that it said before it died counts.
+  while (state_ == State::running && read_events()) {
+  }
+  if (state_ != State::running) return;
+  state_ = State::done;
+  read_output();
+  const Exit exit = process_.reap();
+  const std::string how = exit.by_signal ? fmt::format("died by {}", signal_name(exit.value))
+                                         : fmt::format("exited with status {}", exit.value);
+  Json facts = evidence();
+  facts.update({{exit.by_signal ? "signal" : "exit_status", exit.value}, {"max_rss_kib", exit.max_rss_kib}});
+  if (!hello_) {
+    parts_.recorder.finding({std::string(codes::kWorkerStart), std::nullopt,
+                             fmt::format("worker {} {} before it said hello", order_.worker, how), facts});
+    return;
+  }
+  const std::string message = fmt::format("worker {} {} {}", order_.worker, how, where());
+  if (exit.by_signal && (bye_ || feed_.finished())) {  // no case is to blame
+    parts_.recorder.finding({std::string(codes::kCrash), reports::Severity::warn, message, facts});
+  } else if (exit.by_signal) {
+    feed_.blame({std::string(codes::kCrash), std::nullopt, message, facts}, {Status::crash, "signal", how});
+  } else if (!reader_.partial().empty()) {
+    feed_.blame({std::string(codes::kProtocol), std::nullopt,
+                 fmt::format("{}, in the middle of an event: {:.200}", message, reader_.partial()), facts},
+                {Status::crash, "half_an_event", how});
+  } else if (!bye_) {
+    feed_.blame({std::string(codes::kVanished), std::nullopt, message, facts}, {Status::crash, "vanished", how});
+  }
+  parts_.recorder.event({{"event", "worker_end"},
+                         {"worker", order_.worker},
+                         {"how", exit.by_signal ? "signal" : "exit"},
+                         {"value", exit.value},
+                         {"max_rss_kib", exit.max_rss_kib},
+                         {"cpu_s", exit.user_s + exit.system_s}});
+}
+
+Session::Result run_in_process(const Program& program, const Settings& settings, const WorkOrder& order,
+                               std::span<const PlannedCase> cases, Recorder& recorder) {
+  CaseFeed feed(recorder, order.suite, cases, order.seed, order.worker);
+  recorder.event({{"event", "worker_begin"}, {"worker", order.worker}, {"pid", getpid()}, {"suite", order.suite}});
+  run_cases(program, settings, order, [&](const Json& event) {
+    if (event.at("event") != "progress") feed.accept(event);
+    recorder.progress().tick();
+  });
+  recorder.event({{"event", "worker_end"}, {"worker", order.worker}, {"how", "exit"}, {"value", 0}});
+  return {feed.ended(), true, std::nullopt};
+}
+
+}  // namespace harness

@@ -1,0 +1,76 @@
+// One worker, seen from the supervisor: starts it, listens to it, watches it, and when it dies, hangs or lies, ends the
+// case that is to blame. Returns when the process is gone.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "harness/case_feed.hpp"
+#include "harness/interrupts.hpp"
+#include "harness/process.hpp"
+#include "harness/watchdog.hpp"
+#include "harness/worker_log.hpp"
+
+namespace harness {
+
+struct SessionLimits {
+  double hang_s = 30;
+  double timeout_s = 0;  // 0: each case's own
+  double start_s = 120;
+  std::size_t log_bytes = 8 << 20;
+};
+
+class Session {
+ public:
+  struct Parts {
+    Recorder& recorder;
+    Interrupts& interrupts;
+    SessionLimits limits;
+    bool fail_fast = false;
+  };
+  struct Result {
+    std::size_t ended = 0;  // cases, from the front
+    bool started = false;   // it said hello
+    std::optional<int> interrupted;
+  };
+
+  Session(Parts parts, const WorkOrder& order, std::span<const PlannedCase> cases);
+  Result run();
+
+ private:
+  enum class State { running, stopping, done };  // stopping: told to go, nothing that it says counts any more
+
+  void wait_for_something();
+  void read_output();
+  bool read_events();  // false: nothing was there
+  void accept(const std::string& line);
+  void watch();
+  void on_exit();
+  void stop();
+  void note_hello(const Json& event);
+  [[nodiscard]] Json evidence() const;
+  [[nodiscard]] std::string where() const;
+  void violation(const std::string& what);
+
+  Parts parts_;
+  WorkOrder order_;
+  std::span<const PlannedCase> cases_;
+  CaseFeed feed_;
+  std::string log_name_;
+  WorkerLog log_;
+  double started_at_;
+  Process process_;
+  LineReader reader_;
+  Watchdog watchdog_;
+  State state_ = State::running;
+  bool hello_ = false, bye_ = false;
+  double next_look_ = 0;
+  Result result_;
+};
+
+// Runs `cases` in this process, without protection: for debuggers and sanitizers.
+[[nodiscard]] Session::Result run_in_process(const Program& program, const Settings& settings, const WorkOrder& order,
+                                             std::span<const PlannedCase> cases, Recorder& recorder);
+
+}  // namespace harness

@@ -1,0 +1,58 @@
+// What a program gives the harness to run: suites made of cases. Enumerating cases happens in the supervisor, which
+// never touches CUDA or torch: `Suite::cases` may look at settings only; the work is in `Case::run`, which only a
+// worker calls.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "harness/context.hpp"
+#include "harness/settings.hpp"
+
+namespace harness {
+
+enum class Level { smoke = 1, standard, full, soak };  // each contains the ones before
+[[nodiscard]] std::string_view to_string(Level level);
+
+// Parameters of a case in canonical (alphabetical) order; they are part of its identity.
+class Params {
+ public:
+  Params() = default;
+  Params(std::initializer_list<std::pair<std::string, std::string>> items);
+  void set(const std::string& key, const std::string& value);
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& items() const { return items_; }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> items_;
+};
+
+struct Case {
+  std::string name;  // [a-z0-9_]+
+  Params params;
+  Level level = Level::smoke;
+  bool needs_cuda = false;            // without a usable GPU: skip(no_cuda), not required
+  std::chrono::seconds timeout{120};  // absolute; the hang limit (no progress) is a setting
+  std::function<void(Context&)> run;
+};
+
+struct Suite {
+  std::string name;     // [a-z0-9_]+
+  std::string purpose;  // one sentence: what it proves
+  // Suites whose `isolate` finding blocks this one. They need not be selected; if they are, they run before.
+  std::vector<std::string> requires_suites;
+  std::function<std::vector<Case>(const Settings&)> cases;
+};
+
+// "suite/name[k=v,k=v]" (no brackets without parameters) and the first 8 hex digits of its FNV-1a 64 hash.
+[[nodiscard]] std::string case_id(const std::string& suite, const Case& c);
+[[nodiscard]] std::string case_hash(std::string_view id);
+
+// Seed of one use in one case: a hash of (master, id, purpose, trial); independent of order and selection.
+[[nodiscard]] std::uint64_t derive_seed(std::uint64_t master, std::string_view id, std::string_view purpose, int trial);
+
+}  // namespace harness

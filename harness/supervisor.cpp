@@ -1,0 +1,99 @@
+#include "harness/supervisor.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace harness {
+
+using reports::Status;
+
+Supervisor::Supervisor(const Program& program, const Settings& settings, const Plan& plan, RunOrder order,
+                       Recorder& recorder)
+    : program_(program),
+      settings_(settings),
+      plan_(plan),
+      order_(std::move(order)),
+      recorder_(recorder),
+      limits_{settings.real("run.hang_s"), settings.real("run.timeout_s"), settings.real("run.start_s"),
+              static_cast<std::size_t>(settings.integer("run.log_mib")) << 20},
+      isolation_(settings.text("run.isolation")) {
+  if (isolation_ != "none") interrupts_.emplace();
+}
+
+std::optional<int> Supervisor::run() {
+  for (const PlannedSuite& suite : plan_.suites) {
+    run_suite(suite);
+    recorder_.progress().suite_end(suite.suite->name);
+  }
+  return interrupted_;
+}
+
+void Supervisor::run_suite(const PlannedSuite& suite) {
+  const std::vector<PlannedCase> cases = runnable(suite);
+  std::span<const PlannedCase> left(cases);
+  while (!left.empty() && !closing_) {
+    const Session::Result result = run_worker(suite.suite->name, isolation_ == "case" ? left.first(1) : left);
+    left = left.subspan(result.ended);
+    consider(result);
+  }
+  close_all(left);
+}
+
+// Closes what cannot run and returns the rest.
+std::vector<PlannedCase> Supervisor::runnable(const PlannedSuite& suite) {
+  const std::string& name = suite.suite->name;
+  const std::string blocker = blocked_by(program_.suites, name, recorder_.isolated());
+  std::vector<PlannedCase> cases;
+  for (const PlannedCase& c : suite.cases) {
+    if (closing_) {
+      cases.push_back(c);
+    } else if (!blocker.empty()) {
+      recorder_.close_case(c, {Status::blocked, "blocked_by:" + blocker,
+                               fmt::format("suite {} found that nothing that requires it can be trusted", blocker)});
+    } else if (c.work.needs_cuda && !order_.cuda) {
+      recorder_.close_case(c, {Status::skip, "no_cuda", "needs a GPU, and this run has none"});
+    } else {
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+Session::Result Supervisor::run_worker(const std::string& suite, std::span<const PlannedCase> cases) {
+  WorkOrder work;
+  work.supervisor = getpid();
+  work.worker = ++workers_;
+  work.suite = suite;
+  for (const PlannedCase& c : cases) work.cases.push_back(c.id);
+  work.seed = static_cast<std::uint64_t>(settings_.integer("run.seed"));
+  work.cuda = order_.cuda;
+  work.folder = order_.folder;
+  work.run_id = order_.run_id;
+  work.settings = changed_settings(settings_);
+  work.provenance = order_.provenance;
+  if (isolation_ == "none") {
+    if (workers_ == 1) work.faults = order_.faults;  // they stay planted in this process
+    return run_in_process(program_, settings_, work, cases, recorder_);
+  }
+  work.faults = order_.faults;
+  return Session({recorder_, *interrupts_, limits_, order_.fail_fast}, work, cases).run();
+}
+
+void Supervisor::consider(const Session::Result& result) {
+  failed_starts_ = result.started ? 0 : failed_starts_ + 1;
+  if (result.interrupted) {
+    interrupted_ = result.interrupted;
+    closing_ = {Status::cancelled, "interrupted", signal_name(*interrupted_)};
+  } else if (failed_starts_ >= 2) {
+    closing_ = {Status::infra_error, "worker_start", "workers could not be started, twice in a row"};
+  } else if (order_.fail_fast && !recorder_.last_passed()) {
+    closing_ = {Status::not_run, "fail_fast", "an earlier case did not pass"};
+  }
+}
+
+void Supervisor::close_all(std::span<const PlannedCase> cases) {
+  for (const PlannedCase& c : cases)
+    recorder_.close_case(c, {closing_->status, closing_->reason_code, closing_->reason});
+}
+
+}  // namespace harness

@@ -1,0 +1,35 @@
+#include "harness/codes.hpp"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace {
+
+TEST(Codes, EveryOwnCodeSaysWhatItMeansAndWhatToDo) {
+  for (const harness::Code& code : harness::own_codes()) {
+    EXPECT_EQ(code.id.substr(0, 5), "NSA-X") << code.id;
+    EXPECT_EQ(code.id.size(), 8U);
+    EXPECT_FALSE(code.title.empty() || code.title.back() == '.') << code.id;
+    EXPECT_FALSE(code.cause.empty()) << code.id;
+    EXPECT_FALSE(code.next.empty()) << code.id;
+    EXPECT_TRUE(code.category == "crash" || code.category == "harness") << code.id;
+  }
+}
+
+TEST(Codes, TableFindsOwnAndProgramsCodes) {
+  const harness::Code mine{"MINE-001", "t", "numerics", reports::Severity::warn, "c", "n"};
+  const harness::CodeTable table({&mine, 1});
+  EXPECT_EQ(table.find("MINE-001")->severity, reports::Severity::warn);
+  EXPECT_EQ(table.find(harness::codes::kHang)->id, "NSA-X002");
+  EXPECT_EQ(table.find("MINE-002"), nullptr);
+  EXPECT_EQ(table.all().size(), harness::own_codes().size() + 1);
+}
+
+TEST(Codes, AnIdIsNeverUsedTwice) {
+  const harness::Code stolen{harness::codes::kCrash, "t", "numerics", reports::Severity::warn, "c", "n"};
+  EXPECT_THROW(harness::CodeTable({&stolen, 1}), std::logic_error);
+}
+
+}  // namespace

@@ -1,0 +1,93 @@
+#include "harness/command_line.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace {
+
+using harness::CommandLine;
+using harness::UsageError;
+using harness::Verb;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+CommandLine parse(std::vector<std::string> words) {
+  harness::Program program;
+  program.name = "prog";
+  program.version = "1";
+  program.options = {{"--expect", "preflight.expect", "a file"}};
+  words.insert(words.begin(), "prog");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  return harness::parse_command_line(program, static_cast<int>(words.size()), argv.data());
+}
+
+std::string error_of(const std::vector<std::string>& words) {
+  try {
+    (void)parse(words);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(CommandLine, RunIsTheDefaultVerbAndVerbsMayStandAnywhere) {
+  EXPECT_EQ(parse({}).verb, Verb::run);
+  EXPECT_EQ(parse({"--suite", "smoke"}).verb, Verb::run);
+  EXPECT_EQ(parse({"run", "--suite", "smoke"}).verb, Verb::run);
+  EXPECT_EQ(parse({"--suite", "smoke", "run"}).verb, Verb::run);
+  EXPECT_THAT(parse({"run", "--suite", "smoke"}).suites, ElementsAre("smoke"));
+  EXPECT_THAT(parse({"--suite", "smoke", "list"}).suites, ElementsAre("smoke"));
+  EXPECT_EQ(parse({"--case", "a", "list"}).verb, Verb::list);
+}
+
+TEST(CommandLine, VerbsThatAreAlsoFlags) {
+  EXPECT_EQ(parse({"--version"}).verb, Verb::version);
+  EXPECT_EQ(parse({"version"}).verb, Verb::version);
+  EXPECT_EQ(parse({"--dry-run"}).verb, Verb::dry_run);
+  EXPECT_EQ(parse({"dry-run", "--suite", "smoke"}).verb, Verb::dry_run);
+  EXPECT_EQ(parse({"--help"}).verb, Verb::help);
+  EXPECT_THAT(parse({"--help"}).help, HasSubstr("--suite"));
+}
+
+TEST(CommandLine, RepeatableOptionsKeepTheirOrder) {
+  const CommandLine line = parse({"--suite", "a,b", "--suite", "c", "--case", "x", "--case", "y[a=1,b=2]", "--inject",
+                                  "f", "--inject", "g", "--config", "1.yaml", "--config", "2.yaml"});
+  EXPECT_THAT(line.suites, ElementsAre("a", "b", "c"));
+  EXPECT_THAT(line.cases, ElementsAre("x", "y[a=1,b=2]"));
+  EXPECT_THAT(line.inject, ElementsAre("f", "g"));
+  EXPECT_THAT(line.config_files, ElementsAre("1.yaml", "2.yaml"));
+}
+
+TEST(CommandLine, SugarIsASettingWithItsFlagAsOrigin) {
+  const CommandLine line = parse({"--hang", "5", "--set", "a.b=c=d", "--expect", "f.yaml", "--gates", "report"});
+  ASSERT_EQ(line.overrides.size(), 4U);
+  EXPECT_EQ(line.overrides[0].key, "a.b");
+  EXPECT_EQ(line.overrides[0].value, "c=d");
+  EXPECT_EQ(line.overrides[1].key, "run.hang_s");
+  EXPECT_EQ(line.overrides[1].origin, "--hang");
+  EXPECT_EQ(line.overrides[3].key, "preflight.expect");
+  EXPECT_EQ(line.overrides[3].value, "f.yaml");
+}
+
+TEST(CommandLine, ErrorsNameTheWordAndTheNearestOne) {
+  EXPECT_THAT(error_of({"--suit", "smoke"}), HasSubstr("unknown option '--suit'; did you mean '--suite'?"));
+  EXPECT_THAT(error_of({"--forse=1"}), HasSubstr("did you mean '--force'?"));
+  EXPECT_THAT(error_of({"lits"}), HasSubstr("unknown verb 'lits'; did you mean 'list'?"));
+  EXPECT_THAT(error_of({"--color", "pink"}), HasSubstr("--color"));
+  EXPECT_THAT(error_of({"--set", "novalue"}), HasSubstr("'novalue' is not KEY=VALUE"));
+  EXPECT_THAT(error_of({"--suite"}), HasSubstr("--suite"));
+  EXPECT_THAT(error_of({"explain"}), HasSubstr("CODE"));
+  EXPECT_THAT(error_of({"run", "list"}), testing::Not("no error"));
+  EXPECT_THAT(error_of({"report", "dir", "--suite", "smoke"}),
+              HasSubstr("'--suite' has no meaning for the verb 'report'"));
+}
+
+TEST(CommandLine, OperandsOfVerbs) {
+  EXPECT_THAT(parse({"report", "a", "b"}).operands, ElementsAre("a", "b"));
+  EXPECT_THAT(parse({"explain", "NSA-X001"}).operands, ElementsAre("NSA-X001"));
+  EXPECT_TRUE(parse({"list", "--faults", "--json"}).list_faults);
+}
+
+}  // namespace

@@ -1,0 +1,237 @@
+// A program whose cases misbehave in every way that a worker can, for the tests of the harness. It is also a small
+// example of what a program gives the harness.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "harness/process.hpp"
+#include "harness/program.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using harness::Case;
+using harness::Context;
+using harness::Json;
+using harness::Level;
+using reports::Severity;
+
+void write_raw(const std::string& text) { (void)!write(harness::Process::kEventFd, text.data(), text.size()); }
+
+Case make(const std::string& name, std::function<void(Context&)> run, Level level = Level::smoke) {
+  Case c;
+  c.name = name;
+  c.level = level;
+  c.run = std::move(run);
+  return c;
+}
+
+void spin_until(std::chrono::steady_clock::time_point end) {
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+// Nothing wrong: what a good case tells.
+std::vector<Case> good(const harness::Settings& settings) {
+  std::vector<Case> cases;
+  cases.push_back(make("first", [](Context& context) {
+    context.phase("the only phase");
+    context.metric("answer", 42, "1");
+    context.metric("nothing", std::numeric_limits<double>::quiet_NaN(), "1");
+    context.fact("table", {{"a", 1}, {"b", std::numeric_limits<double>::infinity()}});
+    context.expect_at_most("small", 1, 2, "1", "FAKE-001");
+  }));
+  for (const std::int64_t n : settings.integers("fake.lengths")) {
+    Case c = make("length", [](Context& context) {
+      context.fact("seed", context.seed("data"));
+      context.finding("FAKE-002", "only a warning");
+    });
+    c.params = {{"S", std::to_string(n)}};
+    cases.push_back(c);
+  }
+  Case gpu = make("gpu", [](Context&) { std::abort(); });
+  gpu.needs_cuda = true;
+  cases.push_back(gpu);
+  cases.push_back(make(
+      "slow",
+      [](Context& context) {
+        for (int i = 0; i < 20; ++i) {
+          std::this_thread::sleep_for(100ms);
+          context.progress();
+        }
+      },
+      Level::standard));
+  return cases;
+}
+
+std::vector<Case> bad(const harness::Settings&) {
+  return {
+      make("segv",
+           [](Context& context) {
+             context.phase("before the fall");
+             std::puts("last words");
+             (void)raise(SIGSEGV);
+           }),
+      make("abort", [](Context&) { std::abort(); }),
+      make("exit_zero", [](Context&) { _exit(0); }),
+      make("throws", [](Context&) { throw std::runtime_error("a reason to throw"); }),
+      make("throws_int", [](Context&) { throw 3; }),
+      make("half_line",
+           [](Context&) {
+             write_raw(R"({"event":"metric","case":"bad/half)");
+             _exit(0);
+           }),
+      make("not_json",
+           [](Context& context) {
+             write_raw("this is not JSON\n");
+             context.phase("never reached");
+           }),
+      make("long_line", [](Context&) { write_raw(std::string(3 << 20, 'x')); }),
+      make("liar",
+           [](Context&) {
+             write_raw(R"({"event":"metric","case":"good/first","name":"x","value":1,"unit":""})"
+                       "\n");
+           }),
+      make("claims_pass_of_other",
+           [](Context&) {
+             write_raw(R"({"event":"case_end","case":"bad/segv","status":"pass","reason_code":"","reason":""})"
+                       "\n");
+           }),
+      make("flood",
+           [](Context&) {
+             const std::string line(1023, 'f');
+             for (int i = 0; i < 100 * 1024; ++i) std::puts(line.c_str());
+           }),
+      make("unknown_code", [](Context& context) { context.finding("FAKE-999", "in no table"); }),
+      make("too_much", [](Context& context) { context.fact("everything", std::string(2 << 20, 'x')); }),
+      make(
+          "fails",
+          [](Context& context) {
+            context.expect_at_most("nan", std::numeric_limits<double>::quiet_NaN(), 1, "1", "FAKE-001", {{"where", 7}});
+          }),
+      make("skips_over_finding",
+           [](Context& context) {
+             context.finding("FAKE-001", "wrong");
+             context.skip("unsupported", "cannot");
+           }),
+      make("after_all", [](Context& context) { context.expect("holds", true, "does not", "FAKE-001"); }),
+  };
+}
+
+std::vector<Case> stuck(const harness::Settings&) {
+  Case limited = make("limited", [](Context& context) {
+    const auto end = std::chrono::steady_clock::now() + 60s;
+    while (std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(10ms);
+      context.progress();
+    }
+  });
+  limited.timeout = 2s;
+  return {
+      make("sleeps",
+           [](Context& context) {
+             context.phase("going to bed");
+             std::this_thread::sleep_for(3600s);
+           }),
+      make("ignores_sigterm",
+           [](Context&) {
+             signal(SIGTERM, SIG_IGN);
+             std::this_thread::sleep_for(3600s);
+           }),
+      make("spins", [](Context&) { spin_until(std::chrono::steady_clock::now() + 3600s); }),
+      make("works_silently", [](Context&) { spin_until(std::chrono::steady_clock::now() + 1500ms); }),
+      limited,
+      make("after_all", [](Context&) {}),
+  };
+}
+
+std::vector<Case> gate(const harness::Settings& settings) {
+  const std::string severity = settings.text("fake.gate");
+  return {make("opens", [severity](Context& context) {
+    if (severity != "open") context.finding("FAKE-001", reports::parse_severity(severity).value(), "the gate says so");
+  })};
+}
+
+std::vector<Case> speed(const harness::Settings&) {
+  return {
+      make("below_gate", [](Context& context) { context.expect_at_least("speed", 10, 300, "token/s", "FAKE-003"); })};
+}
+
+std::vector<Case> plain(const harness::Settings&) {
+  return {make("passes", [](Context&) {})};
+}
+
+std::vector<Case> skipping(const harness::Settings&) {
+  return {make("skips", [](Context& context) { context.skip("no_reason", "just so"); })};
+}
+
+harness::SettingSpec setting(const char* key, harness::SettingType type, const char* value) {
+  harness::SettingSpec spec;
+  spec.key = key;
+  spec.type = type;
+  spec.default_value = value;
+  spec.meaning = "for the tests";
+  return spec;
+}
+
+harness::Program make_program() {
+  harness::Program program;
+  program.name = "fake-program";
+  program.version = "1.2.3";
+  program.build_id = "0123456789abcdef";
+  program.suites = {
+      {"after_gate", "runs after the gate", {"middle"}, plain},
+      {"gate", "may isolate", {}, gate},
+      {"middle", "requires the gate", {"gate"}, plain},
+      {"good", "is good", {}, good},
+      {"bad", "is bad", {}, bad},
+      {"stuck", "hangs", {}, stuck},
+      {"speed", "is slow", {}, speed},
+      {"skipping", "skips", {}, skipping},
+  };
+  program.codes = {{"FAKE-001", "A check failed", "numerics", Severity::block, "a cause", "a next step"},
+                   {"FAKE-002", "A warning", "numerics", Severity::warn, "a cause", "a next step"},
+                   {"FAKE-003", "Too slow", "performance", Severity::degrade, "a cause", "a next step"}};
+  const auto die = [](const harness::FaultSite&) { (void)raise(SIGKILL); };
+  program.faults = {{"leave-file",
+                     "leaves a file",
+                     {"FAKE-001"},
+                     [](const harness::FaultSite& site) { std::ofstream(site.run_folder / "planted") << site.run_id; }},
+                    {"die-early", "kills the worker before its first case", {"NSA-X001"}, die}};
+  program.settings = {setting("fake.lengths", harness::SettingType::integer_list, "[1, 2]"),
+                      setting("fake.gate", harness::SettingType::text, "open")};
+  program.options = {{"--gate", "fake.gate", "what the gate does"}};
+  program.probe_device = [] {
+    harness::DeviceProbe probe;
+    probe.why_not = "there is no GPU in a test";
+    probe.provenance = {{"torch", {{"version", "none"}}}};
+    return probe;
+  };
+  program.provenance = [](const harness::Settings&) { return Json{{"flags", {{"set", {{"FAKE_FLAG", "a b"}}}}}}; };
+  program.validate = [](const harness::Settings& settings) {
+    if (settings.text("fake.gate") == "invalid") throw harness::UsageError("fake.gate cannot be 'invalid'");
+  };
+  return program;
+}
+
+}  // namespace
+
+// Under the address sanitizer, die as without it.
+extern "C" const char* __asan_default_options();
+extern "C" const char* __asan_default_options() { return "handle_segv=0:handle_abort=0"; }
+
+int main(int argc, char** argv) {
+  // A worker whose libraries do not load.
+  if (std::getenv("FAKE_WORKER_DOES_NOT_START") != nullptr && argc > 1 && std::string(argv[1]) == "__worker") {
+    std::fputs("cannot open shared object file\n", stderr);
+    return 127;
+  }
+  return harness::run_program(make_program(), argc, argv);
+}

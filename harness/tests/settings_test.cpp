@@ -1,0 +1,170 @@
+#include "harness/settings.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "harness/tests/support/fake_run.hpp"
+
+namespace {
+
+using harness::Settings;
+using harness::SettingSpec;
+using harness::SettingType;
+using harness::UsageError;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+SettingSpec spec(const char* key, SettingType type, const char* value) {
+  SettingSpec s;
+  s.key = key;
+  s.type = type;
+  s.default_value = value;
+  s.meaning = "what it is for";
+  return s;
+}
+
+Settings sample() {
+  SettingSpec bounded = spec("model.layers", SettingType::integer, "12");
+  bounded.minimum = 1;
+  bounded.maximum = 100;
+  SettingSpec choice = spec("model.dtype", SettingType::text, "bf16");
+  choice.one_of = {"fp32", "bf16"};
+  return Settings(
+      {bounded, choice, spec("rate", SettingType::real, "0.5"), spec("strict", SettingType::boolean, "false"),
+       spec("name", SettingType::text, ""), spec("sweep.lengths", SettingType::integer_list, "[128, 512]"),
+       spec("sweep.scales", SettingType::real_list, "[]"), spec("sweep.names", SettingType::text_list, "[a, 'b, c']")});
+}
+
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Settings, DefaultsOfEveryType) {
+  const Settings s = sample();
+  EXPECT_EQ(s.integer("model.layers"), 12);
+  EXPECT_DOUBLE_EQ(s.real("rate"), 0.5);
+  EXPECT_FALSE(s.boolean("strict"));
+  EXPECT_EQ(s.text("name"), "");
+  EXPECT_THAT(s.integers("sweep.lengths"), ElementsAre(128, 512));
+  EXPECT_TRUE(s.reals("sweep.scales").empty());
+  EXPECT_THAT(s.texts("sweep.names"), ElementsAre("a", "b, c"));
+  EXPECT_EQ(s.values().at("rate").origin, "default");
+}
+
+TEST(Settings, LaterLayersWinAndSayWhereTheyStand) {
+  const harness::tests::TempFolder folder;
+  const auto file = folder.write("ci.yaml", "# comment\nmodel:\n  layers: 3\nsweep.lengths: [1, 2, 3]\nrate: 1e-3\n");
+  Settings s = sample();
+  s.load_file(file);
+  EXPECT_EQ(s.integer("model.layers"), 3);
+  EXPECT_THAT(s.integers("sweep.lengths"), ElementsAre(1, 2, 3));
+  EXPECT_DOUBLE_EQ(s.real("rate"), 1e-3);
+  EXPECT_EQ(s.values().at("model.layers").origin, file.string() + ":3");
+  s.set("model.layers", "4", "--set");
+  EXPECT_EQ(s.integer("model.layers"), 4);
+  EXPECT_EQ(s.values().at("model.layers").origin, "--set");
+}
+
+TEST(Settings, AllProblemsOfAFileAtOnceEachWithItsLine) {
+  const harness::tests::TempFolder folder;
+  const auto file = folder.write("bad.yaml", "model:\n  layer: 3\n  dtype: fp16\nrate: fast\nmodle:\n  a: 1\n  b: 2\n");
+  Settings s = sample();
+  const std::string text = error_of([&] { s.load_file(file); });
+  const std::string at = file.string();
+  EXPECT_THAT(text, HasSubstr(at + ":2: unknown key 'model.layer'; did you mean 'model.layers'?"));
+  EXPECT_THAT(text, HasSubstr(at + ":3: model.dtype is 'fp16', allowed is one of fp32, bf16"));
+  EXPECT_THAT(text, HasSubstr(at + ":4: rate is 'fast', allowed is a number"));
+  EXPECT_THAT(text, HasSubstr(at + ":5: unknown key 'modle'"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+}
+
+TEST(Settings, FilesThatAreNotMappings) {
+  const harness::tests::TempFolder folder;
+  Settings s = sample();
+  EXPECT_THAT(error_of([&] { s.load_file(folder.path() / "none.yaml"); }), HasSubstr("no such configuration file"));
+  const auto broken = folder.write("broken.yaml", "rate: 1\nmodel: [1, 2\n");
+  EXPECT_THAT(error_of([&] { s.load_file(broken); }), HasSubstr(broken.string() + ":"));
+  const auto list = folder.write("list.yaml", "- 1\n- 2\n");
+  EXPECT_THAT(error_of([&] { s.load_file(list); }), HasSubstr("mapping"));
+  const auto twice = folder.write("twice.yaml", "rate: 1\nrate: 2\n");
+  EXPECT_THAT(error_of([&] { s.load_file(twice); }), HasSubstr(":2: key 'rate' stands twice"));
+  const auto map = folder.write("map.yaml", "rate: {a: 1}\n");
+  EXPECT_THAT(error_of([&] { s.load_file(map); }), HasSubstr("rate is"));
+  s.load_file(folder.write("empty.yaml", "# nothing\n"));
+  EXPECT_DOUBLE_EQ(s.real("rate"), 0.5);
+}
+
+TEST(Settings, ValuesThatAreRefused) {
+  Settings s = sample();
+  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{{"model.layers", "0"},
+                                                                                   {"model.layers", "101"},
+                                                                                   {"model.layers", "1.5"},
+
+                                                                                   {"model.layers", ""},
+                                                                                   {"model.layers", "0x10"},
+                                                                                   {"rate", "nan"},
+                                                                                   {"rate", "inf"},
+                                                                                   {"rate", "1,5"},
+                                                                                   {"strict", "yes"},
+                                                                                   {"strict", "1"},
+                                                                                   {"sweep.lengths", "[1, x]"},
+                                                                                   {"sweep.lengths", "[1"},
+                                                                                   {"sweep.lengths", "{a: 1}"},
+                                                                                   {"model.dtype", "[bf16]"},
+                                                                                   {"model.layers", "[1]"}}) {
+    EXPECT_THAT(error_of([&] { s.set(key, value, "--set"); }), HasSubstr("--set: " + key + " is '" + value + "'"));
+  }
+  EXPECT_EQ(s.integer("model.layers"), 12) << "a refused value must not stay";
+}
+
+TEST(Settings, CommandLineListsAndTextsAreConvenient) {
+  Settings s = sample();
+  s.set("sweep.lengths", "1,2,3", "--set");
+  EXPECT_THAT(s.integers("sweep.lengths"), ElementsAre(1, 2, 3));
+  s.set("sweep.lengths", "7", "--set");
+  EXPECT_THAT(s.integers("sweep.lengths"), ElementsAre(7));
+  s.set("name", "a: b # c", "--set");
+  EXPECT_EQ(s.text("name"), "a: b # c");
+}
+
+TEST(Settings, CanonicalTextReadsBackAsItself) {
+  for (const std::string text :
+       {"plain", "", " padded ", "'quoted'", "\"x\"", "a: b", "two\nlines", "[list]", "~", "true"}) {
+    Settings first = sample(), second = sample();
+    const harness::tests::TempFolder folder;
+    first.load_file(folder.write("t.yaml", "name: " + nlohmann::json(text).dump() + "\n"));
+    EXPECT_EQ(first.text("name"), text);
+    second.set("name", first.values().at("name").text, "--set");
+    EXPECT_EQ(second.text("name"), text);
+  }
+  Settings first = sample(), second = sample();
+  first.set("sweep.names", R"(["a, b", "", "'", "x: y", z])", "--set");
+  second.set("sweep.names", first.values().at("sweep.names").text, "--set");
+  EXPECT_THAT(second.texts("sweep.names"), ElementsAre("a, b", "", "'", "x: y", "z"));
+}
+
+TEST(Settings, MistakesOfTheProgramAreLogicErrors) {
+  EXPECT_THROW(Settings({spec("a", SettingType::integer, "x")}), std::logic_error);
+  EXPECT_THROW(Settings({spec("a", SettingType::text, ""), spec("a", SettingType::text, "")}), std::logic_error);
+  const Settings s = sample();
+  EXPECT_THROW((void)s.integer("rate"), std::logic_error);
+  EXPECT_THROW((void)s.integer("nothing"), std::logic_error);
+}
+
+TEST(Settings, NearestIsNearOrNothing) {
+  const std::vector<std::string> names{"smoke", "standard", "s_sweep", "forward"};
+  EXPECT_EQ(harness::nearest("smok", names), "smoke");
+  EXPECT_EQ(harness::nearest("s-sweep", names), "s_sweep");
+  EXPECT_EQ(harness::nearest("foward", names), "forward");
+  EXPECT_EQ(harness::nearest("throughput", names), "");
+  EXPECT_EQ(harness::nearest("", {}), "");
+}
+
+}  // namespace

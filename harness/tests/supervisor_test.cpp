@@ -1,0 +1,256 @@
+// The engine as a user sees it: the fake program is run, and what it left is read.
+#include "harness/supervisor.hpp"
+
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "harness/tests/support/fake_run.hpp"
+#include "reports/journal.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using harness::tests::FakeRun;
+using harness::tests::read_text;
+using reports::Status;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string code_of(const reports::Case& c) { return c.findings.empty() ? "none" : c.findings.at(0).code; }
+
+TEST(Supervisor, AGoodRunIsReady) {
+  FakeRun fake;
+  EXPECT_EQ(fake({"--suite", "good", "--out", "run"}), 0) << fake.err();
+  const reports::Run run = fake.journal();
+  EXPECT_TRUE(run.complete);
+  EXPECT_EQ(run.device, "cpu");
+  EXPECT_EQ(fake.find("good/first").metrics.at(1).value, "NaN");
+  EXPECT_EQ(fake.find("good/gpu").status, Status::skip);
+  EXPECT_EQ(fake.find("good/gpu").reason_code, "no_cuda");
+  EXPECT_FALSE(fake.find("good/gpu").required);
+  EXPECT_THAT(fake.out(), testing::EndsWith("summary: 3 passed, 0 failed, 1 skipped\n"));
+  for (const char* file :
+       {"report.json", "report.md", "report.html", "junit.xml", "suites/good.json", "logs/worker-1.log"})
+    EXPECT_TRUE(fs::exists(fake.run_folder() / file)) << file;
+  EXPECT_FALSE(fs::exists(fake.run_folder() / ".reserve"));
+}
+
+TEST(Supervisor, EveryMisdeedIsContainedAndChargedToItsCase) {
+  FakeRun fake;
+  EXPECT_EQ(fake({"--suite", "bad", "--out", "run"}), 5);
+  const std::vector<std::tuple<const char*, Status, const char*>> expected{
+      {"segv", Status::crash, "NSA-X001"},
+      {"abort", Status::crash, "NSA-X001"},
+      {"exit_zero", Status::crash, "NSA-X003"},
+      {"throws", Status::error, "NSA-X004"},
+      {"throws_int", Status::error, "NSA-X004"},
+      {"half_line", Status::crash, "NSA-X005"},
+      {"not_json", Status::error, "NSA-X005"},
+      {"long_line", Status::error, "NSA-X005"},
+      {"liar", Status::error, "NSA-X005"},
+      {"claims_pass_of_other", Status::error, "NSA-X005"},
+      {"flood", Status::pass, "none"},
+      {"unknown_code", Status::error, "NSA-X004"},
+      {"too_much", Status::error, "NSA-X004"},
+      {"fails", Status::fail, "FAKE-001"},
+      {"skips_over_finding", Status::fail, "FAKE-001"},
+      {"after_all", Status::pass, "none"}};
+  for (const auto& [name, status, code] : expected) {
+    const reports::Case c = fake.find(std::string("bad/") + name);
+    EXPECT_EQ(c.status, status) << name;
+    EXPECT_EQ(code_of(c), code) << name;
+    if (c.findings.empty()) continue;
+    EXPECT_EQ(c.findings[0].severity, reports::Severity::block) << name;
+    EXPECT_EQ(c.findings[0].repro, "FAKE_FLAG='a b' fake-program --case " + c.id + " --seed 42 --device cpu");
+  }
+  const reports::Case segv = fake.find("bad/segv");
+  EXPECT_EQ(segv.last_phase, "before the fall");
+  EXPECT_THAT(segv.findings[0].message, HasSubstr("SIGSEGV"));
+  EXPECT_EQ(segv.findings[0].evidence.at("last_lines"), reports::Json::array({"last words"}));
+  for (const auto& log : fs::directory_iterator(fake.run_folder() / "logs")) EXPECT_LT(log.file_size(), 9U << 20);
+}
+
+TEST(Supervisor, WhatHangsIsKilledAndTheRestRuns) {
+  FakeRun fake;
+  EXPECT_EQ(fake({"--suite", "stuck", "--hang", "1", "--out", "run"}), 6);
+  EXPECT_EQ(fake.find("stuck/sleeps").status, Status::hang);
+  EXPECT_EQ(code_of(fake.find("stuck/sleeps")), "NSA-X002");
+  EXPECT_THAT(fake.find("stuck/sleeps").findings[0].message, HasSubstr("'going to bed'"));
+  EXPECT_EQ(fake.find("stuck/ignores_sigterm").status, Status::hang);
+  EXPECT_EQ(fake.find("stuck/spins").status, Status::hang);
+  EXPECT_THAT(fake.find("stuck/spins").findings[0].message, HasSubstr("busy, no progress"));
+  EXPECT_EQ(fake.find("stuck/works_silently").status, Status::pass) << "CPU time is progress";
+  EXPECT_EQ(code_of(fake.find("stuck/limited")), "NSA-X006");
+  EXPECT_EQ(fake.find("stuck/after_all").status, Status::pass);
+}
+
+TEST(Supervisor, OnlyIsolateBlocksWhatRequiresASuite) {
+  FakeRun isolated;
+  EXPECT_EQ(isolated({"--suite", "gate,middle,after_gate,good", "--gate", "isolate", "--out", "run"}), 1);
+  EXPECT_EQ(isolated.find("gate/opens").status, Status::fail);
+  EXPECT_EQ(isolated.find("middle/passes").status, Status::blocked);
+  EXPECT_EQ(isolated.find("after_gate/passes").status, Status::blocked);
+  EXPECT_EQ(isolated.find("after_gate/passes").reason_code, "blocked_by:gate");
+  EXPECT_EQ(isolated.find("good/first").status, Status::pass);
+  FakeRun blocked;
+  EXPECT_EQ(blocked({"--suite", "gate,after_gate", "--gate", "block", "--out", "run"}), 1);
+  EXPECT_EQ(blocked.find("after_gate/passes").status, Status::pass);
+  FakeRun warned;
+  EXPECT_EQ(warned({"--suite", "gate,after_gate", "--gate", "warn", "--out", "run"}), 0);
+  EXPECT_EQ(warned.find("gate/opens").status, Status::pass);
+}
+
+TEST(Supervisor, GatesOnSpeedCanBeReportedOnly) {
+  FakeRun decides;
+  EXPECT_EQ(decides({"--suite", "speed", "--out", "run"}), 7);
+  EXPECT_EQ(decides.find("speed/below_gate").status, Status::fail);
+  FakeRun reported;
+  EXPECT_EQ(reported({"--suite", "speed", "--gates", "report", "--out", "run"}), 0);
+  const reports::Case c = reported.find("speed/below_gate");
+  EXPECT_EQ(c.status, Status::pass);
+  EXPECT_EQ(c.findings.at(0).severity, reports::Severity::warn);
+  EXPECT_THAT(c.findings[0].message, testing::EndsWith(" (reported, not decided)"));
+}
+
+TEST(Supervisor, ASkipWithoutNeedIsNotSuccess) {
+  FakeRun fake;
+  EXPECT_EQ(fake({"--suite", "skipping", "--out", "run"}), 3);
+  FakeRun mixed;
+  EXPECT_EQ(mixed({"--suite", "skipping,good", "--out", "run"}), 1);
+}
+
+TEST(Supervisor, IsolationOfCasesAndNone) {
+  FakeRun each;
+  EXPECT_EQ(each({"--suite", "good", "--isolation", "case", "--out", "run"}), 0);
+  EXPECT_EQ(each.events("worker_begin").size(), 3U);
+  EXPECT_TRUE(each.events("worker_begin")[0].contains("start_s"));
+  FakeRun none;
+  EXPECT_EQ(none({"--suite", "good,speed", "--isolation", "none", "--inject", "leave-file", "--out", "run"}), 7);
+  EXPECT_EQ(none.find("good/first").status, Status::pass);
+  EXPECT_TRUE(fs::exists(none.run_folder() / "planted"));
+}
+
+TEST(Supervisor, FailFastLeavesTheRestNotRun) {
+  FakeRun fake;
+  EXPECT_EQ(fake({"--case", "bad/throws", "--case", "bad/after_all", "--suite", "bad", "--fail-fast", "--out", "run"}),
+            1);
+  EXPECT_EQ(fake.find("bad/after_all").status, Status::not_run);
+  EXPECT_EQ(fake.find("bad/after_all").reason_code, "fail_fast");
+}
+
+TEST(Supervisor, AWorkerThatDiesBeforeItsFirstCaseIsChargedToThatCase) {
+  FakeRun fake;
+  EXPECT_EQ(fake({"--suite", "good", "--inject", "die-early", "--out", "run"}), 5);
+  for (const char* id : {"good/first", "good/length[S=1]", "good/length[S=2]"}) {
+    EXPECT_EQ(fake.find(id).status, Status::crash) << id;
+    EXPECT_EQ(code_of(fake.find(id)), "NSA-X001") << id;
+  }
+  EXPECT_EQ(fake.journal().faults, reports::Json::array({"die-early"}));
+  EXPECT_THAT(fake.find("good/first").findings[0].repro, HasSubstr("--inject die-early"));
+}
+
+TEST(Supervisor, WorkersThatDoNotStartAreTheMachinesFault) {
+  setenv("FAKE_WORKER_DOES_NOT_START", "1", 1);
+  FakeRun fake;
+  const int code = fake({"--suite", "good,speed", "--out", "run"});
+  unsetenv("FAKE_WORKER_DOES_NOT_START");
+  EXPECT_EQ(code, 4);
+  EXPECT_EQ(fake.find("good/first").status, Status::infra_error);
+  EXPECT_EQ(fake.find("speed/below_gate").status, Status::infra_error);
+  const reports::Run run = fake.journal();
+  ASSERT_EQ(run.findings.size(), 2U);
+  EXPECT_EQ(run.findings[0].code, "NSA-X007");
+  EXPECT_EQ(run.findings[0].evidence.at("last_lines"), reports::Json::array({"cannot open shared object file"}));
+  EXPECT_THAT(run.provenance["device"]["why_not"].get<std::string>(), HasSubstr("exited with status 127"));
+}
+
+TEST(Supervisor, SeedsDoNotDependOnSelection) {
+  FakeRun all, one;
+  all({"--suite", "good", "--out", "run"});
+  one({"--case", "good/length[S=2]", "--out", "run"});
+  EXPECT_EQ(all.find("good/length[S=2]").facts["seed"], one.find("good/length[S=2]").facts["seed"]);
+}
+
+TEST(Supervisor, InterruptionKillsWorkersAndStillReports) {
+  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+    FakeRun fake;
+    const pid_t pid = fake.start({"--suite", "stuck", "--out", "run"});
+    for (int i = 0; i < 1000 && fake.events("case_begin").empty(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_EQ(kill(pid, signal), 0);
+    EXPECT_EQ(fake.wait(pid), code);
+    EXPECT_TRUE(fake.journal().complete);
+    EXPECT_EQ(fake.find("stuck/sleeps").status, Status::cancelled);
+    EXPECT_EQ(fake.find("stuck/after_all").status, Status::cancelled);
+    EXPECT_TRUE(fs::exists(fake.run_folder() / "report.json"));
+    EXPECT_THAT(fake.out(), HasSubstr("summary: "));
+    const pid_t worker = fake.events("worker_begin")[0]["pid"].get<pid_t>();
+    EXPECT_NE(kill(worker, 0), 0) << "the worker is still there";
+  }
+}
+
+TEST(Supervisor, KillNineAtAnyMomentLeavesAReport) {
+  std::mt19937 random(7);
+  int incomplete = 0;
+  for (int i = 0; i < 20; ++i) {
+    FakeRun fake;
+    const pid_t pid = fake.start({"--suite", "bad,good", "--out", "run"});
+    for (int wait = 0; wait < 5000 && fake.events("run_begin").empty(); ++wait)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 150000));
+    kill(pid, SIGKILL);
+    const int code = fake.wait(pid);
+    if (code != 128 + SIGKILL) continue;  // it was faster
+    const bool complete = fake.journal().complete;
+    incomplete += complete ? 0 : 1;
+    EXPECT_NE(fake({"report", "run"}), 0);
+    EXPECT_FALSE(reports::Json::parse(read_text(fake.run_folder() / "report.json")).is_discarded());
+    EXPECT_THAT(fake.out(), HasSubstr("summary: "));
+    for (const auto& event : fake.events("worker_begin")) {
+      const std::string stat = "/proc/" + std::to_string(event["pid"].get<pid_t>()) + "/stat";
+      for (int wait = 0; wait < 500 && fs::exists(stat) && read_text(stat).find(") Z ") == std::string::npos; ++wait)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_TRUE(!fs::exists(stat) || read_text(stat).find(") Z ") != std::string::npos)
+          << "a worker outlived its supervisor";
+    }
+  }
+  EXPECT_GT(incomplete, 0) << "no run was killed in the middle";
+}
+
+TEST(Supervisor, AKilledWorkerIsACrash) {
+  FakeRun fake;
+  const pid_t pid = fake.start({"--suite", "stuck", "--hang", "1", "--out", "run"});
+  for (int i = 0; i < 1000 && fake.events("case_begin").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  kill(fake.events("worker_begin")[0]["pid"].get<pid_t>(), SIGKILL);
+  EXPECT_EQ(fake.wait(pid), 5);
+  EXPECT_EQ(fake.find("stuck/sleeps").status, Status::crash);
+  EXPECT_EQ(fake.find("stuck/after_all").status, Status::pass);
+}
+
+TEST(Supervisor, AFullDiskEndsTheRunWithWhatIsThere) {
+  FakeRun fake;
+  const fs::path disk = fake.folder.path() / "disk";
+  fs::create_directory(disk);
+  if (geteuid() != 0 || mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1536k") != 0)
+    GTEST_SKIP() << "needs root and permission to mount a small tmpfs";
+  const int code = fake({"--suite", "bad,good", "--out", "disk/run"});  // the flood's log alone is larger
+  const std::string err = fake.err();
+  const reports::Run run = reports::read_journal(disk / "run" / "events.jsonl");
+  const bool has_report = fs::exists(disk / "run" / "report.json");
+  umount2(disk.c_str(), MNT_DETACH);
+  EXPECT_EQ(code, 4) << err;
+  EXPECT_THAT(err, HasSubstr("No space left on device"));
+  EXPECT_TRUE(run.complete);
+  EXPECT_TRUE(has_report);
+}
+
+}  // namespace

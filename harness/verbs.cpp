@@ -1,0 +1,175 @@
+#include "harness/verbs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "harness/protocol.hpp"
+#include "harness/publish.hpp"
+#include "harness/run.hpp"
+#include "reports/schema.hpp"
+
+namespace harness {
+
+using reports::ExitCode;
+
+namespace {
+
+// A list by default has every case of every level; the selecting options narrow it.
+Plan plan_to_list(const Program& program, const CommandLine& line) {
+  Settings settings = make_settings(program, line);
+  check_scope(program, selection_of(line));
+  (void)settle_device(settings, line);
+  Selection selection = selection_of(line);
+  const bool level_given =
+      !line.level.empty() || (line.suites.size() == 1 && (line.suites[0] == "smoke" || line.suites[0] == "standard" ||
+                                                          line.suites[0] == "full" || line.suites[0] == "soak"));
+  if (!level_given) selection.level = "soak";
+  return make_plan(program, settings, selection);
+}
+
+Json case_json(const PlannedCase& c) {
+  Json params = Json::object();
+  for (const auto& [key, value] : c.work.params.items()) params[key] = value;
+  return {{"id", c.id},
+          {"hash", c.hash},
+          {"level", to_string(c.work.level)},
+          {"needs_cuda", c.work.needs_cuda},
+          {"timeout_s", c.work.timeout.count()},
+          {"params", params}};
+}
+
+void print_json(const Json& json) { fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace)); }
+
+ExitCode list_cases(const Program& program, const CommandLine& line) {
+  Json suites = Json::array();
+  for (const PlannedSuite& suite : plan_to_list(program, line).suites) {
+    Json cases = Json::array();
+    for (const PlannedCase& c : suite.cases) cases.push_back(case_json(c));
+    suites.push_back({{"name", suite.suite->name},
+                      {"purpose", suite.suite->purpose},
+                      {"requires", suite.suite->requires_suites},
+                      {"cases", cases}});
+    if (line.json) continue;
+    fmt::print("{}: {}\n", suite.suite->name, suite.suite->purpose);
+    for (const PlannedCase& c : suite.cases)
+      fmt::print("  {}  {:8}  {}{}\n", c.hash, to_string(c.work.level), c.id,
+                 c.work.needs_cuda ? "  (needs a GPU)" : "");
+  }
+  if (line.json) print_json({{"suites", suites}});
+  return ExitCode::ready;
+}
+
+ExitCode list_faults(const Program& program, bool json) {
+  Json rows = Json::array();
+  for (const Fault& fault : program.faults) {
+    rows.push_back({{"name", fault.name}, {"what", fault.what}, {"expected_codes", fault.expected_codes}});
+    if (!json) fmt::print("{:26} {} -> {}\n", fault.name, fault.what, fmt::join(fault.expected_codes, ", "));
+  }
+  if (json) print_json({{"faults", rows}});
+  return ExitCode::ready;
+}
+
+ExitCode list_settings(const Program& program, bool json) {
+  Json rows = Json::array();
+  const Settings settings(all_setting_specs(program));
+  for (const SettingSpec& spec : settings.specs()) {
+    const std::string& value = settings.values().at(spec.key).text;
+    rows.push_back({{"key", spec.key}, {"default", value}, {"meaning", spec.meaning}, {"allowed", spec.allowed}});
+    if (!json) fmt::print("{:28} {:20} {}\n", spec.key, value.empty() ? "\"\"" : value, spec.meaning);
+  }
+  if (json) print_json({{"settings", rows}});
+  return ExitCode::ready;
+}
+
+ExitCode list_codes(const Program& program, bool json) {
+  Json rows = Json::array();
+  const CodeTable codes(program.codes);
+  for (const Code& code : codes.all()) {
+    rows.push_back({{"id", code.id},
+                    {"severity", reports::to_string(code.severity)},
+                    {"category", code.category},
+                    {"title", code.title}});
+    if (!json) fmt::print("{}  {:8} {:12} {}\n", code.id, reports::to_string(code.severity), code.category, code.title);
+  }
+  if (json) print_json({{"codes", rows}});
+  return ExitCode::ready;
+}
+
+}  // namespace
+
+ExitCode list(const Program& program, const CommandLine& line) {
+  if (line.list_faults) return list_faults(program, line.json);
+  if (line.list_settings) return list_settings(program, line.json);
+  if (line.list_codes) return list_codes(program, line.json);
+  return list_cases(program, line);
+}
+
+ExitCode describe(const Program& program, const CommandLine& line) {
+  Settings settings = make_settings(program, line);
+  (void)settle_device(settings, line);
+  const Plan all = make_plan(program, settings, Selection{{}, "soak", {}, {}});
+  const std::string& name = line.operands.front();
+  std::vector<std::string> known;
+  for (const PlannedSuite& suite : all.suites) {
+    known.push_back(suite.suite->name);
+    if (name == suite.suite->name) {
+      fmt::print("suite {}\n  proves:   {}\n  requires: {}\n  cases:    {}\n", name, suite.suite->purpose,
+                 suite.suite->requires_suites.empty()
+                     ? "nothing"
+                     : fmt::format("{}", fmt::join(suite.suite->requires_suites, ", ")),
+                 suite.cases.size());
+      for (const PlannedCase& c : suite.cases) fmt::print("    {}  {:8}  {}\n", c.hash, to_string(c.work.level), c.id);
+      return ExitCode::ready;
+    }
+    for (const PlannedCase& c : suite.cases) {
+      known.push_back(c.id);
+      if (name != c.id && name != c.hash) continue;
+      fmt::print("case {}\n  hash:     {}\n  level:    {}\n  device:   {}\n  limit:    {} s\n  suite:    {}: {}\n",
+                 c.id, c.hash, to_string(c.work.level), c.work.needs_cuda ? "needs a GPU" : "CPU or GPU",
+                 c.work.timeout.count(), suite.suite->name, suite.suite->purpose);
+      for (const auto& [key, value] : c.work.params.items()) fmt::print("  {} = {}\n", key, value);
+      return ExitCode::ready;
+    }
+  }
+  const std::string near = nearest(name, known);
+  throw UsageError(fmt::format("no suite or case '{}'{} (`list` shows all)", name,
+                               near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+}
+
+ExitCode explain(const Program& program, const CommandLine& line) {
+  const CodeTable codes(program.codes);
+  std::vector<std::string> known;
+  for (const Code& code : codes.all()) known.emplace_back(code.id);
+  for (const std::string& id : line.operands) {
+    const Code* code = codes.find(id);
+    if (code == nullptr) {
+      const std::string near = nearest(id, known);
+      throw UsageError(fmt::format("unknown finding code '{}'{} (`list --codes` shows all)", id,
+                                   near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+    }
+    fmt::print("{}: {}\n  category:     {}\n  severity:     {} by default\n  likely cause: {}\n  next step:    {}\n",
+               code->id, code->title, code->category, reports::to_string(code->severity), code->cause, code->next);
+  }
+  return ExitCode::ready;
+}
+
+ExitCode report(const CommandLine& line) {
+  ExitCode code = ExitCode::ready;
+  for (const std::string& folder : line.operands)
+    code = reports::worse(code, publish(folder, {line.summary_file, line.quiet, line.color}));
+  return code;
+}
+
+ExitCode print_schema() {
+  fmt::print("{}\n", reports::report_schema());
+  return ExitCode::ready;
+}
+
+ExitCode print_version(const Program& program) {
+  fmt::print("{} {} (build {})\n", program.name, program.version, program.build_id);
+  return ExitCode::ready;
+}
+
+}  // namespace harness

@@ -1,0 +1,17 @@
+// The verbs that only look: list, describe, explain, schema, version, report, doctor.
+#pragma once
+
+#include "harness/command_line.hpp"
+#include "reports/status.hpp"
+
+namespace harness {
+
+[[nodiscard]] reports::ExitCode list(const Program& program, const CommandLine& line);
+[[nodiscard]] reports::ExitCode describe(const Program& program, const CommandLine& line);
+[[nodiscard]] reports::ExitCode explain(const Program& program, const CommandLine& line);
+[[nodiscard]] reports::ExitCode report(const CommandLine& line);
+[[nodiscard]] reports::ExitCode print_schema();
+[[nodiscard]] reports::ExitCode print_version(const Program& program);
+[[nodiscard]] reports::ExitCode doctor(const Program& program, const CommandLine& line);  // doctor.cpp
+
+}  // namespace harness

@@ -1,0 +1,30 @@
+#include "harness/watchdog.hpp"
+
+#include <algorithm>
+
+#include "harness/compare.hpp"
+
+namespace harness {
+
+void Watchdog::begin(const WatchLimits& limits, double now) {
+  limits_ = limits;
+  begin_ = last_word_ = last_busy_ = now;
+  sample_time_ = -1;
+}
+
+WatchVerdict Watchdog::look(double now, double cpu_s) {
+  // A first sample proves nothing. CPU time can fall when a descendant ends: that is movement too.
+  if (sample_time_ >= 0 && now > sample_time_) {
+    const double moved = cpu_s - sample_cpu_;
+    if (moved < 0 || moved >= WatchLimits::kIdleShare * (now - sample_time_)) last_busy_ = now;
+  }
+  sample_time_ = now;
+  sample_cpu_ = cpu_s;
+
+  if (!at_most(now - begin_, limits_.timeout_s)) return WatchVerdict::timeout;
+  if (!at_most(now - last_word_, WatchLimits::kBusyFactor * limits_.hang_s)) return WatchVerdict::busy;
+  if (!at_most(now - std::max(last_word_, last_busy_), limits_.hang_s)) return WatchVerdict::idle;
+  return WatchVerdict::fine;
+}
+
+}  // namespace harness

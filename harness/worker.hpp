@@ -1,0 +1,21 @@
+// The worker's side: runs cases one by one and tells what happens while it happens. Only here (and in what a case
+// calls) may torch and CUDA be touched.
+#pragma once
+
+#include <functional>
+
+#include "harness/protocol.hpp"
+
+namespace harness {
+
+using EventSink = std::function<void(const Json&)>;
+
+// Plants the order's faults, then runs its cases, telling `sink`. Returns early when the program says that the process
+// is no longer healthy. Throws only what `sink` throws, and std::logic_error for an order that does not fit the
+// program.
+void run_cases(const Program& program, const Settings& settings, const WorkOrder& order, const EventSink& sink);
+
+// The hidden verb: order from standard input, events to Process::kEventFd. Returns the exit status.
+[[nodiscard]] int worker_main(const Program& program);
+
+}  // namespace harness

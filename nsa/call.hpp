@@ -1,0 +1,20 @@
+// The Call (route.hpp) that live tensors make.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "nsa/route.hpp"
+
+namespace nsa {
+
+struct CallOptions {
+  std::int64_t G = 1, Dv = 1;
+  Geometry geometry;
+  bool packed = false;
+  bool grad = false;  // something requires a gradient; training is that while gradients are on
+};
+// q [B,S,Hq,Dk]. Throws ContractError for a dtype that no Precision names; Half counts as bf16, whose backends it
+// shares.
+[[nodiscard]] Call call_of(const at::Tensor& q, const CallOptions& options);
+
+}  // namespace nsa

@@ -1,0 +1,106 @@
+// Configuration of the model and of a training run, from YAML. Loading and validating use no torch call, so that a
+// process which must not touch torch can do both.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa {
+
+enum class Phi { avg, mlp };                     // how a block becomes one compressed key/value (Eq 7)
+enum class GateActivation { softmax, sigmoid };  // over the three branches, or each by itself (Eq 5)
+enum class Precision { fp64, fp32, bf16 };
+[[nodiscard]] std::string_view to_string(Phi phi);
+[[nodiscard]] std::string_view to_string(GateActivation gate);
+[[nodiscard]] std::string_view to_string(Precision precision);
+
+// Block geometry, in tokens (paper 3.3; symbols of nsa/README.md).
+struct Geometry {
+  std::int64_t l = 32;      // compression block
+  std::int64_t d = 16;      // compression stride; divides l and l_sel
+  std::int64_t l_sel = 64;  // selection block l'; l <= l'
+  std::int64_t n_sel = 16;  // selected blocks n, the three forced ones included; >= 3
+  std::int64_t w = 512;     // window: exactly the tokens [t-w+1, t]
+};
+
+struct ModelConfig {
+  std::string name = "unnamed";
+  std::int64_t dim = 768;
+  std::int64_t n_layers = 12;
+  std::int64_t n_heads = 12;     // Hq
+  std::int64_t n_kv_groups = 2;  // G; divides n_heads
+  std::int64_t d_k = 64;         // even (RoPE pairs)
+  std::int64_t d_v = 64;
+  std::int64_t vocab = 256;
+  double rope_base = 10000.0;
+  Geometry nsa;
+  Phi phi = Phi::avg;
+  GateActivation gate = GateActivation::softmax;
+  double gate_tau = 1.0;
+
+  [[nodiscard]] std::int64_t heads_per_group() const { return n_heads / n_kv_groups; }  // h
+};
+
+struct TrainConfig {
+  Precision precision = Precision::bf16;
+  std::int64_t steps = 10;
+  std::int64_t seq_len = 2048;
+  std::int64_t batch_size = 1;
+  std::int64_t accumulate_grad_batches = 1;
+  std::int64_t warmup_steps = 2;  // optimizer steps
+  double lr = 2e-4;               // peak
+  double lr_min = 0.0;            // the cosine ends here
+  double weight_decay = 0.01;
+  double grad_clip = 1.0;  // global norm
+  std::uint64_t seed = 1337;
+  bool gradient_checkpointing = false;
+  std::string data = "fixtures/text/corpus.txt";  // relative to the data folder
+};
+
+struct Config {
+  ModelConfig model;
+  TrainConfig train;
+  std::string source;  // the file, or "built in"
+};
+
+// One problem: which key, what it was, what is allowed (a phrase: "must divide nsa.l (32)") and where it stands
+// ("configs/x.yaml:7", malformed YAML with its column; "" when defaulted).
+struct ConfigError {
+  std::string key, value, allowed, where;
+};
+// "configs/x.yaml:7: nsa.d = 12: must divide nsa.l (32)"
+[[nodiscard]] std::string to_string(const ConfigError& error);
+
+class ConfigInvalid : public std::runtime_error {  // what(): one line an error
+ public:
+  explicit ConfigInvalid(std::vector<ConfigError> errors);
+  std::vector<ConfigError> errors;
+};
+
+// YAML with the top-level mappings `model`, `nsa` (keys l, d, l_sel, n_sel, w, phi, gate, gate_tau) and `train`; keys
+// are the field names above; what is left out has its default. Unknown and duplicate keys, wrong types, values out of
+// range and impossible combinations are collected and thrown together; malformed YAML and an empty file as well.
+[[nodiscard]] Config load_config(const std::filesystem::path& file);
+// As load_config, from text; `name` stands for the file in messages.
+[[nodiscard]] Config parse_config(const std::string& yaml, const std::string& name);
+// Every error of the values at once (`where` empty); load_config calls it and fills in the places.
+[[nodiscard]] std::vector<ConfigError> validate(const Config& config);
+
+// "model.dim" -> "768", "nsa.l" -> "32", "train.lr" -> "0.0002": canonical text, for records, hashes and comparison.
+[[nodiscard]] std::map<std::string, std::string> flatten(const Config& config);
+// Keys that `expected_file` (any subset of a configuration file, at least one key) sets and `config` resolves
+// differently. Throws ConfigInvalid for a file that is malformed, unknown in its keys, wrong in its types or empty.
+struct Drift {
+  std::string key, expected, actual, where;
+};
+[[nodiscard]] std::vector<Drift> drift(const Config& config, const std::filesystem::path& expected_file);
+
+// Analytic number of parameters (the model's own count must equal it).
+[[nodiscard]] std::int64_t parameter_count(const ModelConfig& model);
+
+}  // namespace nsa

@@ -1,0 +1,71 @@
+// The NSA_* environment variables: ONE table, the only place that reads the environment, and pure functions from what
+// was read to what it means. No torch call.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa {
+
+using Environment = std::map<std::string, std::string>;  // name -> value, only names that start with NSA_
+
+// The NSA_* variables of this process.
+[[nodiscard]] Environment read_environment();
+
+struct FlagSpec {
+  std::string_view name;           // "NSA_USE_FA2"
+  std::string_view type;           // "bool", "int", "real", "branch"
+  std::string_view default_value;  // "unset", "0", "1", ...
+  std::string_view allowed;        // in words
+  std::string_view meaning;
+};
+[[nodiscard]] std::span<const FlagSpec> flag_table();
+
+enum class ForcedBranch { none, cmp, sel, win };
+
+// What the flags mean together, after all rules (nsa/README.md, "Flags"). The FlashAttention-2 rule is the seeds':
+// NSA_USE_FA2=0 disables all three, =1 enables all three, NSA_USE_FA2_WIN / _CMP refine one branch.
+struct EffectiveFlags {
+  bool fa2_all = false, fa2_win = false, fa2_cmp = false;
+  std::int64_t fa2_min_len_win = 16, fa2_min_len_cmp = 16;  // <= 0: never
+  bool fa2_force_dense = false, fa2_force_varlen = false;   // which FlashAttention-2 entry point the window takes
+  bool sel_pack = true;          // NSA_USE_SEL_PACK as set: gathered selection, unless sel_mask
+  bool sel_mask = false;         // effective: NSA_FORCE_SEL_MASK, or NSA_USE_SEL_MASK with NSA_USE_SEL_PACK=0
+  bool force_parity = false;     // NSA_FORCE_PARITY: every branch by `reference`
+  bool train_safe_pack = false;  // NSA_TRAIN_SAFE_PACK: no reused workspace even without gradients
+  bool strict_asserts = false;   // non-finite branch output -> counted fallback to `reference`
+  bool uniform_gate = false;     // NSA_FORCE_UNIFORM_GATE: 1/3 each
+  bool stopgrad_gates = false;
+  ForcedBranch forced_branch = ForcedBranch::none;
+  double rope_scale = 1.0;
+  bool nvtx = false;
+  bool detect_anomaly = false;
+  std::map<std::string, std::string> origin;  // field name -> "default" | "NSA_USE_FA2=1" | ...
+};
+
+// Field name -> canonical text ("fa2_win" -> "false"), for records.
+[[nodiscard]] std::map<std::string, std::string> flatten(const EffectiveFlags& flags);
+
+// A variable that is not in the table, with the nearest name (or "" ) or the remark "retired, no effect".
+struct UnknownFlag {
+  std::string name, nearest, remark;
+};
+[[nodiscard]] std::vector<UnknownFlag> unknown_flags(const Environment& environment);
+
+class FlagInvalid : public std::runtime_error {  // names variable, value, allowed; contradictory settings too
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Booleans: 0/1, false/true, no/yes, off/on, in any case. Names that are not in the table are not looked at
+// (unknown_flags reports them). Throws FlagInvalid for a value outside its type and for settings that
+// contradict one another (NSA_FA2_FORCE_DENSE with NSA_FA2_FORCE_VARLEN; NSA_FORCE_BRANCH with
+// NSA_FORCE_UNIFORM_GATE; NSA_USE_SEL_PACK=0 with neither mask flag set).
+[[nodiscard]] EffectiveFlags resolve(const Environment& environment);
+
+}  // namespace nsa

@@ -1,0 +1,53 @@
+#include "nsa/model/block.hpp"
+
+#include <fmt/format.h>
+
+#include "nsa/nvtx.hpp"
+
+namespace nsa {
+
+MlpImpl::MlpImpl(std::int64_t dim) {
+  fc1 = register_module("fc1", torch::nn::Linear(torch::nn::LinearOptions(dim, 4 * dim).bias(false)));
+  fc2 = register_module("fc2", torch::nn::Linear(torch::nn::LinearOptions(4 * dim, dim).bias(false)));
+}
+
+torch::Tensor MlpImpl::forward(const torch::Tensor& x) { return fc2(torch::silu(fc1(x))); }
+
+void MlpImpl::reset_parameters() {
+  fc1->reset_parameters();
+  fc2->reset_parameters();
+}
+
+BlockImpl::BlockImpl(const ModelConfig& config, std::int64_t layer, std::shared_ptr<Runtime> runtime)
+    : name_(fmt::format("layers.{}", layer)), runtime_(std::move(runtime)) {
+  norm_attention = register_module("norm_attention", RmsNorm(config.dim));
+  attention = register_module("attention", NsaAttention(config, layer, runtime_));
+  norm_mlp = register_module("norm_mlp", RmsNorm(config.dim));
+  mlp = register_module("mlp", Mlp(config.dim));
+}
+
+torch::Tensor BlockImpl::forward(const torch::Tensor& x, const torch::Tensor& rotations, const CuSeqlens& cu_seqlens) {
+  const NvtxRange whole(runtime_->flags.nvtx, name_.c_str());
+  const auto observe = [&](std::string_view stage, const torch::Tensor& value) {
+    if (runtime_->observe) runtime_->observe(fmt::format("{}{}", name_, stage), value);
+  };
+  const auto attended = attention(norm_attention(x), rotations, cu_seqlens);
+  observe(".attention", attended);
+  const auto middle = x + attended;
+
+  const NvtxRange range(runtime_->flags.nvtx, "mlp");
+  const auto wide = mlp(norm_mlp(middle));
+  observe(".mlp", wide);
+  const auto result = middle + wide;
+  observe("", result);
+  return result;
+}
+
+void BlockImpl::reset_parameters() {
+  norm_attention->reset_parameters();
+  attention->reset_parameters();
+  norm_mlp->reset_parameters();
+  mlp->reset_parameters();
+}
+
+}  // namespace nsa

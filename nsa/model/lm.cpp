@@ -1,0 +1,81 @@
+#include "nsa/model/lm.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "nsa/model/rope.hpp"
+#include "nsa/nvtx.hpp"
+
+namespace nsa {
+
+namespace {
+
+void check_tokens(const torch::Tensor& tokens, std::int64_t vocab) {
+  const bool fits =
+      tokens.defined() && tokens.dim() == 2 && tokens.scalar_type() == torch::kInt64 && tokens.numel() > 0;
+  if (!fits)
+    throw ContractError(tokens.defined()
+                            ? fmt::format("tokens: is {} [{}]; allowed: Long [B,S], not empty",
+                                          c10::toString(tokens.scalar_type()), fmt::join(tokens.sizes(), ", "))
+                            : std::string("tokens: is undefined; allowed: Long [B,S], not empty"));
+  if (!tokens.device().is_cpu()) return;
+  const auto low = tokens.min().item<std::int64_t>(), high = tokens.max().item<std::int64_t>();
+  if (low < 0 || high >= vocab)
+    throw ContractError(fmt::format("tokens: values from {} to {}; allowed: 0 to {}", low, high, vocab - 1));
+}
+
+}  // namespace
+
+LanguageModelImpl::LanguageModelImpl(const ModelConfig& model_config, Runtime model_runtime)
+    : config(model_config), runtime(std::make_shared<Runtime>(std::move(model_runtime))) {
+  embedding = register_module("embedding", torch::nn::Embedding(config.vocab, config.dim));
+  layers = register_module("layers", torch::nn::ModuleList());
+  for (std::int64_t i = 0; i < config.n_layers; ++i) layers->push_back(Block(config, i, runtime));
+  norm = register_module("norm", RmsNorm(config.dim));
+  head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(config.dim, config.vocab).bias(false)));
+}
+
+torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const CuSeqlens& cu_seqlens) {
+  check_tokens(tokens, config.vocab);
+  const std::int64_t S = tokens.size(1);
+  if (cu_seqlens) {
+    check_cu_seqlens(*cu_seqlens, S);
+    if (tokens.size(0) != 1)
+      throw ContractError(fmt::format("tokens: B = {} with cu_seqlens; allowed: 1", tokens.size(0)));
+  }
+  const auto observe = [&](std::string_view stage, const torch::Tensor& value) {
+    if (runtime->observe) runtime->observe(stage, value);
+  };
+  const NvtxRange whole(runtime->flags.nvtx, "forward");
+  auto x = embedding(tokens);
+  observe("embedding", x);
+  const auto rotations =
+      rope_rotations(S, config.d_k, config.rope_base, runtime->flags.rope_scale, cu_seqlens, x.options());
+  for (const auto& layer : *layers) x = layer->as<BlockImpl>()->forward(x, rotations, cu_seqlens);
+  x = norm(x);
+  observe("norm", x);
+  const auto logits = head(x);
+  observe("logits", logits);
+  return logits;
+}
+
+torch::Tensor LanguageModelImpl::loss(const torch::Tensor& tokens, const CuSeqlens& cu_seqlens) {
+  check_tokens(tokens, config.vocab);
+  const std::int64_t S = tokens.size(1) - 1;
+  if (S < 1) throw ContractError("tokens: one token; allowed: at least two, of which the last is only predicted");
+  const auto logits = forward(tokens.narrow(1, 0, S), cu_seqlens);
+  const NvtxRange range(runtime->flags.nvtx, "loss");
+  const auto wide = logits.flatten(0, 1).to(accumulation_type(logits.scalar_type()));
+  const auto value = torch::nn::functional::cross_entropy(wide, tokens.narrow(1, 1, S).flatten());
+  if (runtime->observe) runtime->observe("loss", value);
+  return value;
+}
+
+void LanguageModelImpl::reset_parameters() {
+  embedding->reset_parameters();
+  for (const auto& layer : *layers) layer->as<BlockImpl>()->reset_parameters();
+  norm->reset_parameters();
+  head->reset_parameters();
+}
+
+}  // namespace nsa

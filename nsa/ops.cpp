@@ -1,0 +1,232 @@
+#include "nsa/ops.hpp"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <sstream>
+#include <string_view>
+
+namespace nsa {
+
+namespace {
+
+std::string describe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  std::ostringstream device;
+  device << tensor.device();
+  return fmt::format("{} [{}] on {}", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
+                     device.str());
+}
+
+// The checks of one op's tensors; every message starts with the op's name.
+class Contract {
+ public:
+  Contract(std::string_view op, const Geometry& g) : op_(op) {
+    const bool works =
+        g.d >= 1 && g.l >= 1 && g.l % g.d == 0 && g.l_sel % g.d == 0 && g.l <= g.l_sel && g.n_sel >= 3 && g.w >= 1;
+    if (!works)
+      throw ContractError(
+          fmt::format("{}: geometry l={} d={} l'={} n={} w={}; allowed: d divides l and l', l <= l', n >= 3, w >= 1",
+                      op_, g.l, g.d, g.l_sel, g.n_sel, g.w));
+  }
+  explicit Contract(std::string_view op) : op_(op) {}
+
+  [[noreturn]] void refuse(std::string_view name, const at::Tensor& tensor, std::string_view allowed) const {
+    throw ContractError(fmt::format("{}: {} is {}; allowed: {}", op_, name, describe(tensor), allowed));
+  }
+  void require(bool good, std::string_view name, const at::Tensor& tensor, std::string_view allowed) const {
+    if (!good) refuse(name, tensor, allowed);
+  }
+
+  // A 4-d floating tensor with no empty dimension but, where told, the second.
+  void activation(std::string_view name, const at::Tensor& t, std::string_view shape, bool may_be_empty = false) const {
+    require(t.defined() && t.dim() == 4 && t.layout() == at::kStrided, name, t, fmt::format("a dense {}", shape));
+    const auto type = t.scalar_type();
+    require(type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, name, t,
+            "Double, Float, BFloat16 or Half");
+    for (std::int64_t i = 0; i < 4; ++i)
+      require(t.size(i) > 0 || (i == 1 && may_be_empty), name, t, fmt::format("{}, no dimension empty", shape));
+  }
+  void like(std::string_view name, const at::Tensor& t, std::string_view other, const at::Tensor& o) const {
+    require(t.scalar_type() == o.scalar_type() && t.device() == o.device(), name, t,
+            fmt::format("dtype and device of {}, which is {}", other, describe(o)));
+  }
+  void size(std::string_view name, const at::Tensor& t, std::int64_t dim, std::int64_t wanted,
+            std::string_view what) const {
+    require(t.size(dim) == wanted, name, t, fmt::format("{} = {} in dimension {}", what, wanted, dim));
+  }
+  void grouped(const at::Tensor& q, std::int64_t G) const {
+    require(q.size(2) % G == 0, "q", q, fmt::format("Hq a multiple of the {} groups", G));
+  }
+  void packing(const CuSeqlens& cu_seqlens, const at::Tensor& t, std::string_view name) const {
+    if (!cu_seqlens) return;
+    size(name, t, 0, 1, "B (a packed batch)");
+    check_cu_seqlens(*cu_seqlens, t.size(1));
+  }
+
+  // q [B,S,Hq,Dk] with k [B,S,G,Dk] and v [B,S,G,Dv] of the same tokens.
+  void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CuSeqlens& cu_seqlens) const {
+    activation("q", q, "[B,S,Hq,Dk]");
+    activation("k", k, "[B,S,G,Dk]");
+    activation("v", v, "[B,S,G,Dv]");
+    like("k", k, "q", q);
+    like("v", v, "q", q);
+    for (const std::int64_t i : {0, 1}) {
+      size("k", k, i, q.size(i), i == 0 ? "B" : "S");
+      size("v", v, i, q.size(i), i == 0 ? "B" : "S");
+    }
+    size("k", k, 3, q.size(3), "Dk");
+    size("v", v, 2, k.size(2), "G");
+    grouped(q, k.size(2));
+    packing(cu_seqlens, q, "q");
+  }
+  // q [B,S,Hq,Dk] with the compressed keys of the same tokens.
+  void compressed_keys(const at::Tensor& q, const at::Tensor& k, const Geometry& g, const CuSeqlens& cu_seqlens) const {
+    activation("q", q, "[B,S,Hq,Dk]");
+    activation("k_cmp", k, "[B,N_c,G,Dk]", true);
+    like("k_cmp", k, "q", q);
+    size("k_cmp", k, 0, q.size(0), "B");
+    size("k_cmp", k, 3, q.size(3), "Dk");
+    grouped(q, k.size(2));
+    packing(cu_seqlens, q, "q");
+    size("k_cmp", k, 1, compressed_blocks(g, cu_seqlens, q.size(1)), "N_c");
+  }
+
+ private:
+  std::string op_;
+};
+
+void check_phi(const Contract& contract, const std::optional<PhiWeights>& phi, const at::Tensor& x, std::int64_t l,
+               std::string_view name) {
+  if (!phi) return;
+  const std::int64_t D = x.size(3);
+  const auto weight = [&](std::string_view part, const at::Tensor& t, std::int64_t rows, std::int64_t columns) {
+    const std::string full = fmt::format("{}.{}", name, part);
+    contract.require(t.defined() && t.sizes() == at::IntArrayRef({rows, columns}), full, t,
+                     fmt::format("[{}, {}]", rows, columns));
+    contract.like(full, t, "the tokens", x);
+  };
+  weight("position", phi->position, l, D);
+  weight("fc1", phi->fc1, D, l * D);
+  weight("fc2", phi->fc2, D, D);
+}
+
+// Ascending block numbers of the row's document, then nothing but -1. Only for a tensor on the CPU.
+void check_block_numbers(const Contract& contract, const AttendSelectedArgs& args) {
+  const auto blocks = args.blocks.contiguous();
+  const auto* row = blocks.data_ptr<std::int32_t>();
+  const std::int64_t B = blocks.size(0), G = blocks.size(2), n = blocks.size(3);
+  for (std::int64_t b = 0; b < B; ++b)
+    for (const auto& [begin, end] : documents(args.cu_seqlens, blocks.size(1))) {
+      const std::int64_t count = selection_blocks(args.geometry, end - begin);
+      for (std::int64_t i = 0; i < (end - begin) * G; ++i, row += n)
+        for (std::int64_t j = 0; j < n; ++j) {
+          const bool padding = row[j] == -1;
+          const bool number =
+              row[j] >= 0 && row[j] < count && (j == 0 || row[j] > row[j - 1]) && (j == 0 || row[j - 1] != -1);
+          contract.require(
+              padding || number, "blocks", args.blocks,
+              fmt::format("ascending numbers below {} and then -1; row of token {}, group {}, place {} holds {}", count,
+                          begin + i / G, i % G, j, row[j]));
+        }
+    }
+}
+
+}  // namespace
+
+void check_cu_seqlens(const at::Tensor& cu, std::int64_t total) {
+  const auto refuse = [](const std::string& what) { throw ContractError("cu_seqlens: " + what); };
+  if (!cu.defined() || cu.scalar_type() != at::kInt || !cu.device().is_cpu() || cu.dim() != 1 || cu.numel() < 2)
+    refuse(fmt::format("is {}; allowed: Int [documents + 1] on cpu, at least one document", describe(cu)));
+  const auto values = cu.accessor<std::int32_t, 1>();
+  const std::int64_t last = cu.numel() - 1;
+  if (values[0] != 0) refuse(fmt::format("[0] = {}; allowed: 0", values[0]));
+  for (std::int64_t i = 1; i <= last; ++i)
+    if (values[i] < values[i - 1])
+      refuse(
+          fmt::format("[{}] = {} after [{}] = {}; allowed: it does not decrease", i, values[i], i - 1, values[i - 1]));
+  if (values[last] != total)
+    refuse(fmt::format("[{}] = {}; allowed: the {} tokens of the batch", last, values[last], total));
+}
+
+std::vector<std::pair<std::int64_t, std::int64_t>> documents(const CuSeqlens& cu_seqlens, std::int64_t S) {
+  if (!cu_seqlens) return {{0, S}};
+  check_cu_seqlens(*cu_seqlens, S);
+  const auto values = cu_seqlens->accessor<std::int32_t, 1>();
+  std::vector<std::pair<std::int64_t, std::int64_t>> result;
+  for (std::int64_t i = 0; i + 1 < values.size(0); ++i) result.emplace_back(values[i], values[i + 1]);
+  return result;
+}
+
+std::int64_t compressed_blocks(const Geometry& g, std::int64_t S) { return S < g.l ? 0 : (S - g.l) / g.d + 1; }
+
+std::int64_t compressed_blocks(const Geometry& g, const CuSeqlens& cu_seqlens, std::int64_t S) {
+  std::int64_t count = 0;
+  for (const auto& [begin, end] : documents(cu_seqlens, S)) count += compressed_blocks(g, end - begin);
+  return count;
+}
+
+std::int64_t selection_blocks(const Geometry& g, std::int64_t S) { return (S + g.l_sel - 1) / g.l_sel; }
+
+at::ScalarType accumulation_type(at::ScalarType storage) { return storage == at::kDouble ? at::kDouble : at::kFloat; }
+
+void check(const CompressArgs& args) {
+  const Contract contract("compress", args.geometry);
+  contract.activation("k", args.k, "[B,S,G,Dk]");
+  contract.activation("v", args.v, "[B,S,G,Dv]");
+  contract.like("v", args.v, "k", args.k);
+  contract.size("v", args.v, 0, args.k.size(0), "B");
+  contract.size("v", args.v, 1, args.k.size(1), "S");
+  contract.size("v", args.v, 2, args.k.size(2), "G");
+  contract.packing(args.cu_seqlens, args.k, "k");
+  check_phi(contract, args.phi_k, args.k, args.geometry.l, "phi_k");
+  check_phi(contract, args.phi_v, args.v, args.geometry.l, "phi_v");
+}
+
+void check(const AttendCompressedArgs& args) {
+  const Contract contract("attend_compressed", args.geometry);
+  contract.compressed_keys(args.q, args.kv.k, args.geometry, args.cu_seqlens);
+  contract.activation("v_cmp", args.kv.v, "[B,N_c,G,Dv]", true);
+  contract.like("v_cmp", args.kv.v, "q", args.q);
+  for (const std::int64_t i : {0, 1, 2}) contract.size("v_cmp", args.kv.v, i, args.kv.k.size(i), "the size of k_cmp");
+}
+
+void check(const SelectArgs& args) {
+  Contract("select", args.geometry).compressed_keys(args.q, args.k_cmp, args.geometry, args.cu_seqlens);
+}
+
+void check(const AttendSelectedArgs& args) {
+  const Contract contract("attend_selected", args.geometry);
+  contract.attention(args.q, args.k, args.v, args.cu_seqlens);
+  const auto& blocks = args.blocks;
+  const std::int64_t B = args.q.size(0), S = args.q.size(1), G = args.k.size(2), n = args.geometry.n_sel;
+  const bool fits = blocks.defined() && blocks.scalar_type() == at::kInt &&
+                    blocks.sizes() == at::IntArrayRef({B, S, G, n}) && blocks.device() == args.q.device();
+  contract.require(fits, "blocks", blocks, fmt::format("Int [{}, {}, {}, {}] on the device of q", B, S, G, n));
+  if (blocks.device().is_cpu()) check_block_numbers(contract, args);
+}
+
+void check(const AttendWindowArgs& args) {
+  Contract("attend_window", args.geometry).attention(args.q, args.k, args.v, args.cu_seqlens);
+}
+
+void check(const CombineArgs& args) {
+  const Contract contract("combine");
+  contract.activation("gates", args.gates, "[B,S,G,3]");
+  contract.size("gates", args.gates, 3, 3, "branches");
+  contract.activation("o_cmp", args.o_cmp, "[B,S,Hq,Dv]");
+  contract.size("o_cmp", args.o_cmp, 0, args.gates.size(0), "B");
+  contract.size("o_cmp", args.o_cmp, 1, args.gates.size(1), "S");
+  contract.require(args.o_cmp.size(2) % args.gates.size(2) == 0, "o_cmp", args.o_cmp,
+                   fmt::format("Hq a multiple of the {} groups", args.gates.size(2)));
+  contract.require(args.gates.device() == args.o_cmp.device(), "gates", args.gates, "the device of o_cmp");
+  for (const auto& [name, o] :
+       {std::pair<std::string_view, const at::Tensor&>{"o_sel", args.o_sel}, {"o_win", args.o_win}}) {
+    contract.require(o.defined() && o.sizes() == args.o_cmp.sizes(), name, o,
+                     fmt::format("as o_cmp, which is {}", describe(args.o_cmp)));
+    contract.like(name, o, "o_cmp", args.o_cmp);
+  }
+}
+
+}  // namespace nsa

@@ -1,0 +1,160 @@
+#include "nsa/route.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace nsa {
+
+namespace {
+
+std::int64_t bytes_of(Precision precision) {
+  switch (precision) {
+    case Precision::fp64:
+      return 8;
+    case Precision::fp32:
+      return 4;
+    case Precision::bf16:
+      return 2;
+  }
+  return 8;
+}
+
+// Products of sizes that a caller made up may leave int64: then the largest number, which no budget admits.
+std::int64_t product(std::initializer_list<std::int64_t> factors) {
+  std::int64_t result = 1;
+  for (const auto factor : factors)
+    if (__builtin_mul_overflow(result, factor, &result)) return std::numeric_limits<std::int64_t>::max();
+  return result;
+}
+
+std::string origin_of(const EffectiveFlags& flags, const std::string& field) {
+  const auto found = flags.origin.find(field);
+  return found == flags.origin.end() ? "default" : found->second;
+}
+
+// What the window and the compressed branch differ in.
+struct FlashRequest {
+  Op op;
+  bool asked;
+  std::int64_t min_len;
+  std::string flag, min_len_flag;
+};
+
+FlashRequest request(const EffectiveFlags& flags, Op op) {
+  if (op == Op::attend_window) return {op, flags.fa2_win, flags.fa2_min_len_win, "fa2_win", "NSA_FA2_MIN_LEN_WIN"};
+  return {op, flags.fa2_cmp, flags.fa2_min_len_cmp, "fa2_cmp", "NSA_FA2_MIN_LEN_CMP"};
+}
+
+// Why a branch that asked for flash does not get it; "" when it does.
+std::string refusal(const EffectiveFlags& flags, const Call& call, const FlashRequest& request) {
+  if (request.min_len <= 0) return fmt::format("{}={} disables it", request.min_len_flag, request.min_len);
+  if (call.S < request.min_len)
+    return fmt::format("length {} is below {}={}", call.S, request.min_len_flag, request.min_len);
+  if (request.op == Op::attend_window && call.packed && flags.fa2_force_dense)
+    return "a packed batch needs the varlen entry and NSA_FA2_FORCE_DENSE forbids it";
+  return flash_refusal(call, request.op);
+}
+
+Choice choose_attention(const EffectiveFlags& flags, const Call& call, Op op) {
+  const FlashRequest wanted = request(flags, op);
+  const std::string origin = origin_of(flags, wanted.flag);
+  if (!wanted.asked) return {Backend::sdpa, "", fmt::format("flash not asked for ({})", origin)};
+  if (const auto reason = refusal(flags, call, wanted); !reason.empty())
+    return {Backend::sdpa, "", "flash refused: " + reason};
+  // Compressed attention is always varlen: a document's strides against its blocks (flash/compressed.cpp).
+  if (op == Op::attend_compressed) return {Backend::flash, "varlen", origin};
+  if (call.packed) return {Backend::flash, "varlen", origin + "; packed batch"};
+  if (flags.fa2_force_varlen) return {Backend::flash, "varlen", origin + "; NSA_FA2_FORCE_VARLEN"};
+  return {Backend::flash, "dense", origin};
+}
+
+Choice choose_selected(const EffectiveFlags& flags, const Call& call) {
+  if (flags.sel_mask) return {Backend::sdpa, "masked", origin_of(flags, "sel_mask")};
+  const std::int64_t bytes = gathered_selection_bytes(call);
+  if (bytes > kGatherBudgetBytes)
+    return {Backend::sdpa, "masked",
+            fmt::format("gathering refused: it would hold {} bytes, the budget is {}", bytes, kGatherBudgetBytes)};
+  if (call.training) return {Backend::sdpa, "packed_safe", "gradients are needed"};
+  if (flags.train_safe_pack) return {Backend::sdpa, "packed_safe", "NSA_TRAIN_SAFE_PACK"};
+  return {Backend::sdpa, "packed", "no gradients: the workspace is reused"};
+}
+
+}  // namespace
+
+std::string_view to_string(Backend backend) {
+  switch (backend) {
+    case Backend::reference:
+      return "reference";
+    case Backend::sdpa:
+      return "sdpa";
+    case Backend::flash:
+      return "flash";
+  }
+  return "?";
+}
+
+std::string_view to_string(Op op) {
+  switch (op) {
+    case Op::compress:
+      return "compress";
+    case Op::attend_compressed:
+      return "attend_compressed";
+    case Op::select:
+      return "select";
+    case Op::attend_selected:
+      return "attend_selected";
+    case Op::attend_window:
+      return "attend_window";
+    case Op::combine:
+      return "combine";
+  }
+  return "?";
+}
+
+std::int64_t gathered_selection_bytes(const Call& call) {
+  const std::int64_t all_rows = product({call.B, call.S, call.G});
+  const std::int64_t rows = call.training ? all_rows : std::min(all_rows, kGatherChunkRows);
+  return product({call.Dk + call.Dv, bytes_of(call.precision), call.geometry.n_sel, call.geometry.l_sel, rows});
+}
+
+std::string flash_refusal(const Call& call, Op op) {
+  if (op != Op::attend_window && op != Op::attend_compressed)
+    return fmt::format("FlashAttention-2 does not serve {}", to_string(op));
+  if (!call.cuda) return "device is cpu";
+  if (call.cuda_major < 8)
+    return fmt::format("compute capability {}.{} is below 8.0", call.cuda_major, call.cuda_minor);
+  if (call.precision != Precision::bf16)
+    return fmt::format("precision is {}, bf16 is needed", to_string(call.precision));
+  // ATen takes one head width for Q, K and V.
+  if (call.Dk != call.Dv) return fmt::format("d_k {} differs from d_v {}", call.Dk, call.Dv);
+  if (call.Dk < 8 || call.Dk % 8 != 0 || call.Dk > 256)
+    return fmt::format("head width {} is not a multiple of 8 from 8 to 256", call.Dk);
+  // The backward kernel of these widths does not fit the shared memory of the smaller chips.
+  const bool small_chip = (call.cuda_major == 8 && call.cuda_minor >= 6) || call.cuda_major == 12;
+  if (call.training && small_chip && call.Dk > 192 && call.Dk <= 224)
+    return fmt::format("no backward for head width {} on compute capability {}.{}", call.Dk, call.cuda_major,
+                       call.cuda_minor);
+  if (op == Op::attend_compressed && call.S < call.geometry.l)
+    return fmt::format("no compressed block at length {} (l = {})", call.S, call.geometry.l);
+  return "";
+}
+
+Route route(const EffectiveFlags& flags, const Call& call) {
+  Route route;
+  for (const Op op : kAllOps) {
+    if (flags.force_parity) {
+      route[op] = {Backend::reference, "", "NSA_FORCE_PARITY"};
+    } else if (op == Op::attend_window || op == Op::attend_compressed) {
+      route[op] = choose_attention(flags, call, op);
+    } else if (op == Op::attend_selected) {
+      route[op] = choose_selected(flags, call);
+    } else {
+      route[op] = {Backend::sdpa, "", "the only backend besides reference"};
+    }
+  }
+  return route;
+}
+
+}  // namespace nsa

@@ -1,0 +1,62 @@
+// Which backend serves which of the six functions, and why: a pure function of flags, shape, dtype, device and mode.
+// The choice is recorded by whoever executes it (dispatch.hpp), so that a report shows what was asked, what ran and
+// why.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "nsa/config.hpp"
+#include "nsa/flags.hpp"
+
+namespace nsa {
+
+enum class Backend { reference, sdpa, flash };
+enum class Op { compress, attend_compressed, select, attend_selected, attend_window, combine };
+inline constexpr std::array kAllOps = {Op::compress,        Op::attend_compressed, Op::select,
+                                       Op::attend_selected, Op::attend_window,     Op::combine};
+[[nodiscard]] std::string_view to_string(Backend backend);
+[[nodiscard]] std::string_view to_string(Op op);
+
+// The call that is to be routed. `cuda_major` / `cuda_minor`: compute capability, 0.0 on the CPU.
+struct Call {
+  std::int64_t B = 1, S = 1, Hq = 1, G = 1, Dk = 64, Dv = 64;
+  Geometry geometry;
+  Precision precision = Precision::fp32;
+  bool cuda = false;
+  int cuda_major = 0, cuda_minor = 0;
+  bool packed = false;    // cu_seqlens given
+  bool training = false;  // gradients are needed
+};
+
+struct Choice {
+  Backend backend = Backend::sdpa;
+  // Which way inside the backend: attend_selected: "packed", "packed_safe", "masked"; attend_window / attend_compressed
+  // in flash: "dense", "varlen"; else "".
+  std::string variant;
+  std::string why;  // in words; names the refused alternative and its reason ("flash refused: device is cpu")
+};
+
+struct Route {
+  std::array<Choice, 6> choices;  // by Op
+  [[nodiscard]] const Choice& operator[](Op op) const { return choices[static_cast<std::size_t>(op)]; }
+  [[nodiscard]] Choice& operator[](Op op) { return choices[static_cast<std::size_t>(op)]; }
+};
+
+// sdpa gathers the chosen blocks of at most this many rows at a time; a row is one (batch, token, group).
+inline constexpr std::int64_t kGatherChunkRows = 4096;
+// Bytes that a gathered selection holds at its peak (K and V of every chosen block of every row that is in flight, and
+// of all rows when gradients are needed), and the budget beyond which it is refused and the masked way taken.
+[[nodiscard]] std::int64_t gathered_selection_bytes(const Call& call);
+inline constexpr std::int64_t kGatherBudgetBytes = std::int64_t{2} << 30;
+
+// The capability of ATen's FlashAttention-2: "" when it serves the call, else the reason in words. Flags play no part.
+[[nodiscard]] std::string flash_refusal(const Call& call, Op op);
+
+// A branch takes flash when its own effective flag asks for it (fa2_win, fa2_cmp; fa2_all has gone into both), S is not
+// below its minimal length, and flash_refusal is empty; otherwise sdpa, with the reason. NSA_FORCE_PARITY: reference.
+[[nodiscard]] Route route(const EffectiveFlags& flags, const Call& call);
+
+}  // namespace nsa

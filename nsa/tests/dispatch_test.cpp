@@ -1,0 +1,132 @@
+#include "nsa/dispatch.hpp"
+
+#include <thread>
+
+#include "nsa/call.hpp"
+#include "nsa/tests/fixtures.hpp"
+
+namespace nsa {
+namespace {
+
+using fixtures::distance;
+using fixtures::Inputs;
+using fixtures::kSmall;
+
+Call small_call(bool training = false) {
+  return {.B = 1,
+          .S = 40,
+          .Hq = 4,
+          .G = 2,
+          .Dk = 8,
+          .Dv = 8,
+          .geometry = kSmall,
+          .precision = Precision::fp64,
+          .training = training};
+}
+
+TEST(Dispatcher, RecordsWhatItChose) {
+  Dispatcher dispatcher(resolve({}));
+  static_cast<void>(dispatcher.ops(small_call()));
+  static_cast<void>(dispatcher.provider()(small_call()));
+  static_cast<void>(dispatcher.ops(small_call(true)));
+  const auto taken = dispatcher.routes_taken();
+  const auto count = [&](const std::string& start) {
+    std::int64_t sum = 0;
+    for (const auto& [key, times] : taken)
+      if (key.starts_with(start)) sum += times;
+    return sum;
+  };
+  EXPECT_EQ(count("attend_selected: sdpa/packed ("), 2);
+  EXPECT_EQ(count("attend_selected: sdpa/packed_safe ("), 1);
+  EXPECT_EQ(count("attend_window: sdpa ("), 3);
+  EXPECT_EQ(count(""), 3 * 6);
+  EXPECT_TRUE(dispatcher.strict_fallbacks().empty());
+}
+
+TEST(Dispatcher, CountsFromManyThreads) {
+  Dispatcher dispatcher(resolve({}));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([provider = dispatcher.provider()] {
+      for (int j = 0; j < 50; ++j) static_cast<void>(provider(small_call()));
+    });
+  for (auto& thread : threads) thread.join();
+  std::int64_t sum = 0;
+  for (const auto& [key, times] : dispatcher.routes_taken()) sum += times;
+  EXPECT_EQ(sum, 4 * 50 * 6);
+}
+
+TEST(Assemble, EveryRouteComputesTheSame) {
+  const Inputs in({.S = 40, .G = 2, .h = 2}, 1);
+  const auto kv = reference::compress(in.compress());
+  const auto blocks = in.blocks();
+  const auto wanted = reference::attend_selected(in.selected(blocks)).o;
+  for (const Environment& environment : {Environment{},
+                                         {{"NSA_FORCE_PARITY", "1"}},
+                                         {{"NSA_FORCE_SEL_MASK", "1"}},
+                                         {{"NSA_TRAIN_SAFE_PACK", "1"}},
+                                         {{"NSA_USE_FA2", "1"}}}) {
+    const auto flags = resolve(environment);
+    const auto ops = assemble(route(flags, small_call()), flags);
+    EXPECT_LE(distance(ops.attend_selected(in.selected(blocks)).o, wanted), 1e-12);
+    EXPECT_LE(distance(ops.attend_window(in.window()).o, reference::attend_window(in.window()).o), 1e-12);
+    EXPECT_LE(distance(ops.attend_compressed(in.compressed(kv)).o, reference::attend_compressed(in.compressed(kv)).o),
+              1e-12);
+    EXPECT_TRUE(at::equal(ops.select(in.select(kv)), blocks));
+  }
+}
+
+TEST(Assemble, AnUnknownVariantIsALogicError) {
+  auto chosen = route(resolve({}), small_call());
+  chosen[Op::attend_selected].variant = "pakced";
+  EXPECT_THROW(static_cast<void>(assemble(chosen, resolve({}))), std::logic_error);
+}
+
+TEST(Strict, TakesTheReferenceWhereAnOutputIsNotFiniteAndCounts) {
+  std::map<Op, int> counted;
+  Ops broken = backend_ops(Backend::sdpa);
+  broken.attend_window = [](const AttendWindowArgs& args) {
+    auto o = at::zeros_like(args.q);
+    o[0][3].fill_(std::nan(""));
+    return Attended{o, {}};
+  };
+  const Ops ops = strict(broken, [&](Op op) { ++counted[op]; });
+  const Inputs in({.S = 40, .G = 2, .h = 2}, 2);
+  EXPECT_TRUE(at::equal(ops.attend_window(in.window()).o, reference::attend_window(in.window()).o));
+  static_cast<void>(
+      ops.attend_compressed(in.compressed(reference::compress(in.compress()))));  // LSE or not, it is sound
+  EXPECT_EQ(counted, (std::map<Op, int>{{Op::attend_window, 1}}));
+}
+
+TEST(Strict, NeverHidesWhatTheReferenceAlsoFindsNotFinite) {
+  Dispatcher dispatcher(resolve({{"NSA_STRICT_ASSERTS", "1"}}));
+  Inputs in({.S = 40, .G = 2, .h = 2}, 3);
+  in.v[0][20][1].fill_(std::nan(""));
+  const auto o = dispatcher.ops(small_call()).attend_window(in.window()).o;
+  EXPECT_TRUE(o[0][20][3].isnan().all().item<bool>());
+  EXPECT_EQ(dispatcher.strict_fallbacks(), (std::map<std::string, std::int64_t>{{"attend_window", 1}}));
+
+  Dispatcher plain(resolve({}));
+  EXPECT_TRUE(plain.ops(small_call()).attend_window(in.window()).o[0][20][3].isnan().all().item<bool>());
+  EXPECT_TRUE(plain.strict_fallbacks().empty());
+}
+
+TEST(CallOf, ReadsTheTensors) {
+  const auto q = at::zeros({2, 5, 6, 8}, at::kBFloat16);
+  const auto call = call_of(q, {.G = 3, .Dv = 4, .geometry = kSmall, .packed = false, .grad = true});
+  EXPECT_EQ(call.B, 2);
+  EXPECT_EQ(call.S, 5);
+  EXPECT_EQ(call.Hq, 6);
+  EXPECT_EQ(call.G, 3);
+  EXPECT_EQ(call.Dk, 8);
+  EXPECT_EQ(call.Dv, 4);
+  EXPECT_EQ(call.precision, Precision::bf16);
+  EXPECT_FALSE(call.cuda);
+  EXPECT_TRUE(call.training);
+  const at::NoGradGuard no_grad;
+  EXPECT_FALSE(call_of(q, {.G = 3, .Dv = 4, .geometry = kSmall, .packed = false, .grad = true}).training);
+  EXPECT_THROW(static_cast<void>(call_of(q.to(at::kLong), {})), ContractError);
+}
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,124 @@
+#include "nsa/ops.hpp"
+
+#include "nsa/sdpa/sdpa.hpp"
+#include "nsa/tests/fixtures.hpp"
+
+namespace nsa {
+namespace {
+
+using fixtures::cu;
+using fixtures::Inputs;
+using fixtures::kSmall;
+using fixtures::message_of;
+using ::testing::TestWithParam;
+
+TEST(Blocks, AreCounted) {
+  const Geometry g;  // 32/16/64
+  const std::vector<std::pair<std::int64_t, std::int64_t>> compressed{{1, 0},  {31, 0}, {32, 1},
+                                                                      {47, 1}, {48, 2}, {2048, 127}};
+  for (const auto& [S, count] : compressed) EXPECT_EQ(compressed_blocks(g, S), count) << S;
+  const std::vector<std::pair<std::int64_t, std::int64_t>> selection{{1, 1}, {63, 1}, {64, 1}, {65, 2}, {2048, 32}};
+  for (const auto& [S, count] : selection) EXPECT_EQ(selection_blocks(g, S), count) << S;
+  EXPECT_EQ(compressed_blocks(g, cu({0, 31, 31, 63, 127}), 127), 0 + 0 + 1 + 3);
+}
+
+TEST(CuSeqlens, SoundOnesPass) {
+  EXPECT_NO_THROW(check_cu_seqlens(cu({0, 0, 3, 3, 4}), 4));
+  const auto found = documents(cu({0, 0, 3, 4}), 4);
+  EXPECT_EQ(found, (std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 0}, {0, 3}, {3, 4}}));
+  EXPECT_EQ(documents({}, 4), (std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 4}}));
+}
+
+TEST(CuSeqlens, BrokenOnesAreRefusedWithPlaceAndValue) {
+  const auto refusal = [](const at::Tensor& t) { return message_of([&] { check_cu_seqlens(t, 4); }); };
+  EXPECT_NE(refusal(at::Tensor()).find("undefined"), std::string::npos);
+  EXPECT_NE(refusal(at::tensor({0, 4}, at::kLong)).find("Long [2]"), std::string::npos);
+  EXPECT_NE(refusal(cu({0})).find("at least one document"), std::string::npos);
+  EXPECT_NE(refusal(at::zeros({2, 2}, at::kInt)).find("[2, 2]"), std::string::npos);
+  EXPECT_NE(refusal(cu({1, 4})).find("[0] = 1"), std::string::npos);
+  EXPECT_NE(refusal(cu({0, 3, 2, 4})).find("[2] = 2 after [1] = 3"), std::string::npos);
+  EXPECT_NE(refusal(cu({0, 5})).find("[1] = 5"), std::string::npos);
+  EXPECT_NE(refusal(cu({0, 3})).find("the 4 tokens"), std::string::npos);
+  EXPECT_NE(refusal(cu({0, 2139062143, 4})), "");  // a workspace that nobody filled
+}
+
+// Every function of every backend refuses the same, before it computes.
+class Contract : public TestWithParam<Backend> {
+ protected:
+  Ops ops = backend_ops(GetParam());
+  Inputs good{{.B = 2, .S = 20, .G = 2, .h = 2}, 1};
+  Compressed kv = reference::compress(good.compress());
+
+  static void refuses(const std::function<void()>& call, const std::string& name) {
+    EXPECT_THROW(call(), ContractError) << name;
+    EXPECT_NE(message_of(call).find(name), std::string::npos) << message_of(call);
+  }
+};
+
+TEST_P(Contract, GoodInputsPass) {
+  EXPECT_NO_THROW(ops.compress(good.compress()));
+  EXPECT_NO_THROW(ops.attend_compressed(good.compressed(kv)));
+  EXPECT_NO_THROW(ops.select(good.select(kv)));
+  EXPECT_NO_THROW(ops.attend_selected(good.selected(good.blocks())));
+  EXPECT_NO_THROW(ops.attend_window(good.window()));
+}
+
+TEST_P(Contract, TensorsThatDoNotFit) {
+  auto bad = good;
+  bad.k = good.k.to(at::kFloat);
+  refuses([&] { ops.attend_window(bad.window()); }, "attend_window: k is Float");
+  bad = good;
+  bad.k = good.k.narrow(1, 0, 19);
+  refuses([&] { ops.attend_window(bad.window()); }, "S = 20");
+  bad = good;
+  bad.q = good.q.narrow(2, 0, 3);
+  refuses([&] { ops.attend_window(bad.window()); }, "multiple of the 2 groups");
+  bad = good;
+  bad.q = good.q.narrow(1, 0, 0);
+  refuses([&] { ops.attend_window(bad.window()); }, "no dimension empty");
+  bad = good;
+  bad.v = at::Tensor();
+  refuses([&] { ops.compress(bad.compress()); }, "v is undefined");
+  refuses([&] { ops.attend_compressed(good.compressed({kv.k.narrow(1, 0, 3), kv.v})); }, "N_c = 9");
+  refuses([&] { ops.select({good.q, kv.k.to(at::kLong), kSmall, {}}); }, "k_cmp is Long");
+  refuses([&] { ops.combine({good.gates.narrow(3, 0, 2), good.q, good.q, good.q}); }, "branches = 3");
+  refuses([&] { ops.combine({good.gates, good.q, good.k, good.q}); }, "o_sel");
+}
+
+TEST_P(Contract, BlockTables) {
+  const auto blocks = good.blocks();
+  refuses([&] { ops.attend_selected(good.selected(blocks.to(at::kLong))); }, "blocks is Long");
+  refuses([&] { ops.attend_selected(good.selected(blocks.narrow(3, 0, 2))); }, "Int [2, 20, 2, 3]");
+  const auto with = [&](std::int32_t a, std::int32_t b, std::int32_t c) {
+    auto table = blocks.clone();
+    table[1][19][1] = at::tensor({a, b, c}, at::kInt);
+    return table;
+  };
+  for (const auto& [a, b, c] : {std::tuple{0, 1, 1}, {0, 2, 1}, {0, 1, 3}, {0, -1, 2}, {-2, 0, 1}})
+    refuses([&, t = with(a, b, c)] { ops.attend_selected(good.selected(t)); }, "row of token 19, group 1");
+  EXPECT_NO_THROW(ops.attend_selected(good.selected(with(-1, -1, -1))));
+}
+
+TEST_P(Contract, GeometryAndPacking) {
+  auto bad = good;
+  for (const auto& g : {Geometry{4, 3, 8, 3, 6}, Geometry{4, 2, 9, 3, 6}, Geometry{16, 2, 8, 3, 6},
+                        Geometry{4, 2, 8, 2, 6}, Geometry{4, 2, 8, 3, 0}, Geometry{4, 0, 8, 3, 6}}) {
+    bad.g = g;
+    refuses([&] { ops.attend_window(bad.window()); }, "allowed: d divides l");
+  }
+  bad = good;
+  bad.cu_seqlens = cu({0, 20});
+  refuses([&] { ops.attend_window(bad.window()); }, "a packed batch");
+  auto packed = Inputs({.S = 20}, 1);
+  packed.cu_seqlens = cu({0, 21});
+  refuses([&] { ops.compress(packed.compress()); }, "cu_seqlens");
+  refuses([&] { ops.attend_window(packed.window()); }, "cu_seqlens");
+  const auto one = reference::compress(Inputs({.S = 20}, 1).compress());
+  refuses([&] { ops.attend_compressed(packed.compressed(one)); }, "cu_seqlens");
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Contract, testing::Values(Backend::reference, Backend::sdpa),
+                         [](const auto& test) { return std::string(to_string(test.param)); });
+
+}  // namespace
+}  // namespace nsa

@@ -1,0 +1,132 @@
+// sdpa/selected.cpp: what the ways to the chosen blocks read, write and hold.
+#include <ATen/record_function.h>
+
+#include <cmath>
+
+#include "nsa/route.hpp"
+#include "nsa/sdpa/sdpa.hpp"
+#include "nsa/tests/fixtures.hpp"
+
+namespace nsa::sdpa {
+namespace {
+
+using fixtures::Inputs;
+
+// ---- padding ------------------------------------------------------------------------------------------------------
+
+TEST(SdpaGather, ReadsNothingThatAQueryMustNotSee) {
+  // Block 0 is NaN and nobody chose it; token 21 and later are NaN and token 20 must not see them.
+  Inputs in({.B = 1, .S = 24, .G = 1, .h = 2}, 7);
+  for (auto* t : {&in.k, &in.v}) {
+    t->narrow(1, 0, 8).fill_(std::nan(""));
+    t->narrow(1, 21, 3).fill_(std::nan(""));
+  }
+  const auto blocks = at::cat(
+      {at::ones({1, 24, 1, 1}, at::kInt), at::full({1, 24, 1, 1}, 2, at::kInt), at::full({1, 24, 1, 1}, -1, at::kInt)},
+      3);
+  for (const auto how : {Selection::packed, Selection::packed_safe}) {
+    const auto o = attend_selected(in.selected(blocks), how).o;
+    EXPECT_TRUE(o[0].narrow(0, 0, 21).isfinite().all().item<bool>());
+    EXPECT_TRUE(o[0][21].isnan().any().item<bool>());
+  }
+}
+
+// ---- memory and workspaces ------------------------------------------------------------------------------------------
+
+// What an ATen op received while `body` ran: the data pointer and the storage's bytes of one argument.
+struct Seen {
+  const void* data;
+  std::size_t bytes;
+};
+thread_local std::vector<Seen>* seen_by_callback = nullptr;
+thread_local std::pair<std::string, std::size_t> watched;
+
+std::vector<Seen> watch(const std::string& op, std::size_t argument, const std::function<void()>& body) {
+  std::vector<Seen> seen;
+  seen_by_callback = &seen;
+  watched = {op, argument};
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& fn) -> std::unique_ptr<at::ObserverContext> {
+        if (watched.first == fn.name() && fn.inputs().size() > watched.second &&
+            fn.inputs()[watched.second].isTensor()) {
+          const auto& t = fn.inputs()[watched.second].toTensor();
+          seen_by_callback->push_back({t.const_data_ptr(), t.storage().nbytes()});
+        }
+        return nullptr;
+      }).needsInputs(true));
+  body();
+  at::removeCallback(handle);
+  return seen;
+}
+
+TEST(SdpaWorkspace, IsTheSameMemoryEveryTimeAndNoResultLivesInIt) {
+  const at::NoGradGuard no_grad;
+  const Inputs in({.S = 64, .h = 2}, 59), other({.S = 64, .h = 2}, 61);
+  const auto blocks = in.blocks();
+  at::Tensor first, second;
+  const auto seen = watch("aten::index_select", 3, [&] {
+    first = attend_selected(in.selected(blocks), Selection::packed).o;
+    second = attend_selected(other.selected(blocks), Selection::packed).o;
+  });
+  ASSERT_EQ(seen.size(), 4u);  // K and V, twice
+  EXPECT_EQ(seen[0].data, seen[2].data);
+  EXPECT_EQ(seen[1].data, seen[3].data);
+  EXPECT_NE(seen[0].data, seen[1].data);
+  EXPECT_TRUE(at::equal(first, attend_selected(in.selected(blocks), Selection::packed_safe).o));
+  EXPECT_TRUE(at::equal(second, attend_selected(other.selected(blocks), Selection::packed_safe).o));
+}
+
+TEST(SdpaWorkspace, GrowsShrinksAndChangesType) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [S, type] :
+       {std::pair{8L, at::kFloat}, {200L, at::kFloat}, {16L, at::kFloat}, {50L, at::kDouble}, {9L, at::kBFloat16}}) {
+    const Inputs in({.S = S, .G = 2}, 67, type);
+    const auto blocks = in.blocks();
+    EXPECT_TRUE(at::equal(attend_selected(in.selected(blocks), Selection::packed).o,
+                          attend_selected(in.selected(blocks), Selection::packed_safe).o));
+  }
+}
+
+TEST(SdpaWorkspace, IsRefusedWithGradients) {
+  Inputs in({.S = 20}, 71);
+  const auto blocks = in.blocks();
+  in.require_gradients();
+  EXPECT_THROW(static_cast<void>(attend_selected(in.selected(blocks), Selection::packed)), ContractError);
+  const at::NoGradGuard no_grad;
+  EXPECT_NO_THROW(static_cast<void>(attend_selected(in.selected(blocks), Selection::packed)));
+}
+
+TEST(SdpaMemory, KeysAreNeverExpandedToQueryHeads) {
+  const at::NoGradGuard no_grad;
+  const std::int64_t S = 96;
+  const Inputs in({.S = S, .G = 2, .h = 6}, 73, at::kFloat);
+  const auto blocks = in.blocks();
+  const auto kv = compress(in.compress());
+  const std::size_t plain = in.k.nbytes();
+  for (const std::size_t argument : {1, 2}) {  // K, V
+    for (const auto& s : watch("aten::scaled_dot_product_attention", argument, [&] {
+           static_cast<void>(attend_window(in.window()));
+           static_cast<void>(attend_compressed(in.compressed(kv)));
+           static_cast<void>(attend_selected(in.selected(blocks), Selection::masked));
+         }))
+      EXPECT_LE(s.bytes, plain);
+  }
+  // And ATen takes its fused kernel, which does not expand them either.
+  EXPECT_EQ(watch("aten::_scaled_dot_product_attention_math", 1, [&] { static_cast<void>(attend_window(in.window())); })
+                .size(),
+            0u);
+}
+
+TEST(SdpaMemory, GatheringGoesInBoundedChunks) {
+  const at::NoGradGuard no_grad;
+  const Inputs in({.B = 2, .S = kGatherChunkRows / 2 + 3, .Dk = 4, .Dv = 4}, 79, at::kFloat, {2, 1, 2, 3, 4});
+  const auto blocks = in.blocks();
+  const auto seen = watch("aten::scaled_dot_product_attention", 1,
+                          [&] { static_cast<void>(attend_selected(in.selected(blocks), Selection::packed)); });
+  EXPECT_EQ(seen.size(), 2u);
+  EXPECT_TRUE(at::equal(attend_selected(in.selected(blocks), Selection::packed).o,
+                        attend_selected(in.selected(blocks), Selection::packed_safe).o));
+}
+
+}  // namespace
+}  // namespace nsa::sdpa

@@ -1,0 +1,47 @@
+#include "nsa/train/gradients.hpp"
+
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <vector>
+
+namespace nsa::train {
+
+namespace {
+
+std::vector<at::Tensor> gradients(const torch::nn::Module& module) {
+  std::vector<at::Tensor> found;
+  for (const auto& parameter : module.parameters())
+    if (parameter.grad().defined()) found.push_back(parameter.grad());
+  return found;
+}
+
+}  // namespace
+
+at::Tensor global_norm(const torch::nn::Module& module) {
+  const at::NoGradGuard no_grad;
+  const auto all = gradients(module);
+  if (all.empty()) return at::zeros({});
+  const auto dtype = all.front().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return at::linalg_vector_norm(at::stack(at::_foreach_norm(all, 2, dtype)));
+}
+
+std::string first_nonfinite_gradient(const torch::nn::Module& module) {
+  for (const auto& parameter : module.named_parameters()) {
+    const at::Tensor& gradient = parameter.value().grad();
+    if (gradient.defined() && !at::isfinite(gradient).all().item<bool>()) return parameter.key();
+  }
+  return "";
+}
+
+void clip_to_norm(const torch::nn::Module& module, double norm, double max_norm) {
+  if (!(norm > max_norm)) return;
+  const at::NoGradGuard no_grad;
+  at::_foreach_mul_(gradients(module), max_norm / norm);
+}
+
+}  // namespace nsa::train

@@ -1,0 +1,109 @@
+#include "reports/journal.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+
+namespace reports {
+
+namespace {
+
+// What one line of the file is.
+struct Line {
+  Json event;         // when it could be parsed
+  bool torn = false;  // cut off inside the object: the writer died in the middle of it
+};
+
+// Throws std::invalid_argument for anything that is neither an event nor the beginning of one.
+Line parse_line(const std::string& text, bool ended) {
+  try {
+    return {Json::parse(text), false};
+  } catch (const Json::parse_error& error) {
+    // Every event begins with a brace. Without its newline it was being written; with one it was cut when the parser
+    // fails only because the text is over.
+    const bool begins_event = !text.empty() && text.front() == '{';
+    if (begins_event && (!ended || error.byte > text.size())) return {{}, true};
+    throw std::invalid_argument(fmt::format("not an event: invalid JSON at byte {}", error.byte));
+  } catch (const Json::exception& error) {  // a number too large for any type
+    throw std::invalid_argument(fmt::format("not an event: {}", error.what()));
+  }
+}
+
+void check_schema(const Json& event, const std::string& where) {
+  const auto word = [&](const char* key) {
+    const auto it = event.find(key);
+    return it != event.end() && it->is_string() ? it->get<std::string>() : std::string();
+  };
+  if (word("schema") != kEventSchema) {
+    throw JournalError(fmt::format("{}: run_begin: schema is '{}', allowed: {}", where, word("schema"), kEventSchema),
+                       false);
+  }
+  const std::string version = word("schema_version"), own = kEventSchemaVersion;
+  int major = -1;
+  const auto [end, error] = std::from_chars(version.data(), version.data() + version.size(), major);
+  const bool well_formed = error == std::errc() && end != version.data() + version.size() && *end == '.';
+  if (!well_formed || major < 0) {
+    throw JournalError(
+        fmt::format("{}: run_begin: schema_version is '{}', allowed: a version such as {}", where, version, own),
+        false);
+  }
+  if (version.substr(0, version.find('.')) != own.substr(0, own.find('.'))) {
+    throw JournalError(fmt::format("{}: the journal has schema version {}, this program reads {}.x", where, version,
+                                   own.substr(0, own.find('.'))),
+                       true);
+  }
+}
+
+void check_order(const Json& event, std::uint64_t expected) {
+  if (!event.is_object()) throw std::invalid_argument("not an event: not a JSON object");
+  const auto seq = event.find("seq");
+  if (seq == event.end() || !seq->is_number_unsigned()) {
+    throw std::invalid_argument("not an event: no field 'seq' with a number >= 0");
+  }
+  if (seq->get<std::uint64_t>() != expected) {
+    throw std::invalid_argument(fmt::format("seq is {}, expected {}: lines are missing, repeated or out of order",
+                                            seq->get<std::uint64_t>(), expected));
+  }
+}
+
+}  // namespace
+
+Run read_journal(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored))
+    throw JournalError(file.string() + ": is a folder, not a journal", false);
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw JournalError(fmt::format("{}: cannot be opened: {}", file.string(), std::strerror(errno)), false);
+
+  RunBuilder builder;
+  bool torn = false;
+  std::string text;
+  std::uint64_t number = 0;  // events read: the sequence number expected next, and the line before it
+  while (std::getline(in, text)) {
+    const std::string where = fmt::format("{}:{}", file.string(), number + 1);
+    if (torn) throw JournalError(fmt::format("{}: not an event: cut off, and yet not the last line", where), false);
+    const bool ended = !in.eof();
+    try {
+      const Line line = parse_line(text, ended);
+      torn = line.torn || !ended;
+      if (line.torn) continue;
+      check_order(line.event, number);
+      if (number == 0 && line.event.value("event", Json()) == "run_begin") check_schema(line.event, where);
+      builder.apply(line.event);
+      ++number;
+    } catch (const std::invalid_argument& error) {
+      throw JournalError(fmt::format("{}: {}", where, error.what()), false);
+    }
+  }
+  if (in.bad()) throw JournalError(fmt::format("{}: cannot be read: {}", file.string(), std::strerror(errno)), false);
+  try {
+    return builder.finish(torn);
+  } catch (const std::invalid_argument& error) {
+    throw JournalError(fmt::format("{}: {}", file.string(), error.what()), false);
+  }
+}
+
+}  // namespace reports

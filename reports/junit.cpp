@@ -1,0 +1,189 @@
+// junit.xml for CI servers. It has three outcomes where a run has many; the rule is that the file is red (a failure or
+// an error somewhere) exactly when the verdict is not READY.
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "reports/view.hpp"
+#include "reports/writers.hpp"
+
+namespace reports {
+
+namespace {
+
+// XML 1.0 text: the five entities, and U+FFFD for control characters, which it cannot hold even escaped.
+std::string xml(const std::string& text) {
+  const std::string valid = view::utf8(text);
+  std::string out;
+  for (std::size_t i = 0; i < valid.size(); ++i) {
+    const char c = valid[i];
+    const bool control = static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\r' && c != '\t';
+    if (control) {
+      out += "\uFFFD";
+    } else if (valid.compare(i, 3, "\uFFFE") == 0 || valid.compare(i, 3, "\uFFFF") == 0) {
+      out += "\uFFFD";
+      i += 2;
+    } else if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else if (c == '"') {
+      out += "&quot;";
+    } else if (c == '\'') {
+      out += "&apos;";
+    } else if (c == '\n' || c == '\r' || c == '\t') {
+      out += fmt::format("&#{};", static_cast<int>(c));  // would become spaces in an attribute
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+enum class Element { none, failure, error, skipped };
+
+Element element_of(Status status) {
+  switch (status) {
+    case Status::pass:
+    case Status::xfail:
+      return Element::none;
+    case Status::fail:
+    case Status::xpass:
+    case Status::flaky:
+    case Status::inconclusive:
+      return Element::failure;
+    case Status::error:
+    case Status::crash:
+    case Status::hang:
+    case Status::blocked:
+    case Status::infra_error:
+    case Status::not_run:
+    case Status::cancelled:
+      return Element::error;
+    case Status::skip:
+      return Element::skipped;
+  }
+  return Element::error;
+}
+
+std::string describe(const Finding& f) {
+  std::string text = fmt::format("{} {}: {}\n{}\n", to_string(f.severity), f.code, f.title, f.message);
+  for (const auto& [label, part] : {std::pair{"cause", f.cause}, {"next", f.next}, {"repro", f.repro}}) {
+    if (!part.empty()) text += fmt::format("  {}: {}\n", label, part);
+  }
+  return text;
+}
+
+std::string describe(const std::vector<Finding>& findings) {
+  std::string text;
+  for (const auto& f : findings) text += describe(f);
+  return text;
+}
+
+std::string property(const std::string& name, const std::string& value) {
+  return fmt::format("      <property name=\"{}\" value=\"{}\"/>\n", xml(name), xml(value));
+}
+
+std::string result_element(const Case& c, Status status) {
+  const std::string type(to_string(status)), message = view::why(c);
+  const std::string details =
+      describe(c.findings) + (c.repro.empty() || !c.findings.empty() ? "" : "repro: " + c.repro + "\n");
+  switch (element_of(status)) {
+    case Element::none:
+      return {};
+    case Element::skipped:
+      return fmt::format("      <skipped message=\"{}\"/>\n", xml(message));
+    case Element::failure:
+      return fmt::format("      <failure type=\"{}\" message=\"{}\">{}</failure>\n", type, xml(message), xml(details));
+    case Element::error:
+      return fmt::format("      <error type=\"{}\" message=\"{}\">{}</error>\n", type, xml(message), xml(details));
+  }
+  return {};
+}
+
+std::string testcase(const Case& c) {
+  const Status status = outcome(c);
+  const std::string prefix = c.suite + "/";
+  const std::string name = c.id.compare(0, prefix.size(), prefix) == 0 ? c.id.substr(prefix.size()) : c.id;
+  std::string body = "      <properties>\n" + property("hash", c.hash) +
+                     property("status", std::string(to_string(status))) + property("seed", std::to_string(c.seed));
+  for (const auto& m : c.metrics) body += property("metric." + m.name, view::measure(m.value, m.unit));
+  body += "      </properties>\n" + result_element(c, status);
+  if (!c.findings.empty()) body += fmt::format("      <system-out>{}</system-out>\n", xml(describe(c.findings)));
+  return fmt::format("    <testcase classname=\"{}\" name=\"{}\" time=\"{:.3f}\">\n{}    </testcase>\n", xml(c.suite),
+                     xml(name), c.duration_s, body);
+}
+
+struct Counts {
+  int tests = 0, failures = 0, errors = 0, skipped = 0;
+  void add(Status status) {
+    ++tests;
+    const Element element = element_of(status);
+    failures += element == Element::failure ? 1 : 0;
+    errors += element == Element::error ? 1 : 0;
+    skipped += element == Element::skipped ? 1 : 0;
+  }
+  [[nodiscard]] std::string attributes() const {
+    return fmt::format("tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\"", tests, failures, errors, skipped);
+  }
+};
+
+std::string testsuite(const Run& run, const Suite& suite, Counts& all) {
+  Counts counts;
+  std::string body;
+  for (const auto& c : suite.cases) {
+    counts.add(outcome(c));
+    all.add(outcome(c));
+    body += testcase(c);
+  }
+  std::string required;
+  for (const auto& name : suite.requires_suites) required += (required.empty() ? "" : ",") + name;
+  const std::string properties = "    <properties>\n" + property("purpose", suite.purpose) +
+                                 property("requires", required) +
+                                 property("outcome", std::string(to_string(outcome(suite)))) + "    </properties>\n";
+  return fmt::format("  <testsuite name=\"{}\" {} time=\"{:.3f}\" timestamp=\"{}\">\n{}{}  </testsuite>\n",
+                     xml(suite.name), counts.attributes(), suite.duration_s, xml(run.started), properties, body);
+}
+
+// The run itself as a test: red when the verdict is not READY, whatever the cases look like on their own (a required
+// case skipped, a finding of the whole run, an incomplete journal).
+std::string run_suite(const Run& run, const Assessment& assessment, Counts& all) {
+  Counts counts;
+  const Status status = assessment.verdict == Verdict::ready ? Status::pass : Status::fail;
+  counts.add(status);
+  all.add(status);
+  std::string body;
+  if (status == Status::fail) {
+    std::string reasons;
+    for (const auto& reason : assessment.reasons) reasons += reason + "\n";
+    body = fmt::format("      <failure type=\"{}\" message=\"{}\">{}</failure>\n", to_string(assessment.verdict),
+                       xml(assessment.scope), xml(reasons));
+  }
+  if (!run.findings.empty()) body += fmt::format("      <system-out>{}</system-out>\n", xml(describe(run.findings)));
+  const std::string properties =
+      "    <properties>\n" + property("run", run.id) + property("level", run.level) + property("device", run.device) +
+      property("master_seed", std::to_string(run.master_seed)) + property("faults", view::planted_faults(run)) +
+      property("complete", run.complete ? "true" : "false") + "    </properties>\n";
+  return fmt::format(
+      "  <testsuite name=\"run\" {} time=\"0.000\" timestamp=\"{}\">\n{}    <testcase classname=\"run\" "
+      "name=\"verdict\" "
+      "time=\"0.000\">\n{}    </testcase>\n  </testsuite>\n",
+      counts.attributes(), xml(run.started), properties, body);
+}
+
+}  // namespace
+
+std::string to_junit(const Run& run) {
+  Counts all;
+  std::string body;
+  for (const auto& suite : run.suites) body += testsuite(run, suite, all);
+  body += run_suite(run, assess(run), all);
+  return fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"nsa-validate\" {} "
+      "time=\"{:.3f}\">\n{}</testsuites>\n",
+      all.attributes(), run.duration_s, body);
+}
+
+}  // namespace reports

@@ -1,0 +1,235 @@
+// report.md: for the engineer who decides what to do next.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <sstream>
+
+#include "reports/view.hpp"
+#include "reports/writers.hpp"
+
+namespace reports {
+
+namespace {
+
+// Running text: no HTML, no line breaks, no table borders.
+std::string md(const std::string& text) {
+  std::string out;
+  for (const char c : view::one_line(text)) {
+    if (c == '|' || c == '*' || c == '`') out += '\\';
+    out += c == '<' ? "&lt;" : std::string(1, c);
+  }
+  return out;
+}
+
+// Inline code, also inside a table (where a pipe must be escaped even in code).
+std::string code(const std::string& text) {
+  std::string out;
+  for (const char c : view::one_line(text)) {
+    if (c == '|') out += '\\';
+    out += c == '`' ? '\'' : c;
+  }
+  return out.empty() ? out : fmt::format("`{}`", out);
+}
+
+class Markdown {
+ public:
+  template <typename... Args>
+  void line(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+    text_ += '\n';
+  }
+  void blank() { text_ += '\n'; }
+  void title(const std::string& text) { line("## {}\n", text); }
+  void table(const std::vector<std::string>& head) {
+    row(head);
+    row(std::vector<std::string>(head.size(), "---"));
+  }
+  void row(const std::vector<std::string>& cells) { line("| {} |", fmt::join(cells, " | ")); }
+  // A block whose fence is longer than any run of backticks inside.
+  void command(const std::string& text) {
+    std::string fence = "```";
+    while (text.find(fence) != std::string::npos) fence += '`';
+    line("{}", fence);
+    std::istringstream lines(text);
+    for (std::string one; std::getline(lines, one);) line("{}", view::one_line(one));
+    line("{}", fence);
+  }
+  [[nodiscard]] std::string take() { return view::utf8(text_); }
+
+ private:
+  std::string text_;
+};
+
+void write_banners(Markdown& out, const Run& run) {
+  if (const auto faults = view::planted_faults(run); !faults.empty()) {
+    out.line("> **Planted faults: {}** - this run tests the harness; its findings say nothing about the product.\n",
+             md(faults));
+  }
+  if (!run.complete) {
+    out.line(
+        "> **Incomplete run** - its journal has no end{}. What was recorded until {} is below; cases without a result "
+        "are `not_run`.\n",
+        run.torn_tail ? " and its last line is cut off" : "", md(run.ended));
+  }
+  if (run.interruption) {
+    out.line("> **Interrupted run** - stopped with exit code {}; the rest was not tested.\n",
+             static_cast<int>(*run.interruption));
+  }
+}
+
+void write_summary(Markdown& out, const Run& run, const Assessment& assessment, const Totals& totals) {
+  constexpr std::size_t kReasons = 8;
+  out.title("Summary");
+  const double share = run.duration_s > 0 ? 100 * run.harness_s / run.duration_s : 0;
+  out.line(
+      "**{}**: {}. The {} level ran on {} for {} (the harness's own share {:.1f} %) and executed {} of {} planned "
+      "cases: "
+      "{}. Exit code {}.\n",
+      to_string(assessment.verdict), assessment.scope, md(run.level), md(run.device), view::duration(run.duration_s),
+      share, totals.executed, totals.planned, view::counts(totals), static_cast<int>(assessment.exit_code));
+  for (std::size_t i = 0; i < std::min(kReasons, assessment.reasons.size()); ++i)
+    out.line("- {}", md(assessment.reasons[i]));
+  if (assessment.reasons.size() > kReasons)
+    out.line("- and {} more, in report.json", assessment.reasons.size() - kReasons);
+  out.blank();
+  out.table({"status", "cases"});
+  for (const auto& [status, n] : totals.by_status) {
+    if (n > 0) out.row({std::string(to_string(status)), std::to_string(n)});
+  }
+  out.blank();
+}
+
+void write_environment(Markdown& out, const Run& run) {
+  out.title("Environment");
+  out.table({"what", "value"});
+  std::string argv;
+  for (const auto& word : run.argv) argv += fmt::format("{}{}", argv.empty() ? "" : " ", view::value(word));
+  out.row({"run", code(run.id)});
+  out.row({"command", code(argv)});
+  out.row({"started", md(run.started)});
+  out.row({"level, device", md(run.level) + ", " + md(run.device)});
+  out.row({"master seed", std::to_string(run.master_seed)});
+  for (const auto& [name, value] : view::environment(run)) out.row({md(name), md(value)});
+  out.blank();
+  const auto flags = view::flags(run);
+  if (flags.empty()) return;
+  out.table({"flag", "value", "origin"});
+  for (const auto& flag : flags) out.row({code(flag.name), md(flag.value), md(flag.origin)});
+  out.blank();
+}
+
+void write_results(Markdown& out, const Run& run) {
+  out.title("Results");
+  out.table({"suite", "outcome", "passed", "failed", "skipped", "time", "key metrics"});
+  for (const auto& suite : run.suites) {
+    const Totals totals = count({suite});
+    out.row({md(suite.name), fmt::format("**{}**", to_string(outcome(suite))), std::to_string(totals.passed),
+             std::to_string(totals.failed), std::to_string(totals.skipped), view::duration(suite.duration_s),
+             md(view::key_metrics(suite))});
+  }
+  out.blank();
+  bool any = false;
+  for (const auto& suite : run.suites) {
+    for (const auto& c : suite.cases) {
+      const Status status = outcome(c);
+      if (tally(status) != Tally::failed) continue;
+      if (!any) out.table({"case that did not pass", "status", "why"});
+      any = true;
+      out.row({code(c.id), std::string(to_string(status)), md(view::cut(view::why(c), 240))});
+    }
+  }
+  if (any) out.blank();
+}
+
+void write_occurrences(Markdown& out, const view::FindingGroup& group) {
+  constexpr std::size_t kShown = 5;
+  const auto& all = group.occurrences;
+  for (std::size_t i = 0; i < std::min(kShown, all.size()); ++i) {
+    const auto& [finding, where] = all[i];
+    out.line("- {}: {}", where ? code(where->id) : "the run", md(view::cut(finding->message, 600)));
+  }
+  if (all.size() > kShown) out.line("- and {} more, in report.json", all.size() - kShown);
+  out.blank();
+}
+
+void write_evidence(Markdown& out, const Finding& finding) {
+  constexpr std::size_t kRows = 12;
+  const auto evidence = view::evidence(finding.evidence, kRows);
+  if (evidence.rows.empty()) return;
+  out.table({"evidence", "value"});
+  for (const auto& [name, value] : evidence.rows) out.row({md(name), md(value)});
+  if (evidence.left_out > 0) out.row({"...", fmt::format("{} more, in report.json", evidence.left_out)});
+  out.blank();
+}
+
+void write_findings(Markdown& out, const Run& run) {
+  out.title("Findings");
+  const auto groups = view::findings(run);
+  if (groups.empty()) out.line("None.\n");
+  int number = 0;
+  for (const auto& group : groups) {
+    const Finding& f = group.first();
+    out.line("### {}. {} {} - {}\n", ++number, md(f.code), md(f.title), to_string(group.severity));
+    out.line("Category {}, {}.\n", f.category.empty() ? "none" : md(f.category),
+             view::plural(group.occurrences.size(), "occurrence"));
+    write_occurrences(out, group);
+    if (!f.cause.empty()) out.line("**Likely cause.** {}\n", md(f.cause));
+    write_evidence(out, f);
+    if (!f.next.empty()) out.line("**Next step.** {}\n", md(f.next));
+    if (f.repro.empty()) continue;
+    out.line("**Repeat it:**\n");
+    out.command(f.repro);
+    out.blank();
+  }
+}
+
+void write_performance(Markdown& out, const Run& run) {
+  constexpr std::size_t kRates = 40;
+  const auto gates = view::gates(run);
+  const auto rates = view::rates(run);
+  if (gates.empty() && rates.empty()) return;
+  out.title("Performance against gates");
+  if (!gates.empty()) {
+    out.table({"case", "gate", "measured", "bound", "held"});
+    for (const auto& [where, check] : gates) {
+      out.row({code(where->id), md(check->name), md(view::measure(check->measured, check->unit)),
+               md(check->comparator + " " + view::measure(check->bound, check->unit)), check->pass ? "yes" : "**no**"});
+    }
+    out.blank();
+  }
+  if (rates.empty()) return;
+  out.table({"case", "metric", "value"});
+  for (std::size_t i = 0; i < std::min(kRates, rates.size()); ++i) {
+    out.row({code(rates[i].where->id), md(rates[i].metric->name),
+             md(view::measure(rates[i].metric->value, rates[i].metric->unit))});
+  }
+  if (rates.size() > kRates) out.row({"...", "", fmt::format("{} more, in report.json", rates.size() - kRates)});
+  out.blank();
+}
+
+void write_list(Markdown& out, const std::string& title, const std::vector<std::string>& items, bool numbered) {
+  out.title(title);
+  for (std::size_t i = 0; i < items.size(); ++i)
+    out.line("{} {}", numbered ? fmt::format("{}.", i + 1) : "-", md(items[i]));
+  out.blank();
+}
+
+}  // namespace
+
+std::string to_markdown(const Run& run) {
+  Markdown out;
+  const Assessment assessment = assess(run);
+  out.line("# Validation report: {}\n", to_string(assessment.verdict));
+  write_banners(out, run);
+  write_summary(out, run, assessment, count(run.suites));
+  write_environment(out, run);
+  write_results(out, run);
+  write_findings(out, run);
+  write_performance(out, run);
+  write_list(out, "What was not tested", assessment.not_tested, false);
+  write_list(out, "Next steps", view::next_steps(run, assessment), true);
+  return out.take();
+}
+
+}  // namespace reports

@@ -1,0 +1,93 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "reports/tests/support/sample.hpp"
+#include "reports/writers.hpp"
+
+namespace reports {
+namespace {
+
+using sample::finding;
+using sample::run_of;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+// Names of elements that are closed out of order or not at all.
+std::vector<std::string> unbalanced(const std::string& html) {
+  static const std::regex kTag("<(/?)([a-z0-9]+)[^>]*>");
+  std::vector<std::string> open, wrong;
+  for (std::sregex_iterator it(html.begin(), html.end(), kTag), end; it != end; ++it) {
+    const std::string name = (*it)[2];
+    if (name == "meta" || name == "br") continue;
+    if ((*it)[1].length() == 0) {
+      open.push_back(name);
+    } else if (open.empty() || open.back() != name) {
+      wrong.push_back(name);
+    } else {
+      open.pop_back();
+    }
+  }
+  wrong.insert(wrong.end(), open.begin(), open.end());
+  return wrong;
+}
+
+TEST(Html, Golden) {
+  const std::string text = to_html(sample::mixed());
+  sample::expect_golden("mixed.html", text);
+  EXPECT_THAT(unbalanced(text), IsEmpty());
+}
+
+TEST(Html, NeedsNothingFromElsewhere) {
+  const std::string text = to_html(sample::mixed());
+  for (const auto* word : {"<script", "<link", "<img", "src=", "http:", "https:", "url(", "@import"}) {
+    EXPECT_THAT(text, Not(HasSubstr(word)));
+  }
+  EXPECT_THAT(text, HasSubstr("prefers-color-scheme: dark"));
+  EXPECT_THAT(text, HasSubstr("<meta charset=\"utf-8\">"));
+}
+
+TEST(Html, OneCellACaseWithItsTooltip) {
+  const std::string text = to_html(run_of({Status::pass, Status::crash, Status::skip}));
+  EXPECT_THAT(text, HasSubstr("<title>alpha/case1: crash</title>"));
+  EXPECT_THAT(text, HasSubstr("<rect class=\"bad\""));
+  EXPECT_THAT(text, HasSubstr("<rect class=\"none\""));
+  std::size_t n = 0;
+  for (auto at = text.find("<rect "); at != std::string::npos; at = text.find("<rect ", at + 1)) ++n;
+  EXPECT_EQ(n, 3u);
+}
+
+TEST(Html, HostileTextStaysText) {
+  const std::string evil = "</div><script>alert('x')</script>\"& \x01";
+  reports::Run run = run_of({Status::fail});
+  run.id = evil;
+  run.device = evil;
+  run.faults = Json::array({evil});
+  run.provenance = Json{{evil, evil}, {"flags", {{evil, evil}}}};
+  Suite& suite = run.suites[0];
+  suite.name = suite.purpose = evil;
+  Case& c = suite.cases[0];
+  c.id = c.hash = c.reason = c.repro = evil;
+  c.checks = {{evil, false, evil, evil, evil, evil}};
+  c.metrics = {{evil, evil, evil}};
+  c.facts = Json{{evil, evil}};
+  c.artifacts = {evil};
+  c.findings = {{evil, Severity::block, evil, evil, evil, evil, evil, evil, Json{{evil, evil}}}};
+  const std::string text = to_html(run);
+  EXPECT_THAT(text, Not(HasSubstr("<script>")));
+  EXPECT_THAT(text, Not(HasSubstr("\x01")));
+  EXPECT_THAT(unbalanced(text), IsEmpty());
+}
+
+TEST(Html, Banners) {
+  reports::Run run = run_of({Status::pass});
+  run.complete = false;
+  run.interruption = ExitCode::terminated;
+  EXPECT_THAT(to_html(run), HasSubstr("Incomplete run"));
+  EXPECT_THAT(to_html(run), HasSubstr("exit code 143"));
+}
+
+}  // namespace
+}  // namespace reports

@@ -1,0 +1,160 @@
+#include "reports/journal.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "reports/tests/support/sample.hpp"
+#include "reports/writers.hpp"
+
+namespace reports {
+namespace {
+
+using sample::Journal;
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::string kCaseBegin = R"({"event": "case_begin", "case": "a/one", "worker": 0, "seed": 1})";
+const std::string kCaseEnd = R"({"event": "case_end", "case": "a/one", "status": "pass", "duration_s": 1})";
+const std::string kRunEnd = R"({"event": "run_end", "duration_s": 2, "case_s": 1})";
+
+struct Refusal {
+  std::string what = "was accepted";
+  bool incompatible = false;
+};
+
+Refusal refusal(const std::string& text) {
+  try {
+    (void)read_journal(Journal::write(text));
+  } catch (const JournalError& error) {
+    return {error.what(), error.incompatible};
+  }
+  return {};
+}
+
+TEST(Journal, ReadsACompleteRun) {
+  const reports::Run run = read_journal(Journal().add(kCaseBegin).add(kCaseEnd).add(kRunEnd).write());
+  EXPECT_TRUE(run.complete);
+  EXPECT_FALSE(run.torn_tail);
+  EXPECT_EQ(run.suites.at(0).cases.at(0).status, Status::pass);
+}
+
+TEST(Journal, ATornLastLineIsExpected) {
+  const Journal begun = Journal().add(kCaseBegin);
+  for (const std::string tail :
+       {"{", "{\"event\": \"phase\", \"ca", "{\"event\": \"phase\", \"case\": \"a/o\xc3", "{\"t\": 1e"}) {
+    for (const std::string newline : {"", "\n"}) {
+      const reports::Run run = read_journal(Journal(begun).raw(tail + newline).write());
+      EXPECT_TRUE(run.torn_tail) << tail;
+      EXPECT_FALSE(run.complete);
+      EXPECT_EQ(run.suites.at(0).cases.at(0).reason_code, "interrupted");
+    }
+  }
+}
+
+TEST(Journal, AWholeLastEventWithoutItsNewlineCounts) {
+  std::string text = Journal().add(kCaseBegin).add(kCaseEnd).text();
+  text.pop_back();
+  const reports::Run run = read_journal(Journal::write(text));
+  EXPECT_TRUE(run.torn_tail);
+  EXPECT_EQ(run.suites.at(0).cases.at(0).status, Status::pass);
+}
+
+// What a kill can do: the file ends anywhere. Every such file after the first line must give a report.
+TEST(Journal, CutAtAnyByteItGivesAReport) {
+  const std::string text = sample::read_file(std::filesystem::path(REPORTS_TEST_DATA) / "mixed.events.jsonl");
+  const std::size_t first = text.find('\n') + 1;
+  for (std::size_t size = first; size <= text.size(); size += 13) {
+    const reports::Run run = read_journal(Journal::write(text.substr(0, size)));
+    EXPECT_EQ(run.torn_tail, text[size - 1] != '\n') << size;
+    EXPECT_NE(assess(run).verdict, Verdict::ready);
+    EXPECT_EQ(count(run.suites).planned, 7);
+  }
+  EXPECT_THAT(refusal(text.substr(0, first / 2)).what, HasSubstr("no run_begin"));
+}
+
+TEST(Journal, OtherGarbageIsAnErrorWithItsPlace) {
+  EXPECT_THAT(refusal(Journal().raw("garbage\n").add(kRunEnd).text()).what,
+              AllOf(HasSubstr("events.jsonl:2"), HasSubstr("not an event")));
+  EXPECT_THAT(refusal(Journal().raw("garbage\n").text()).what, HasSubstr("events.jsonl:2"));
+  EXPECT_THAT(refusal(Journal().raw("garbage").text()).what, HasSubstr("events.jsonl:2"));
+  EXPECT_THAT(refusal(Journal().raw("{\"event\": \"pha\n").add(kRunEnd).text()).what,
+              HasSubstr("events.jsonl:2: not an event: cut off"));
+  EXPECT_THAT(refusal(Journal().raw("\n").add(kRunEnd).text()).what, HasSubstr("events.jsonl:2"));
+  EXPECT_THAT(refusal(Journal().raw("[1, 2]\n").text()).what, HasSubstr("not a JSON object"));
+  EXPECT_THAT(refusal(Journal().raw("{\"event\": x}\n").text()).what, HasSubstr("invalid JSON"));
+  EXPECT_THAT(refusal(Journal().raw("{\"event\": 1e999, \"seq\": 1}\n").text()).what, HasSubstr("not an event"));
+  EXPECT_THAT(refusal(Journal().raw("{} {}\n").text()).what, HasSubstr("invalid JSON"));
+}
+
+TEST(Journal, IllFormedUtf8IsAnError) {
+  EXPECT_THAT(refusal(Journal().raw("{\"event\": \"x\xff\", \"t\": \"2026\", \"seq\": 1}\n").text()).what,
+              HasSubstr("events.jsonl:2"));
+  EXPECT_THAT(refusal(std::string("\xff\xfe") + Journal().text()).what, HasSubstr("events.jsonl:1"));
+}
+
+TEST(Journal, TheSequenceMustNotJumpOrRepeat) {
+  const std::string begin = Journal().text();
+  for (const int seq : {0, 2, 7}) {
+    const auto bad = refusal(begin + R"({"event": "x", "t": "2026", "seq": )" + std::to_string(seq) + "}\n");
+    EXPECT_THAT(bad.what, AllOf(HasSubstr("events.jsonl:2"), HasSubstr("expected 1")));
+  }
+  EXPECT_THAT(refusal(begin + "{\"event\": \"x\", \"t\": \"2026\"}\n").what, HasSubstr("seq"));
+  EXPECT_THAT(refusal(begin + begin).what, HasSubstr("expected 1"));
+}
+
+TEST(Journal, AnEventOfAnUnplannedCaseIsAnError) {
+  const auto bad = refusal(Journal().add(R"({"event": "phase", "case": "a/nine", "name": "x"})").text());
+  EXPECT_THAT(bad.what, AllOf(HasSubstr("events.jsonl:2"), HasSubstr("a/nine")));
+}
+
+TEST(Journal, RunBeginMustComeFirst) {
+  EXPECT_THAT(refusal("").what, HasSubstr("no run_begin"));
+  EXPECT_THAT(refusal(R"({"event": "run_end", "t": "2026", "seq": 0, "duration_s": 1, "case_s": 1})"
+                      "\n")
+                  .what,
+              HasSubstr("before run_begin"));
+}
+
+TEST(Journal, AnotherMajorIsIncompatibleAndOnlyThat) {
+  const auto with_version = [](const std::string& version) {
+    Json event = Json::parse(Journal().text());
+    event["schema_version"] = version;
+    return event.dump() + "\n";
+  };
+  EXPECT_EQ(refusal(with_version("1.7.3")).what, "was accepted");
+  EXPECT_TRUE(refusal(with_version("2.0.0")).incompatible);
+  EXPECT_THAT(refusal(with_version("2.0.0")).what, AllOf(HasSubstr("2.0.0"), HasSubstr("1.x")));
+  EXPECT_TRUE(refusal(with_version("10.0.0")).incompatible);
+  for (const std::string version : {"", "1", "one", "-1.0.0"}) {
+    EXPECT_THAT(refusal(with_version(version)).what, HasSubstr("schema_version")) << version;
+    EXPECT_FALSE(refusal(with_version(version)).incompatible);
+  }
+  Json other = Json::parse(Journal().text());
+  other["schema"] = "somebody/else";
+  EXPECT_THAT(refusal(other.dump() + "\n").what, HasSubstr("somebody/else"));
+}
+
+TEST(Journal, FilesThatAreNone) {
+  const auto folder = sample::fresh_folder();
+  EXPECT_THROW((void)read_journal(folder), JournalError);
+  try {
+    (void)read_journal(folder / "absent.jsonl");
+    ADD_FAILURE();
+  } catch (const JournalError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("absent.jsonl"), HasSubstr("No such file")));
+  }
+}
+
+TEST(Journal, MetricWordsStayWords) {
+  const reports::Run run =
+      read_journal(Journal()
+                       .add(kCaseBegin)
+                       .add(R"({"event": "metric", "case": "a/one", "name": "loss", "value": "NaN", "unit": ""})")
+                       .add(kCaseEnd)
+                       .add(kRunEnd)
+                       .write());
+  EXPECT_EQ(to_json(run)["suites"][0]["cases"][0]["metrics"][0]["value"], "NaN");
+}
+
+}  // namespace
+}  // namespace reports

@@ -1,0 +1,76 @@
+// What the texts for readers (Markdown, HTML, console, JUnit) show, chosen once for all of them: findings grouped by
+// code, environment as rows, numbers as words. Private to reports/; escaping is each writer's own business.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "reports/model.hpp"
+
+namespace reports::view {
+
+using Row = std::pair<std::string, std::string>;  // name, value
+
+// -- words
+[[nodiscard]] std::string duration(double seconds);  // "0.42 s", "3 min 07 s"
+[[nodiscard]] std::string value(const Json& value);  // a scalar as read by people, anything else as compact JSON
+[[nodiscard]] std::string measure(const Json& v, const std::string& unit);  // "312.5 tok/s"
+[[nodiscard]] std::string cut(const std::string& text, std::size_t bytes);  // at a character's end, with "..."
+[[nodiscard]] std::string one_line(const std::string& text);  // breaks become spaces; no other control characters
+[[nodiscard]] std::string utf8(const std::string& text);      // ill-formed bytes become U+FFFD
+[[nodiscard]] std::string counts(const Totals& totals);       // "127 passed, 1 failed, 3 skipped"
+[[nodiscard]] std::string plural(std::size_t n, const std::string& noun);  // "1 case", "2 cases"
+[[nodiscard]] std::string planted_faults(const Run& run);                  // "" on a real run
+
+// Why a case ended as it did: its reason, the phase that it died in, its first failing finding's message.
+[[nodiscard]] std::string why(const Case& c);
+
+// -- findings
+struct Occurrence {
+  const Finding* finding;
+  const Case* where;  // nullptr: of the whole run
+};
+// All findings of one code, the worst first; grouped because one defect shows in many cases.
+struct FindingGroup {
+  Severity severity;  // the worst
+  std::vector<Occurrence> occurrences;
+  [[nodiscard]] const Finding& first() const { return *occurrences.front().finding; }
+};
+[[nodiscard]] std::vector<FindingGroup> findings(const Run& run);  // worst group first
+
+// At most `limit` rows of an evidence object, long values cut; `left_out` tells how many more it has.
+struct Evidence {
+  std::vector<Row> rows;
+  std::size_t left_out = 0;
+};
+[[nodiscard]] Evidence evidence(const Json& evidence, std::size_t limit);
+
+// -- environment, from the provenance whatever its depth: "source.git_commit" -> "...". Without the flags.
+[[nodiscard]] std::vector<Row> environment(const Run& run);
+struct Flag {
+  std::string name, value, origin;
+};
+[[nodiscard]] std::vector<Flag> flags(const Run& run);
+
+// -- measurements
+// The suite's first metrics, each with its range over the cases: "tokens_per_s 312 ... 340 tok/s".
+[[nodiscard]] std::string key_metrics(const Suite& suite);
+
+struct Gate {
+  const Case* where;
+  const Check* check;
+};
+struct Rate {
+  const Case* where;
+  const Metric* metric;
+};
+// Checks and metrics of speed and use, known by their unit (something per second, a time, a percentage) or by a
+// finding of category "performance" in their case.
+[[nodiscard]] std::vector<Gate> gates(const Run& run);
+[[nodiscard]] std::vector<Rate> rates(const Run& run);
+
+// -- what to do, in order, without repetition: the next steps of the failing findings, then those of the verdict.
+[[nodiscard]] std::vector<std::string> next_steps(const Run& run, const Assessment& assessment);
+
+}  // namespace reports::view

@@ -1,0 +1,60 @@
+// Findings grouped by code, and their evidence.
+#include <algorithm>
+
+#include "reports/view.hpp"
+
+namespace reports::view {
+
+namespace {
+
+void add(std::vector<FindingGroup>& groups, const Finding& finding, const Case* where) {
+  const auto known =
+      std::find_if(groups.begin(), groups.end(), [&](const FindingGroup& g) { return g.first().code == finding.code; });
+  if (known == groups.end()) {
+    groups.push_back({finding.severity, {{&finding, where}}});
+    return;
+  }
+  known->severity = std::max(known->severity, finding.severity);
+  known->occurrences.push_back({&finding, where});
+}
+
+void flatten(Evidence& out, const std::string& name, const Json& value, std::size_t limit) {
+  constexpr std::size_t kValueBytes = 120;
+  constexpr std::size_t kSmall = 4;  // members of a nested object that still get rows of their own
+  if (value.is_object() && !value.empty() && value.size() <= kSmall) {
+    for (const auto& [key, item] : value.items()) flatten(out, name.empty() ? key : name + "." + key, item, limit);
+  } else if (out.rows.size() < limit) {
+    out.rows.emplace_back(name, cut(view::value(value), kValueBytes));
+  } else {
+    ++out.left_out;
+  }
+}
+
+}  // namespace
+
+std::vector<FindingGroup> findings(const Run& run) {
+  std::vector<FindingGroup> groups;
+  for (const auto& f : run.findings) add(groups, f, nullptr);
+  for (const auto& suite : run.suites) {
+    for (const auto& c : suite.cases) {
+      for (const auto& f : c.findings) add(groups, f, &c);
+    }
+  }
+  for (auto& group : groups) {
+    std::stable_sort(group.occurrences.begin(), group.occurrences.end(), [](const Occurrence& a, const Occurrence& b) {
+      return a.finding->severity > b.finding->severity;
+    });
+  }
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const FindingGroup& a, const FindingGroup& b) { return a.severity > b.severity; });
+  return groups;
+}
+
+Evidence evidence(const Json& object, std::size_t limit) {
+  Evidence out;
+  if (!object.is_object()) return out;
+  for (const auto& [key, item] : object.items()) flatten(out, key, item, limit);
+  return out;
+}
+
+}  // namespace reports::view

@@ -1,0 +1,48 @@
+# nsa_component(NAME SOURCES... [DEPENDS targets...]): a static library of one room of the house.
+# Includes are written from the root of the tree ("reports/model.hpp"); warnings are errors.
+function(nsa_compile_options target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wswitch-enum -Wnon-virtual-dtor -Werror)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Warnings of GCC's optimiser and of its newest checks are wrong about code inlined from std::string and LibTorch;
+    # which ones depends on the version.
+    if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+      target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
+    else()
+      target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-maybe-uninitialized -Wno-stringop-overflow
+                                               -Wno-dangling-reference)
+    endif()
+  endif()
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    # Compiled as libraries are (-fPIC, where CMake says -fPIE), so that one precompiled header serves both.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+endfunction()
+
+function(nsa_component name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;DEPENDS")
+  add_library(${name} STATIC ${arg_SOURCES})
+  nsa_compile_options(${name})
+  target_link_libraries(${name} PUBLIC ${arg_DEPENDS})
+endfunction()
+
+# nsa_tests(NAME SOURCES... DEPENDS targets... [LABEL name]): one GoogleTest executable; every test is a CTest of its own,
+# and a GTEST_SKIP is shown as skipped. One thread each: CTest runs as many at once as there are cores. The label is "unit"
+# unless said otherwise, and only one: gtest_discover_tests() loses the others.
+function(nsa_tests name)
+  if(NOT NSA_VALIDATE_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;DEPENDS")
+  add_executable(${name} ${arg_SOURCES})
+  nsa_compile_options(${name})
+  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
+  if(NOT arg_LABEL)
+    set(arg_LABEL unit)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${name}." PROPERTIES TIMEOUT 300 ENVIRONMENT
+                       OMP_NUM_THREADS=1 LABELS ${arg_LABEL})
+endfunction()

@@ -1,0 +1,33 @@
+# LibTorch 2.11 for CUDA, as the target nsa_torch. Where it lies is CMAKE_PREFIX_PATH's business (the launcher sees to it).
+# It enables the language CUDA, so .cu files need nothing more.
+#
+# torch's CMake ignores CMAKE_CUDA_ARCHITECTURES; TORCH_CUDA_ARCH_LIST rules (A100, H100 and H200 unless said otherwise).
+if(NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
+  set(TORCH_CUDA_ARCH_LIST "8.0;9.0a")
+endif()
+
+# Its two warnings (the architectures above; kineto, a profiler that the wheels hold inside another library) mean nothing
+# here. Errors are shown.
+set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
+find_package(Torch 2.11 REQUIRED)
+unset(CMAKE_MESSAGE_LOG_LEVEL)
+if(NOT TARGET torch_cuda)
+  message(FATAL_ERROR "The LibTorch in ${TORCH_INSTALL_PREFIX} was built without CUDA. NSA needs a CUDA build of LibTorch "
+                      "2.11, also on a machine without a GPU: the wheel torch==2.11.0 from PyPI is one.")
+endif()
+if(TARGET caffe2::mkl)  # it would put folders of another machine into the program's search path for libraries
+  set_property(TARGET caffe2::mkl PROPERTY INTERFACE_LINK_DIRECTORIES "")
+endif()
+find_package(CUDAToolkit REQUIRED)  # NVTX3 and the runtime's headers
+
+add_library(nsa_torch INTERFACE)
+# First libstdc++: libtorch exports a std::filesystem of its own (of another compiler), and the first library wins. With
+# LibTorch's, std::filesystem::remove_all jumps to address 0.
+target_link_libraries(nsa_torch INTERFACE stdc++ ${TORCH_LIBRARIES} CUDA::nvtx3)
+target_include_directories(nsa_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+# torch's include folder brings a newer fmt than the system's library, which would not link: take it as headers alone.
+target_compile_definitions(nsa_torch INTERFACE FMT_HEADER_ONLY=1)
+
+# One precompiled header for everything that sees torch: without it each file costs 16 s. Built once, with `nsa`.
+set(NSA_TORCH_PCH <torch/nn.h> <torch/optim.h> <torch/autograd.h> <nlohmann/json.hpp> <fmt/format.h> <fmt/ranges.h> <string> <vector>
+                  <functional> <map>)

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Every source file is formatted as .clang-format says. Run at the root; `--fix` formats.
+set -euo pipefail
+
+# Versions format differently; one decides for all.
+formatter=$(command -v clang-format-14 || command -v clang-format || true)
+if [[ -z $formatter || $("$formatter" --version) != *"version 14."* ]]; then
+  echo "skipped: no clang-format 14 here"
+  exit 77
+fi
+
+mapfile -t sources < <(find harness nsa reports setup suites -regex '.*\.\(cpp\|hpp\|cu\|cuh\)')
+if [[ ${1:-} == --fix ]]; then exec "$formatter" -i "${sources[@]}"; fi
+
+unformatted=0
+for source in "${sources[@]}"; do
+  if ! "$formatter" --dry-run --Werror "$source" 2>/dev/null; then
+    echo "not formatted: $source"
+    unformatted=1
+  fi
+done
+if ((unformatted)); then
+  echo "setup/tests/check_format.sh --fix formats them"
+  exit 1
+fi

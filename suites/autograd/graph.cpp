@@ -1,0 +1,152 @@
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "suites/autograd/cases.hpp"
+#include "suites/autograd/op_watch.hpp"
+#include "suites/codes.hpp"
+#include "suites/probes/autograd_errors.hpp"
+#include "suites/probes/finite_check.hpp"
+
+namespace suites::autograd_cases {
+
+namespace {
+
+using harness::Context;
+using harness::Json;
+
+Json to_json(const std::vector<OpWatch::Written>& written) {
+  Json rows = Json::array();
+  for (const auto& w : written) {
+    rows.push_back({{"layer", w.layer},
+                    {"op", w.op},
+                    {"tensor", w.tensor},
+                    {"version_before", w.before},
+                    {"version_after", w.after},
+                    {"when", w.when}});
+  }
+  return rows;
+}
+
+void report_writes(Context& context, const std::vector<OpWatch::Written>& written) {
+  const std::string first =
+      written.empty()
+          ? ""
+          : fmt::format("layer {}: {} of {} was written in place {} (version {} -> {})", written[0].layer,
+                        written[0].tensor, written[0].op, written[0].when, written[0].before, written[0].after);
+  context.expect("no tensor of an op is written in place", written.empty(),
+                 fmt::format("{}; {} tensors in all", first, written.size()), codes::kInplaceWrite,
+                 {{"written", to_json(written)}});
+}
+
+void report_breaks(Context& context, const std::vector<OpWatch::Break>& breaks) {
+  Json rows = Json::array();
+  for (const auto& b : breaks) rows.push_back({{"layer", b.layer}, {"op", b.op}, {"output", b.output}});
+  context.expect("every output of an op with differentiable inputs carries a graph", breaks.empty(),
+                 breaks.empty() ? ""
+                                : fmt::format("layer {}: {} of {} does not require a gradient although an input does",
+                                              breaks[0].layer, breaks[0].output, breaks[0].op),
+                 codes::kGraphBreak, {{"outputs", rows}});
+}
+
+bool contains(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
+
+// Whether the silent parameters are those that the compressed keys are made of, in every layer, and no others.
+bool are_compressed_keys(const std::vector<std::string>& silent, const nsa::ModelConfig& model) {
+  const auto makes_keys = [](const std::string& name) {
+    return contains(name, ".k_cmp.") || contains(name, ".phi_k.");
+  };
+  const std::int64_t per_layer = model.phi == nsa::Phi::mlp ? 4 : 1;  // projection; position, fc1, fc2 of phi
+  return static_cast<std::int64_t>(silent.size()) == per_layer * model.n_layers &&
+         std::all_of(silent.begin(), silent.end(), makes_keys);
+}
+
+// Parameters that a flag cuts off on purpose.
+bool cut_by_flags(const std::string& name, const nsa::EffectiveFlags& flags) {
+  const bool forced = flags.forced_branch != nsa::ForcedBranch::none;
+  if (contains(name, ".gate.")) return forced || flags.uniform_gate || flags.stopgrad_gates;
+  const auto other = [&](nsa::ForcedBranch branch) { return forced && flags.forced_branch != branch; };
+  if (contains(name, "_cmp.") || contains(name, ".phi_")) return other(nsa::ForcedBranch::cmp);
+  if (contains(name, "_sel.")) return other(nsa::ForcedBranch::sel);
+  return contains(name, "_win.") && other(nsa::ForcedBranch::win);
+}
+
+std::string silent_message(const std::vector<std::string>& silent, std::size_t all) {
+  std::string text =
+      fmt::format("{} of {} parameters get no gradient or one that is exactly zero: {}", silent.size(), all,
+                  fmt::join(silent.begin(), silent.begin() + std::min<std::ptrdiff_t>(8, std::ssize(silent)), ", "));
+  if (silent.size() > 8) text += ", ...";
+  const bool only_gate_fc1 =
+      std::all_of(silent.begin(), silent.end(), [](const std::string& name) { return contains(name, "gate.fc1"); });
+  if (only_gate_fc1) text += "; only the gate's fc1: its fc2 must be zero, so that nothing reaches fc1";
+  return text;
+}
+
+struct Silence {
+  std::vector<std::string> names;
+  Json norms = Json::object();
+  std::size_t parameters = 0;
+};
+
+Silence silent_parameters(const nsa::LanguageModelImpl& model) {
+  std::vector<std::string> names;
+  std::vector<at::Tensor> norms;
+  for (const auto& parameter : model.named_parameters()) {
+    const at::Tensor& gradient = parameter.value().grad();
+    names.push_back(parameter.key());
+    norms.push_back(gradient.defined() ? gradient.to(at::kFloat).abs().max()
+                                       : at::zeros({}, parameter.value().options().dtype(at::kFloat)));
+  }
+  const at::Tensor largest = at::stack(norms).cpu();
+  Silence silence;
+  silence.parameters = names.size();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const float value = largest[static_cast<std::int64_t>(i)].item<float>();
+    silence.norms[names[i]] = reports::number(value);
+    if (value == 0 && !cut_by_flags(names[i], model.runtime->flags)) silence.names.push_back(names[i]);
+  }
+  return silence;
+}
+
+}  // namespace
+
+void graph(Context& context, const Subject& subject) {
+  const Step step = make_step(context, subject);
+  OpWatch watch(*step.model().runtime);
+  const at::AutoGradMode grad(true);
+  context.phase("forward");
+  const at::Tensor loss = step.model().loss(step.tokens);
+  context.phase("backward");
+  bool refused = false;
+  try {
+    loss.backward();
+  } catch (const c10::Error& error) {
+    refused = true;
+    probes::report_inplace_write(context, error, {{"written", to_json(watch.written())}});
+  }
+  if (!refused) report_writes(context, watch.written());
+  report_breaks(context, watch.breaks());
+}
+
+void parameter_gradients(Context& context, const Subject& subject) {
+  const Step step = make_step(context, subject);
+  context.phase("forward and backward");
+  // Also what is not finite is reported there, located.
+  if (!probes::expect_finite_step(context, "every gradient is finite", step.model(), step.tokens,
+                                  probes::Pass::forward_and_backward)) {
+    return;
+  }
+  const Silence silence = silent_parameters(step.model());
+  context.fact("largest gradient per parameter", silence.norms);
+  const bool keys = !silence.names.empty() && are_compressed_keys(silence.names, step.config.model);
+  context.expect("every parameter gets a non-zero gradient", silence.names.empty(),
+                 keys ? fmt::format("the compressed branch's keys ({}) get no gradient, every other parameter does",
+                                    fmt::join(silence.names, ", "))
+                      : silent_message(silence.names, silence.parameters),
+                 keys ? codes::kCompressedKeysDetached : codes::kNoGradient, {{"parameters", silence.names}});
+}
+
+}  // namespace suites::autograd_cases

@@ -1,0 +1,157 @@
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "suites/codes.hpp"
+#include "suites/flag_matrix/checks.hpp"
+#include "suites/flag_matrix/witness.hpp"
+#include "suites/program.hpp"
+#include "suites/tests/recording_context.hpp"
+
+namespace {
+
+using namespace suites;
+using flag_execution::Plan;
+using Codes = std::set<std::string>;
+std::string code(std::string_view c) { return std::string(c); }
+
+struct Outcome {
+  Codes codes;
+  std::string message;
+  harness::Json metrics = harness::Json::object();
+};
+
+Outcome run(const std::shared_ptr<Seams>& seams, const std::string& filter = "") {
+  const harness::Settings settings = tests::default_settings();
+  Outcome outcome;
+  for (const auto& ran : tests::run_suite(flag_matrix(Subject(seams)), settings, filter)) {
+    EXPECT_EQ(ran.exception, "") << ran.id;
+    outcome.codes.merge(ran.context.grave_codes());
+    for (const auto& f : ran.context.findings) outcome.message += f.message + "\n";
+    outcome.metrics.update(ran.context.metrics);
+  }
+  return outcome;
+}
+
+std::shared_ptr<Seams> with_ops(std::function<nsa::Ops(nsa::Ops, const nsa::Call&)> change) {
+  const auto seams = std::make_shared<Seams>();
+  seams->ops.push_back(std::move(change));
+  return seams;
+}
+
+Plan tiny_plan() {
+  Plan plan;
+  plan.model.dim = 32;
+  plan.model.n_layers = 1;
+  plan.model.n_heads = 4;
+  plan.model.n_kv_groups = 2;
+  plan.model.d_k = plan.model.d_v = 8;
+  plan.model.nsa = {.l = 8, .d = 4, .l_sel = 16, .n_sel = 3, .w = 16};
+  plan.S = 35;
+  plan.seed = 5;
+  return plan;
+}
+
+std::size_t disagreements(const Subject& subject, const nsa::Environment& environment, const nsa::Environment& asked,
+                          bool training) {
+  const Plan plan = tiny_plan();
+  const auto yardstick = flag_witness::measure(plan, training);
+  const auto seen = flag_execution::execute(subject, plan, nsa::resolve(environment), training);
+  return flag_witness::judge(asked, yardstick, seen, plan).size();
+}
+
+TEST(FlagMatrix, CleanProductIsSilentAndEveryPairIsCovered) {
+  const Outcome outcome = run(std::make_shared<Seams>());
+  EXPECT_EQ(outcome.codes, Codes{}) << outcome.message;
+  EXPECT_GT(outcome.metrics["pairs_executed"]["value"].get<double>(), 300);
+  EXPECT_GT(outcome.metrics["pairs_refused"]["value"].get<double>(), 30);
+}
+
+TEST(FlagMatrix, TablesAssembledFromDefaultsAreFound) {
+  const Outcome outcome = run(with_ops([](nsa::Ops, const nsa::Call& call) {
+    const nsa::EffectiveFlags defaults;
+    return nsa::assemble(nsa::route(defaults, call), defaults);
+  }));
+  EXPECT_EQ(outcome.codes, Codes{code(codes::kFlagIgnored)});
+  EXPECT_NE(outcome.message.find("NSA_FORCE_SEL_MASK=1"), std::string::npos) << outcome.message;
+  EXPECT_NE(outcome.message.find("must run as masked, but ran as packed"), std::string::npos) << outcome.message;
+}
+
+// Each flag that changes what runs, asked for and not given: the witness must see it, in every gradient mode in which
+// the flag can show.
+TEST(FlagMatrix, EveryWitnessedFlagIsMissedWhenItIsNotInForce) {
+  const Subject subject(std::make_shared<Seams>());
+  const std::vector<std::pair<nsa::Environment, bool>> ignored = {
+      {{{"NSA_FORCE_SEL_MASK", "1"}}, false},
+      {{{"NSA_FORCE_SEL_MASK", "1"}}, true},
+      {{{"NSA_USE_SEL_PACK", "0"}, {"NSA_USE_SEL_MASK", "1"}}, false},
+      {{{"NSA_FORCE_PARITY", "1"}}, false},
+      {{{"NSA_FORCE_PARITY", "1"}}, true},
+      {{{"NSA_TRAIN_SAFE_PACK", "1"}}, false},
+      {{{"NSA_STRICT_ASSERTS", "1"}}, false},
+      {{{"NSA_FORCE_UNIFORM_GATE", "1"}}, false},
+      {{{"NSA_STOPGRAD_GATES", "1"}}, true},
+      {{{"NSA_FORCE_BRANCH", "cmp"}}, false},
+      {{{"NSA_FORCE_BRANCH", "win"}}, true},
+      {{{"NSA_ROPE_SCALE", "2"}}, false}};
+  for (const auto& [asked, training] : ignored) {
+    EXPECT_GT(disagreements(subject, {}, asked, training), 0U) << asked.begin()->first << " " << training;
+    EXPECT_EQ(disagreements(subject, asked, asked, training), 0U) << asked.begin()->first << " " << training;
+    EXPECT_GT(disagreements(subject, asked, {}, training) + (asked.contains("NSA_STRICT_ASSERTS") ? 1 : 0), 0U)
+        << "in force without being asked: " << asked.begin()->first << " " << training;
+  }
+}
+
+TEST(FlagMatrix, OneIgnoredFlagOfAPairIsFound) {
+  const Subject subject(std::make_shared<Seams>());
+  EXPECT_GT(disagreements(subject, {{"NSA_FORCE_UNIFORM_GATE", "1"}},
+                          {{"NSA_FORCE_UNIFORM_GATE", "1"}, {"NSA_FORCE_SEL_MASK", "1"}}, false),
+            0U);
+}
+
+TEST(FlagMatrix, ExtraOperationsOfAWrapperDoNotDeceive) {
+  const Subject subject(with_ops([](nsa::Ops ops, const nsa::Call&) {
+    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+      for (std::int64_t row = 0; row < args.k.size(1); ++row) (void)args.k.select(1, row).sum().item<double>();
+      return inner(args);
+    };
+    return ops;
+  }));
+  EXPECT_EQ(disagreements(subject, {}, {}, false), 0U);
+  EXPECT_EQ(disagreements(subject, {{"NSA_FORCE_PARITY", "1"}}, {{"NSA_FORCE_PARITY", "1"}}, false), 0U);
+}
+
+TEST(Ways, ClosestPrefersCompleteThenLean) {
+  const std::vector<flag_ways::Way> ways = {{"a", {{"x", 2}, {"y", 1}}}, {"b", {{"x", 2}}}, {"c", {{"z", 1}}}};
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(flag_ways::closest({{"x", 2}, {"y", 1}}, ways), Names{"a"});  // b is complete too, but leaves y unexplained
+  EXPECT_EQ(flag_ways::closest({{"x", 2}, {"w", 9}}, ways), Names{"b"});
+  EXPECT_EQ(flag_ways::closest({{"z", 1}, {"x", 1}}, ways), Names{"c"});
+  EXPECT_EQ(flag_ways::closest({{"x", 2}}, {{"b", {{"x", 2}}}, {"twin", {{"x", 2}}}}), (Names{"b", "twin"}));
+  EXPECT_EQ(flag_ways::missing({{"x", 2}, {"y", 1}}, {{"x", 1}}), (flag_ways::OpCounts{{"x", 1}, {"y", 1}}));
+}
+
+TEST(TruthTable, HasTheTwentySevenSettingsOnce) {
+  std::set<std::string> keys;
+  for (const auto& row : flag_truth::fa2_table()) keys.insert({row.use, row.win, row.cmp});
+  EXPECT_EQ(keys.size(), 27U);
+}
+
+TEST(TruthTable, TheSeedsExamples) {
+  const auto row = [](char use, char win, char cmp) {
+    for (const auto& r : flag_truth::fa2_table()) {
+      if (r.use == use && r.win == win && r.cmp == cmp)
+        return std::array{r.all_effective, r.win_effective, r.cmp_effective};
+    }
+    throw std::logic_error("no such row");
+  };
+  using Triple = std::array<bool, 3>;
+  EXPECT_EQ(row('-', '-', '-'), (Triple{false, false, false}));
+  EXPECT_EQ(row('1', '-', '-'), (Triple{true, true, true}));
+  EXPECT_EQ(row('0', '1', '1'), (Triple{false, false, false}));
+  EXPECT_EQ(row('1', '0', '-'), (Triple{true, false, true}));
+  EXPECT_EQ(row('-', '1', '-'), (Triple{false, true, false}));
+  EXPECT_EQ(row('-', '0', '-'), (Triple{false, false, false}));  // a disabling flag enables nothing
+}
+
+}  // namespace

@@ -1,0 +1,46 @@
+// Every parameter against its initial law, on the device and in the dtype of the run.
+#include "suites/init_stats/checks.hpp"
+#include "suites/program.hpp"
+
+namespace suites {
+
+using harness::Case;
+using harness::Context;
+namespace checks = init_checks;
+
+harness::Suite init_stats(const Subject& subject) {
+  harness::Suite suite;
+  suite.name = "init_stats";
+  suite.purpose = "every parameter starts as its law says, from a stream of its own, and the gates tell tokens apart";
+  suite.requires_suites = {"preflight"};
+  suite.cases = [subject](const harness::Settings&) {
+    std::vector<Case> cases;
+    const auto options = [subject](const Context& context) {
+      return ModelOptions{.config = subject.config(context).model,
+                          .flags = subject.flags(),
+                          .precision = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32,
+                          .device = device_of(context),
+                          .seed = context.seed("weights")};
+    };
+    using Check = void (*)(Context&, const ModelOptions&, nsa::LanguageModelImpl&);
+    const auto add = [&](const std::string& name, Check check) {
+      cases.push_back({.name = name, .params = {}, .run = [=](Context& context) {
+                         const ModelOptions asked = options(context);
+                         context.phase("model");
+                         Instance instance = subject.model(asked);
+                         check(context, asked, *instance.model);
+                       }});
+    };
+    add("parameter_set", checks::parameter_set);
+    add("laws", checks::laws);
+    add("streams", checks::streams);
+    add("gates", checks::gates);
+    cases.push_back({.name = "seeds", .params = {}, .run = [=](Context& context) {
+                       checks::seeds(subject, context, options(context));
+                     }});
+    return cases;
+  };
+  return suite;
+}
+
+}  // namespace suites

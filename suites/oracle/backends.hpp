@@ -1,0 +1,31 @@
+// The ways in which the six functions can be computed, as parity and autograd go through them: each a set of flags of
+// its own, never those of the process's environment.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "suites/oracle/op_case.hpp"
+#include "suites/subject.hpp"
+
+namespace suites::oracle {
+
+struct Way {
+  std::string name;          // "sdpa", "sdpa_masked", "sdpa_packed", "flash_dense", "flash_varlen", "reference"
+  std::vector<nsa::Op> ops;  // those that differ from plain sdpa
+  bool gradients = true;     // false: serves calls without gradients only
+  bool needs_cuda = false;
+  std::vector<at::ScalarType> dtypes;
+};
+[[nodiscard]] const std::vector<Way>& ways();
+[[nodiscard]] const Way& way(const std::string& name);  // throws std::out_of_range
+
+// The table as the product assembles it for this case. Throws std::logic_error when the route of `c.op` is another one
+// than the way's name says, so that no comparison is made with something else than it claims.
+[[nodiscard]] nsa::Ops ops_of(const Subject& subject, const Way& way, const OpShape& shape, nsa::Op op,
+                              at::ScalarType dtype, at::Device device);
+
+// FlashAttention-2 wants Dk = Dv, a multiple of 8.
+[[nodiscard]] OpShape shape_for(const Way& way, OpShape shape);
+
+}  // namespace suites::oracle

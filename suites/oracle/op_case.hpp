@@ -1,0 +1,76 @@
+// One of the six functions with random inputs, as a plain function from a list of differentiable tensors to a list of
+// outputs, so that parity, causality and gradcheck treat all six alike. Shapes are asymmetric on purpose: a swapped
+// dimension never fits by accident.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "nsa/ops.hpp"
+#include "nsa/route.hpp"
+
+namespace suites::oracle {
+
+struct OpShape {
+  std::int64_t B = 2, S = 1, Hq = 6, G = 3, Dk = 16, Dv = 24;
+  nsa::Geometry geometry;
+  nsa::Phi phi = nsa::Phi::avg;
+  nsa::CuSeqlens cu_seqlens;  // B must be 1
+};
+// 2w + l' + 3 tokens: longer than the window and than n*l' of any geometry that is not larger than its window.
+[[nodiscard]] OpShape parity_shape(const nsa::Geometry& geometry);
+// A geometry and a shape small enough for gradcheck, with empty rows, partial blocks and a window shorter than S.
+[[nodiscard]] OpShape tiny_shape();
+
+// The Call for a shape (suites::make_call for shapes that are no model's).
+[[nodiscard]] nsa::Call call_of(const OpShape& shape, at::ScalarType dtype, at::Device device, bool training);
+
+// What the second dimension of an input or output counts (the third of a log-sum-exp).
+enum class Rows { tokens, blocks, none };
+
+struct OpCase {
+  nsa::Op op = nsa::Op::compress;
+  OpShape shape;
+  std::vector<std::string> input_names;
+  std::vector<Rows> input_rows;
+  std::vector<at::Tensor> inputs;  // floating, of unit scale
+  at::Tensor blocks;               // attend_selected: the choice, not differentiated
+
+  // Outputs: differentiable ones first, then a log-sum-exp where the op has one.
+  std::vector<std::string> output_names;
+  Rows output_rows = Rows::tokens;
+  std::size_t differentiable_outputs = 1;
+
+  // Runs the op of `ops` on `in`, which stands for `inputs`. A log-sum-exp that the backend does not give is undefined.
+  [[nodiscard]] std::vector<at::Tensor> call(const nsa::Ops& ops, const std::vector<at::Tensor>& in) const;
+  [[nodiscard]] std::string name() const;    // "attend_window", "compress_mlp"
+  [[nodiscard]] std::string branch() const;  // "cmp", "sel", "win"; "" for combine
+};
+
+// Values are drawn in fp64 on the CPU from a generator of their own, then rounded to `dtype` and moved: the same seed
+// gives the same inputs on every device. `select` has one output, the blocks.
+[[nodiscard]] OpCase make_op_case(nsa::Op op, const OpShape& shape, at::ScalarType dtype, at::Device device,
+                                  std::uint64_t seed);
+
+// A legal, random choice of blocks [B,S,G,n] int32, ascending and padded with -1; every 7th query has no block at all.
+[[nodiscard]] at::Tensor random_blocks(const OpShape& shape, at::Generator& generator);
+
+// The part of a packed case that is its document number `index`, as a case of its own (B = 1, no cu_seqlens).
+[[nodiscard]] OpCase document_of(const OpCase& packed, std::size_t index);
+
+struct Evaluation {
+  std::vector<at::Tensor> outputs;    // detached
+  std::vector<at::Tensor> gradients;  // of sum <cotangent, output>, by input; undefined where none arrives
+  bool requires_grad = false;         // of the differentiable outputs
+};
+// Runs the case with inputs of another dtype (rounded from its own), with gradients when `cotangent_seed` is given.
+struct EvaluateOptions {
+  at::ScalarType dtype = at::kDouble;
+  bool gradients = false;
+  std::uint64_t cotangent_seed = 1;
+};
+[[nodiscard]] Evaluation evaluate(const OpCase& c, const nsa::Ops& ops, const EvaluateOptions& options);
+
+}  // namespace suites::oracle

@@ -1,0 +1,37 @@
+// Is a choice of blocks justified by the scores? Two right answers may differ where scores tie within rounding, so a
+// choice is never compared with another choice: it is judged against the fp64 scores.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "harness/context.hpp"
+#include "nsa/config.hpp"
+
+namespace suites::oracle {
+
+struct SelectionVerdict {
+  std::int64_t queries = 0;      // judged
+  std::int64_t differing = 0;    // chose other blocks than the reference
+  std::int64_t unjustified = 0;  // of them (or beyond): broke a rule, or preferred a clearly lower score
+  double widest_tie = 0;         // largest excused gap in score
+  std::string first_fault;       // in words, of the first unjustified query
+  harness::Json first = harness::Json::object();  // its position, choice, reference choice and scores
+
+  [[nodiscard]] bool good() const { return unjustified == 0; }
+};
+
+struct SelectionArgs {
+  at::Tensor chosen;     // [B,S,G,n] int32, what is judged
+  at::Tensor reference;  // [B,S,G,n] int32
+  at::Tensor scores;     // [B,S,G,N_sel] fp64, importance
+  nsa::Geometry geometry;
+  double tie = 1e-5;  // gap, relative to the row's largest score, within which two scores tie
+};
+// The rules for query t of one document: exactly min(n, t/l'+1) distinct blocks, ascending, then -1; none after t;
+// block 0, the current and the one before it among them; and no block that was left out has a clearly higher score than
+// a chosen one that is not forced.
+[[nodiscard]] SelectionVerdict judge_selection(const SelectionArgs& args);
+
+}  // namespace suites::oracle

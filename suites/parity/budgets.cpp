@@ -1,0 +1,138 @@
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "nsa/reference/reference.hpp"
+#include "suites/codes.hpp"
+#include "suites/oracle/compare.hpp"
+#include "suites/oracle/selection.hpp"
+#include "suites/parity/cases.hpp"
+#include "suites/probes/autograd_errors.hpp"
+
+namespace suites::parity_cases {
+
+namespace {
+
+using harness::Context;
+using oracle::Evaluation;
+using oracle::OpCase;
+
+OpCase make_case(const Context& context, const Subject& subject, const OpRun& run, int trial = 0) {
+  oracle::OpShape shape = shape_for(oracle::way(run.way), oracle::parity_shape(subject.config(context).model.nsa));
+  shape.phi = run.phi;
+  return oracle::make_op_case(run.op, shape, run.dtype, device_of(context), context.seed("inputs", trial));
+}
+
+void judge_blocks(Context& context, const OpCase& c, const at::Tensor& chosen) {
+  const at::Tensor q = c.inputs[0].to(at::kDouble), k_cmp = c.inputs[1].to(at::kDouble);
+  const at::Tensor p = nsa::reference::compressed_probabilities(q, k_cmp, c.shape.geometry);
+  const at::Tensor scores = nsa::reference::importance(p, c.shape.geometry, c.shape.G, c.shape.S);
+  const oracle::SelectionVerdict verdict =
+      oracle::judge_selection({chosen, nsa::reference::choose(scores, c.shape.geometry), scores, c.shape.geometry});
+  context.metric("queries with another choice", static_cast<double>(verdict.differing), "queries");
+  context.metric("widest excused tie", verdict.widest_tie, "");
+  context.expect("every choice of blocks is justified by the scores", verdict.good(),
+                 fmt::format("{} of {} queries chose blocks that their scores do not justify; {}", verdict.unjustified,
+                             verdict.queries, verdict.first_fault),
+                 codes::kSelectionDiffers, verdict.first);
+}
+
+struct Three {
+  Evaluation got, reference, naive;
+};
+
+void compare(Context& context, const OpCase& c, const Three& three, const oracle::Budget& budget) {
+  for (std::size_t i = 0; i < c.output_names.size(); ++i) {
+    if (!three.got.outputs[i].defined() && i >= c.differentiable_outputs) continue;  // a backend without LSE
+    expect_good(context, judge({three.got.outputs[i], three.reference.outputs[i], three.naive.outputs[i]}, budget),
+                {c.name(), c.output_names[i], false});
+  }
+  for (std::size_t i = 0; i < three.got.gradients.size(); ++i) {
+    expect_good(context,
+                judge({three.got.gradients[i], three.reference.gradients[i], three.naive.gradients[i]}, budget),
+                {c.name(), c.input_names[i], true});
+  }
+}
+
+}  // namespace
+
+void against_reference(Context& context, const Subject& subject, const OpRun& run) {
+  const oracle::Way& way = oracle::way(run.way);
+  const OpCase c = make_case(context, subject, run);
+  const nsa::Ops ops = ops_of(subject, way, c.shape, run.op, run.dtype, device_of(context));
+  const bool gradients = way.gradients && c.differentiable_outputs > 0;
+  if (!way.gradients) {  // what an earlier call left in a reused workspace must not matter
+    context.phase("earlier call");
+    (void)evaluate(make_case(context, subject, run, 1), ops, {run.dtype, false, 1});
+  }
+  context.phase("backend");
+  Three three;
+  try {
+    three.got = evaluate(c, ops, {run.dtype, gradients, 1});
+  } catch (const c10::Error& error) {
+    probes::report_inplace_write(context, error, {{"op", c.name()}, {"backend", run.way}});
+    return;
+  }
+  if (run.op == nsa::Op::select) return judge_blocks(context, c, three.got.outputs[0]);
+  context.phase("reference in fp64");
+  three.reference = evaluate(c, nsa::reference::ops(), {at::kDouble, gradients, 1});
+  context.phase("reference in the backend's dtype");
+  three.naive = evaluate(c, nsa::reference::ops(), {run.dtype, gradients, 1});
+  compare(context, c, three, oracle::budget(run.dtype, context.settings().real("parity.budget_factor")));
+}
+
+void nan_stays_visible(Context& context, const Subject& subject, const OpRun& run) {
+  const OpCase clean = make_case(context, subject, run);
+  const nsa::Ops ops = ops_of(subject, oracle::way(run.way), clean.shape, run.op, run.dtype, device_of(context));
+  const oracle::EvaluateOptions exact = {at::kDouble, false, 1};
+  const std::vector<at::Tensor> still = evaluate(clean, nsa::reference::ops(), exact).outputs;
+  for (std::size_t i = 0; i < clean.inputs.size(); ++i) {
+    context.phase("NaN in " + clean.input_names[i]);
+    OpCase c = clean;
+    const at::Tensor& input = c.inputs[i] = clean.inputs[i].clone();
+    const at::Tensor element = input.select(0, 0).select(0, input.size(1) / 3).flatten()[0];
+    // Who depends on the element: what moves in the reference when it moves. (Its NaN would also reach rows that give
+    // it the probability 0.)
+    element.add_(1.0);
+    const std::vector<at::Tensor> moved = evaluate(c, nsa::reference::ops(), exact).outputs;
+    element.fill_(std::numeric_limits<double>::quiet_NaN());
+    const std::vector<at::Tensor> got = evaluate(c, ops, {run.dtype, false, 1}).outputs;
+    std::int64_t depend = 0, hidden = 0;
+    for (std::size_t k = 0; k < still.size(); ++k) {
+      if (!got[k].defined()) continue;  // a backend without an LSE
+      const at::Tensor depends = moved[k].ne(still[k]).to(got[k].device());
+      depend += depends.sum().item<std::int64_t>();
+      hidden += got[k].isfinite().logical_and(depends).sum().item<std::int64_t>();
+    }
+    context.expect(fmt::format("a NaN in {} is not hidden", clean.input_names[i]), hidden == 0 && depend > 0,
+                   fmt::format("{}: {} values depend on one of {} that is NaN, of which {} came out finite", c.name(),
+                               depend, clean.input_names[i], hidden),
+                   codes::kNonFiniteMask, {{"op", c.name()}, {"input", clean.input_names[i]}, {"hidden", hidden}});
+  }
+}
+
+// Note [Exact ties]
+// With q = 0 every visible block has probability 1/N. Where N is a power of two that is exact, and so is every sum of
+// such terms in any order: all backends must see the same ties and take the lower blocks.
+void equal_scores(Context& context, const Subject& subject) {
+  const OpRun run{"sdpa", nsa::Op::select, nsa::Phi::avg, at::kFloat};
+  OpCase c = make_case(context, subject, run);
+  c.inputs[0].zero_();
+  const nsa::Ops ops = ops_of(subject, oracle::way(run.way), c.shape, run.op, run.dtype, device_of(context));
+  const at::Tensor got = evaluate(c, ops, {run.dtype, false, 1}).outputs[0].cpu();
+  const at::Tensor wanted = evaluate(c, nsa::reference::ops(), {at::kDouble, false, 1}).outputs[0].cpu();
+  std::int64_t judged = 0, first_bad = -1;
+  for (std::int64_t t = 0; t < c.shape.S; ++t) {
+    const std::int64_t visible = nsa::compressed_blocks(c.shape.geometry, t + 1);
+    if (visible == 0 || (visible & (visible - 1)) != 0) continue;
+    ++judged;
+    if (first_bad < 0 && !at::equal(got.select(1, t), wanted.select(1, t))) first_bad = t;
+  }
+  context.metric("queries with exact ties", static_cast<double>(judged), "queries");
+  context.expect("ties go to the lower block", first_bad < 0,
+                 fmt::format("query {} sees only equal scores and does not take the lowest blocks", first_bad),
+                 codes::kSelectionDiffers, {{"query", first_bad}});
+}
+
+}  // namespace suites::parity_cases

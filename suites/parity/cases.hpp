@@ -1,0 +1,43 @@
+// The cases of parity, one file a family; parity.cpp plans them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness/context.hpp"
+#include "suites/oracle/backends.hpp"
+#include "suites/subject.hpp"
+
+namespace suites::parity_cases {
+
+struct OpRun {
+  std::string way;  // oracle::way()
+  nsa::Op op = nsa::Op::compress;
+  nsa::Phi phi = nsa::Phi::avg;
+  at::ScalarType dtype = at::kFloat;
+};
+
+// budgets.cpp: outputs and gradients against the fp64 reference.
+void against_reference(harness::Context& context, const Subject& subject, const OpRun& run);
+// A NaN in an input must stay visible in the output wherever the reference shows it.
+void nan_stays_visible(harness::Context& context, const Subject& subject, const OpRun& run);
+// Scores that are exactly equal: ties go to the lower block.
+void equal_scores(harness::Context& context, const Subject& subject);
+
+// causality.cpp: rows <= t do not move, bit for bit, when only tokens after t change.
+void causality(harness::Context& context, const Subject& subject, const OpRun& run);
+
+// packed.cpp: a packed batch equals its documents one by one.
+void packed(harness::Context& context, const Subject& subject, const OpRun& run);
+
+// identities.cpp: relations that need no oracle.
+[[nodiscard]] const std::vector<std::string>& identity_names();
+void identity(harness::Context& context, const Subject& subject, const std::string& name);
+
+// whole_model.cpp
+void model_against_reference(harness::Context& context, const Subject& subject);
+void model_causality(harness::Context& context, const Subject& subject);
+void model_packed(harness::Context& context, const Subject& subject);
+void model_batch_of_two(harness::Context& context, const Subject& subject);
+
+}  // namespace suites::parity_cases

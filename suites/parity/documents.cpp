@@ -1,0 +1,39 @@
+#include "suites/parity/documents.hpp"
+
+#include <ATen/ATen.h>
+
+#include <string_view>
+
+#include "suites/codes.hpp"
+
+namespace suites::parity_cases {
+
+std::vector<std::int64_t> document_lengths(const nsa::Geometry& g) {
+  return {0, 1, g.l - 1, g.l_sel + 3, 0, g.w + 5, g.l};
+}
+
+at::Tensor cumulative(const std::vector<std::int64_t>& lengths) {
+  at::Tensor cu = at::zeros({static_cast<std::int64_t>(lengths.size()) + 1}, at::kInt);
+  auto out = cu.accessor<std::int32_t, 1>();
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    out[at + 1] = out[at] + static_cast<std::int32_t>(lengths[i]);
+  }
+  return cu;
+}
+
+void report_cu_seqlens(harness::Context& context, harness::Json evidence, const std::function<void()>& body) {
+  try {
+    body();
+    context.expect("cu_seqlens reach the op as they were given", true, "", codes::kCuSeqlens);
+  } catch (const nsa::ContractError& error) {
+    const std::string_view what = error.what();
+    if (what.find("cu_seqlens") == std::string_view::npos) throw;
+    evidence["refused_with"] = what;
+    context.expect("cu_seqlens reach the op as they were given", false,
+                   "a packed batch with legal cu_seqlens was refused by the op's contract: " + std::string(what),
+                   codes::kCuSeqlens, evidence);
+  }
+}
+
+}  // namespace suites::parity_cases

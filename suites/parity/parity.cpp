@@ -1,0 +1,116 @@
+// parity: every backend computes what the fp64 reference computes, and what the description says must hold.
+#include <fmt/format.h>
+
+#include "suites/parity/cases.hpp"
+#include "suites/program.hpp"
+
+namespace suites {
+
+namespace {
+
+using harness::Case;
+using harness::Context;
+using nsa::Op;
+using nsa::Phi;
+using parity_cases::OpRun;
+
+std::string dtype_name(at::ScalarType dtype) {
+  return dtype == at::kDouble ? "fp64" : dtype == at::kFloat ? "fp32" : "bf16";
+}
+
+std::string op_name(const OpRun& run) {
+  return std::string(nsa::to_string(run.op)) + (run.phi == Phi::mlp ? "_mlp" : "");
+}
+
+class Plan {
+ public:
+  explicit Plan(const Subject& subject) : subject_(subject) {}
+
+  void op(const std::string& name, const OpRun& run, void (*body)(Context&, const Subject&, const OpRun&)) {
+    Case c = make(name);
+    c.params.set("backend", run.way);
+    c.params.set("dtype", dtype_name(run.dtype));
+    c.params.set("op", op_name(run));
+    c.needs_cuda = oracle::way(run.way).needs_cuda;
+    c.run = [subject = subject_, run, body](Context& context) { body(context, subject, run); };
+    cases.push_back(std::move(c));
+  }
+  void identity(const std::string& which) {
+    Case c = make("identity");
+    c.params.set("name", which);
+    c.run = [subject = subject_, which](Context& context) { parity_cases::identity(context, subject, which); };
+    cases.push_back(std::move(c));
+  }
+  void plain(const std::string& name, void (*body)(Context&, const Subject&)) {
+    Case c = make(name);
+    c.run = [subject = subject_, body](Context& context) { body(context, subject); };
+    cases.push_back(std::move(c));
+  }
+
+  std::vector<Case> cases;
+
+ private:
+  Subject subject_;
+  static Case make(const std::string& name) {
+    Case c;
+    c.name = name;
+    return c;
+  }
+};
+
+// Compression exists in two kinds.
+std::vector<Phi> phis(Op op) { return op == Op::compress ? std::vector{Phi::avg, Phi::mlp} : std::vector{Phi::avg}; }
+
+// Every way but the reference itself, in every dtype that it serves on this level (fp64 is for identities).
+void plan_ops(Plan& plan) {
+  for (const oracle::Way& way : oracle::ways()) {
+    if (way.name == "reference") continue;
+    for (const Op op : way.ops) {
+      for (const Phi phi : phis(op)) {
+        for (const at::ScalarType dtype : way.dtypes) {
+          if (dtype != at::kDouble) plan.op("op", {way.name, op, phi, dtype}, parity_cases::against_reference);
+        }
+        const at::ScalarType exact = way.needs_cuda ? at::kBFloat16 : at::kFloat;
+        if (op != Op::combine) plan.op("causality", {way.name, op, phi, exact}, parity_cases::causality);
+        const at::ScalarType packed = way.needs_cuda ? at::kBFloat16 : at::kDouble;
+        if (op != Op::combine && way.name != "flash_dense") {
+          plan.op("packed", {way.name, op, phi, packed}, parity_cases::packed);
+        }
+        if (op != Op::select) plan.op("nan_visible", {way.name, op, phi, exact}, parity_cases::nan_stays_visible);
+      }
+    }
+  }
+}
+
+std::vector<Case> plan_cases(const Subject& subject) {
+  Plan plan(subject);
+  plan_ops(plan);
+  plan.plain("equal_scores", parity_cases::equal_scores);
+  for (const std::string& name : parity_cases::identity_names()) plan.identity(name);
+  plan.plain("model_reference", parity_cases::model_against_reference);
+  plan.plain("model_causality", parity_cases::model_causality);
+  plan.plain("model_packed", parity_cases::model_packed);
+  plan.plain("model_batch_of_two", parity_cases::model_batch_of_two);
+  return std::move(plan.cases);
+}
+
+}  // namespace
+
+std::vector<harness::SettingSpec> parity_settings() {
+  return {{.key = "parity.budget_factor",
+           .type = harness::SettingType::real,
+           .default_value = "4",
+           .meaning = "allowed error, as a multiple of the error of the naive computation in the same dtype",
+           .allowed = "1 or more",
+           .minimum = 1,
+           .maximum = 1000}};
+}
+
+harness::Suite parity(const Subject& subject) {
+  return {"parity",
+          "every backend agrees with the fp64 reference within rounding, and the identities of the method hold",
+          {"preflight"},
+          [subject](const harness::Settings&) { return plan_cases(subject); }};
+}
+
+}  // namespace suites

@@ -1,0 +1,151 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "suites/codes.hpp"
+#include "suites/program.hpp"
+#include "suites/tests/recording_context.hpp"
+
+namespace suites {
+namespace {
+
+using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
+
+std::vector<tests::RunCase> run(const Change& change, const std::string& filter) {
+  auto seams = std::make_shared<Seams>();
+  if (change) seams->ops.push_back(change);
+  static const harness::Settings settings = tests::default_settings(parity_settings());
+  return tests::run_suite(parity(Subject(seams)), settings, filter);
+}
+
+// The grave codes of all cases that match.
+std::set<std::string> found(const Change& change, const std::string& filter) {
+  std::set<std::string> all;
+  const auto cases = run(change, filter);
+  EXPECT_FALSE(cases.empty()) << filter;
+  for (const auto& c : cases) {
+    EXPECT_EQ(c.exception, "") << c.id;
+    all.merge(c.context.grave_codes());
+  }
+  return all;
+}
+
+template <typename Wrap>
+Change on_window(Wrap wrap) {
+  return [wrap](nsa::Ops ops, const nsa::Call&) {
+    ops.attend_window = [wrap, inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+      return wrap(inner, args);
+    };
+    return ops;
+  };
+}
+
+nsa::Ops leak(nsa::Ops ops, const nsa::Call&) {
+  ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    nsa::AttendWindowArgs shifted = args;
+    shifted.v = at::roll(args.v, -1, 1);
+    return inner(shifted);
+  };
+  return ops;
+}
+
+bool holds(const std::set<std::string>& all, std::string_view code) { return all.contains(std::string(code)); }
+
+TEST(Parity, IsSilentOnTheProduct) {
+  for (const auto& c : run(nullptr, "")) {
+    EXPECT_EQ(c.exception, "") << c.id;
+    EXPECT_TRUE(c.context.findings.empty()) << c.id << ": " << c.context.findings.front().message;
+    EXPECT_GT(c.context.checks, 0) << c.id;
+  }
+}
+
+TEST(Parity, NamesBranchAndFirstRowOfALeak) {
+  const auto by_op = run(leak, "causality[backend=sdpa,dtype=fp32,op=attend_window]");
+  ASSERT_EQ(by_op.size(), 1U);
+  ASSERT_EQ(by_op[0].context.findings.size(), 1U);
+  EXPECT_EQ(by_op[0].context.findings[0].code, codes::kFutureLeak);
+  EXPECT_EQ(by_op[0].context.findings[0].evidence["branch"], "win");
+  EXPECT_EQ(by_op[0].context.findings[0].evidence["row"],
+            by_op[0].context.findings[0].evidence["tokens_changed_after"]);
+  const auto by_model = run(leak, "model_causality");
+  ASSERT_EQ(by_model.size(), 1U);
+  ASSERT_EQ(by_model[0].context.findings.size(), 1U);
+  EXPECT_EQ(by_model[0].context.findings[0].code, codes::kFutureLeak);
+  EXPECT_EQ(by_model[0].context.findings[0].evidence["branch"], "win");
+  EXPECT_EQ(by_model[0].context.findings[0].evidence["layer"], 0);
+}
+
+TEST(Parity, CatchesAWindowThatIsOneTokenTooWide) {
+  const Change wide = on_window([](const auto& inner, nsa::AttendWindowArgs args) {
+    ++args.geometry.w;
+    return inner(args);
+  });
+  EXPECT_TRUE(holds(found(wide, "op[backend=sdpa,dtype=fp32,op=attend_window]"), codes::kOutputBudget));
+  EXPECT_TRUE(holds(found(wide, "identity[name=window_width]"), codes::kIdentity));
+}
+
+TEST(Parity, CatchesAGradientThatIsOff) {
+  const Change wrong = on_window([](const auto& inner, const nsa::AttendWindowArgs& args) {
+    nsa::Attended out = inner(args);
+    out.o = out.o.detach() + (out.o - out.o.detach()) * 1.01;
+    return out;
+  });
+  EXPECT_EQ(found(wrong, "op[backend=sdpa,dtype=fp32,op=attend_window]"),
+            std::set<std::string>{std::string(codes::kGradientBudget)});
+}
+
+TEST(Parity, TellsAnInPlaceWriteFromACrash) {
+  const Change write = on_window([](const auto& inner, const nsa::AttendWindowArgs& args) {
+    nsa::Attended out = inner(args);
+    const at::NoGradGuard no_grad;
+    args.v.as_strided({1}, {1}, args.v.storage_offset()).mul_(1.0);
+    return out;
+  });
+  EXPECT_EQ(found(write, "op[backend=sdpa,dtype=fp32,op=attend_window]"),
+            std::set<std::string>{std::string(codes::kInplaceWrite)});
+}
+
+TEST(Parity, CatchesAHiddenNan) {
+  const Change hide = on_window([](const auto& inner, const nsa::AttendWindowArgs& args) {
+    nsa::Attended out = inner(args);
+    out.o = at::nan_to_num(out.o);
+    return out;
+  });
+  EXPECT_TRUE(holds(found(hide, "nan_visible[backend=sdpa,dtype=fp32,op=attend_window]"), codes::kNonFiniteMask));
+}
+
+TEST(Parity, CatchesAForcedBlockThatIsLost) {
+  const Change lose = [](nsa::Ops ops, const nsa::Call&) {
+    ops.select = [inner = ops.select](const nsa::SelectArgs& args) {
+      at::Tensor blocks = inner(args).clone();
+      blocks.select(3, 0).masked_fill_(blocks.select(3, 1).gt(1), 1);
+      return blocks;
+    };
+    return ops;
+  };
+  EXPECT_TRUE(holds(found(lose, "op[backend=sdpa,dtype=fp32,op=select]"), codes::kSelectionDiffers));
+}
+
+TEST(Parity, CatchesAPackedBatchThatForgetsItsBoundaries) {
+  const Change forget = on_window([](const auto& inner, nsa::AttendWindowArgs args) {
+    args.cu_seqlens = {};
+    return inner(args);
+  });
+  EXPECT_TRUE(holds(found(forget, "packed[backend=sdpa,dtype=fp64,op=attend_window]"), codes::kPackedDiffers));
+  EXPECT_TRUE(holds(found(forget, "model_packed"), codes::kPackedDiffers));
+}
+
+TEST(Parity, NamesCuSeqlensThatWereNeverFilled) {
+  const Change unfilled = on_window([](const auto& inner, nsa::AttendWindowArgs args) {
+    if (args.cu_seqlens) args.cu_seqlens = at::full_like(*args.cu_seqlens, 0x7f7f7f7f);
+    return inner(args);
+  });
+  const auto cases = run(unfilled, "packed[backend=sdpa,dtype=fp64,op=attend_window]");
+  ASSERT_EQ(cases.size(), 1U);
+  EXPECT_EQ(cases[0].exception, "");
+  ASSERT_EQ(cases[0].context.findings.size(), 1U);
+  EXPECT_EQ(cases[0].context.findings[0].code, codes::kCuSeqlens);
+  EXPECT_NE(cases[0].context.findings[0].message.find("2139062143"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace suites

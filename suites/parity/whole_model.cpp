@@ -1,0 +1,214 @@
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "nsa/reference/reference.hpp"
+#include "suites/codes.hpp"
+#include "suites/oracle/compare.hpp"
+#include "suites/oracle/selection.hpp"
+#include "suites/parity/cases.hpp"
+#include "suites/parity/documents.hpp"
+#include "suites/probes/stages.hpp"
+#include "suites/probes/tokens.hpp"
+
+namespace suites::parity_cases {
+
+namespace {
+
+using harness::Context;
+using Stages = std::vector<std::pair<std::string, at::Tensor>>;
+
+constexpr std::int64_t kLayers = 2;
+
+struct Prepared {
+  nsa::Config config;
+  Instance instance;
+  [[nodiscard]] nsa::LanguageModelImpl& model() { return *instance.model; }
+};
+
+Prepared prepare(const Context& context, const Subject& subject, nsa::Precision precision) {
+  Prepared prepared{subject.config(context), {}};
+  prepared.config.model.n_layers = std::min(prepared.config.model.n_layers, kLayers);
+  prepared.instance = subject.model({.config = prepared.config.model,
+                                     .flags = subject.flags(),
+                                     .precision = precision,
+                                     .device = device_of(context),
+                                     .seed = context.seed("model")});
+  return prepared;
+}
+
+// Longer than the window and than n blocks where the window is the longest thing.
+std::int64_t length_of(const nsa::Geometry& g) { return 2 * g.w + g.l_sel + 3; }
+
+at::Tensor prompt(const Context& context, const nsa::Config& config, probes::TokenShape shape) {
+  return probes::text_tokens(context, config, shape).slice(1, 0, shape.S).contiguous();  // [B,S]
+}
+
+struct Watched {
+  at::Tensor logits;
+  Stages stages;
+};
+Watched watch(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {
+  Watched watched;
+  model.runtime->observe = [&](std::string_view name, const at::Tensor& value) {
+    watched.stages.emplace_back(name, value.detach());
+  };
+  watched.logits = model.forward(tokens);
+  model.runtime->observe = nullptr;
+  return watched;
+}
+
+// The same weights under the reference, in another precision. Not made by Subject: this is the oracle.
+nsa::LanguageModel under_reference(nsa::LanguageModelImpl& product, at::ScalarType dtype) {
+  nsa::Runtime runtime;
+  runtime.flags = product.runtime->flags;  // a forced branch or a uniform gate is part of what is computed
+  runtime.ops = [](const nsa::Call&) { return nsa::reference::ops(); };
+  nsa::LanguageModel oracle(product.config, std::move(runtime));
+  oracle->to(product.head->weight.device(), dtype);
+  const auto source = product.named_parameters();
+  for (auto& parameter : oracle->named_parameters()) parameter.value().copy_(source[parameter.key()]);
+  return oracle;
+}
+
+// Undefined when the model did not show it (another branch is forced by a flag).
+at::Tensor stage(const Stages& stages, const std::string& name) {
+  const auto found = std::find_if(stages.begin(), stages.end(), [&](const auto& s) { return s.first == name; });
+  return found == stages.end() ? at::Tensor() : found->second;
+}
+
+// Whether both chose the same blocks in every layer. A choice that the scores do not justify is a finding; one that is
+// a tie within rounding makes the rest of the two passes incomparable.
+bool same_choices(Context& context, const Watched& got, const Watched& oracle, const nsa::ModelConfig& model) {
+  for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
+    const auto name = [&](const char* what) { return fmt::format("layers.{}.attention.{}", layer, what); };
+    const at::Tensor chosen = stage(got.stages, name("blocks")), wanted = stage(oracle.stages, name("blocks"));
+    if (!chosen.defined() || at::equal(chosen, wanted)) continue;
+    const at::Tensor q = stage(oracle.stages, name("q"));
+    const at::Tensor p = nsa::reference::compressed_probabilities(q, stage(oracle.stages, name("cmp.k")), model.nsa);
+    const at::Tensor scores = nsa::reference::importance(p, model.nsa, model.n_kv_groups, q.size(1));
+    const oracle::SelectionVerdict verdict = oracle::judge_selection({chosen, wanted, scores, model.nsa});
+    context.metric("queries with another choice", static_cast<double>(verdict.differing), "queries");
+    context.expect("every choice of blocks is justified by the scores", verdict.good(),
+                   fmt::format("layer {}: {}", layer, verdict.first_fault), codes::kSelectionDiffers, verdict.first);
+    return false;
+  }
+  return true;
+}
+
+// How many rows of a stage belong to tokens up to t, along its row dimension; 0 when its rows are neither tokens nor
+// compressed blocks.
+std::int64_t rows_up_to(const at::Tensor& value, std::int64_t row_dim, std::int64_t S, std::int64_t t,
+                        const nsa::Geometry& g) {
+  if (row_dim < 0) return 0;
+  if (value.size(row_dim) == S) return t + 1;
+  return value.size(row_dim) == nsa::compressed_blocks(g, S) ? nsa::compressed_blocks(g, t + 1) : 0;
+}
+
+}  // namespace
+
+void model_against_reference(Context& context, const Subject& subject) {
+  const at::NoGradGuard no_grad;
+  Prepared prepared = prepare(context, subject, nsa::Precision::fp32);
+  const std::int64_t S = length_of(prepared.config.model.nsa);
+  const at::Tensor tokens = prompt(context, prepared.config, {2, S});
+  context.phase("model");
+  const Watched got = watch(prepared.model(), tokens);
+  context.phase("model under the reference, fp64");
+  const Watched wanted = watch(*under_reference(prepared.model(), at::kDouble), tokens);
+  if (!same_choices(context, got, wanted, prepared.config.model)) {
+    context.fact("logits", "not compared: a tie between blocks was decided otherwise");
+    return;
+  }
+  context.phase("model under the reference, fp32");
+  const Watched naive = watch(*under_reference(prepared.model(), at::kFloat), tokens);
+  const oracle::Budget budget = oracle::budget(at::kFloat, context.settings().real("parity.budget_factor"));
+  for (const auto& [name, value] : got.stages) {  // stage by stage: the first over budget says where it begins
+    if (!value.is_floating_point() || value.dim() < 3) continue;
+    const oracle::Candidate candidate{value, stage(wanted.stages, name), stage(naive.stages, name)};
+    if (!expect_good(context, judge(candidate, budget), {"model", name, false})) return;
+  }
+}
+
+void model_causality(Context& context, const Subject& subject) {
+  const at::NoGradGuard no_grad;
+  const nsa::Precision precision = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
+  Prepared prepared = prepare(context, subject, precision);
+  const nsa::Geometry& g = prepared.config.model.nsa;
+  const std::int64_t S = length_of(g);
+  const at::Tensor tokens = prompt(context, prepared.config, {1, S});
+  const Watched before = watch(prepared.model(), tokens);
+
+  for (const std::int64_t t : {g.l, g.w, S / 2, S - 2}) {
+    context.phase(fmt::format("other tokens after {}", t));
+    at::Tensor changed = tokens.clone();
+    changed.slice(1, t + 1).add_(1).remainder_(prepared.config.model.vocab);
+    const Watched after = watch(prepared.model(), changed);
+    for (std::size_t i = 0; i < before.stages.size(); ++i) {
+      const auto& [name, value] = before.stages[i];
+      const std::int64_t dim = probes::stage_layout(name, value.dim()).row;
+      const std::int64_t kept = rows_up_to(value, dim, S, t, g);
+      if (kept == 0) continue;
+      const at::Tensor a = value.slice(dim, 0, kept), b = after.stages.at(i).second.slice(dim, 0, kept);
+      if (at::equal(a, b)) continue;
+      const at::Tensor moved = a.ne(b).transpose(0, dim).flatten(1).any(1).nonzero();
+      const std::int64_t row = moved.numel() == 0 ? -1 : moved[0].item<std::int64_t>();
+      const probes::Stage where = probes::parse_stage(name);
+      context.expect("rows up to t do not move when tokens after t change", false,
+                     fmt::format("model: {} row {} depends on tokens after {}{}", name, row, t,
+                                 where.branch.empty() ? "" : " (branch " + where.branch + ")"),
+                     codes::kFutureLeak,
+                     {{"stage", name},
+                      {"layer", where.layer},
+                      {"branch", where.branch},
+                      {"row", row},
+                      {"tokens_changed_after", t}});
+      return;
+    }
+  }
+  context.expect("rows up to t do not move when tokens after t change", true, "", codes::kFutureLeak);
+}
+
+void model_packed(Context& context, const Subject& subject) {
+  const at::NoGradGuard no_grad;
+  Prepared prepared = prepare(context, subject, nsa::Precision::fp64);
+  const std::vector<std::int64_t> lengths = document_lengths(prepared.config.model.nsa);
+  const std::int64_t S = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  const at::Tensor tokens = prompt(context, prepared.config, {1, S});
+  report_cu_seqlens(context, {{"op", "model"}, {"document_lengths", lengths}}, [&] {
+    context.phase("packed");
+    const at::Tensor together = prepared.model().forward(tokens, cumulative(lengths));
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i < lengths.size(); begin += lengths[i++]) {
+      if (lengths[i] == 0) continue;
+      context.phase(fmt::format("document {}", i));
+      const at::Tensor alone = prepared.model().forward(tokens.slice(1, begin, begin + lengths[i]).contiguous());
+      const oracle::Verdict verdict = oracle::near(together.slice(1, begin, begin + lengths[i]), alone, 1e6);
+      harness::Json evidence = verdict.evidence();
+      evidence["document"] = i;
+      evidence["document_lengths"] = lengths;
+      if (!context.expect(
+              fmt::format("document {} in the packed batch = alone", i), verdict.good(),
+              fmt::format("model: document {} of a packed batch differs by {:.3g} from itself alone", i, verdict.error),
+              codes::kPackedDiffers, evidence)) {
+        return;
+      }
+    }
+  });
+}
+
+void model_batch_of_two(Context& context, const Subject& subject) {
+  const at::NoGradGuard no_grad;
+  Prepared prepared = prepare(context, subject, nsa::Precision::fp64);
+  const at::Tensor tokens = prompt(context, prepared.config, {2, length_of(prepared.config.model.nsa)});
+  const at::Tensor together = prepared.model().forward(tokens);
+  const at::Tensor alone =
+      at::cat({prepared.model().forward(tokens.slice(0, 0, 1)), prepared.model().forward(tokens.slice(0, 1, 2))});
+  const oracle::Verdict verdict = oracle::near(together, alone, 1e6);
+  context.expect("a batch of two = two batches of one", verdict.good(),
+                 fmt::format("model: logits of a batch of two differ by {:.3g}", verdict.error), codes::kIdentity,
+                 verdict.evidence());
+}
+
+}  // namespace suites::parity_cases

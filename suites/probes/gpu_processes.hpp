@@ -1,0 +1,44 @@
+// Who holds memory of a GPU besides this run: NVML's list of compute processes against the run's own process tree.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "suites/probes/nvml.hpp"
+
+namespace suites::probes {
+
+struct ProcessOnGpu {
+  std::int64_t pid = 0;
+  std::string name;                    // from /proc; "" when it cannot be read
+  std::optional<std::uint64_t> bytes;  // absent: the driver does not tell
+};
+
+struct GpuCensus {
+  std::string why_not;  // not empty: NVML could not be asked, and the rest means nothing
+  std::vector<ProcessOnGpu> processes;
+  std::optional<GpuMemory> memory;  // of the whole device, whoever holds it
+};
+
+// Of the GPU with this PCI bus id, as cudaDeviceGetPCIBusId writes it.
+[[nodiscard]] GpuCensus take_census(const Nvml& nvml, const std::string& bus_id);
+
+using ParentOf = std::function<std::optional<std::int64_t>(std::int64_t pid)>;
+// The parent in /proc/<pid>/stat; nullopt when there is no such process here.
+[[nodiscard]] std::optional<std::int64_t> parent_of(std::int64_t pid);
+
+// The run's own processes are `supervisor` and all its descendants. NVML reports pids of the host: inside a container
+// they may be missing or mean nothing. The proof that they mean something is that the caller, which holds a CUDA
+// context, finds its own pid (`self`) in the list; without it nothing can be told.
+struct ForeignProcesses {
+  bool can_tell = false;
+  std::string why_not;  // when it cannot
+  std::vector<ProcessOnGpu> foreign;
+};
+[[nodiscard]] ForeignProcesses find_foreign(const GpuCensus& census, std::int64_t self, std::int64_t supervisor,
+                                            const ParentOf& parent = parent_of);
+
+}  // namespace suites::probes

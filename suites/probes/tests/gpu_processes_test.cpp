@@ -1,0 +1,58 @@
+#include "suites/probes/gpu_processes.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace {
+
+using namespace suites::probes;
+
+std::optional<std::int64_t> family(std::int64_t pid) {
+  switch (pid) {
+    case 10:
+      return 9;  // worker of supervisor 9
+    case 11:
+      return 10;  // its child
+    case 9:
+      return 1;
+    case 50:
+      return 1;  // somebody else
+    default:
+      return std::nullopt;
+  }
+}
+
+GpuCensus census(std::vector<ProcessOnGpu> processes) {
+  GpuCensus c;
+  c.processes = std::move(processes);
+  return c;
+}
+
+TEST(GpuProcesses, TellsOwnTreeFromOthers) {
+  const auto result =
+      find_foreign(census({{10, "", 1}, {11, "", 1}, {50, "python", 7}, {60, "gone", 3}}), 10, 9, family);
+  ASSERT_TRUE(result.can_tell);
+  ASSERT_EQ(result.foreign.size(), 2U);
+  EXPECT_EQ(result.foreign[0].pid, 50);
+  EXPECT_EQ(result.foreign[1].pid, 60);  // no parent here: not ours
+}
+
+TEST(GpuProcesses, CannotTellWithoutItself) {
+  const auto result = find_foreign(census({{50, "", 1}}), 10, 9, family);
+  EXPECT_FALSE(result.can_tell);
+  EXPECT_NE(result.why_not.find("pid 10"), std::string::npos);
+  EXPECT_FALSE(find_foreign(census({}), 10, 9, family).can_tell);
+}
+
+TEST(GpuProcesses, CannotTellWithoutNvml) {
+  const auto c = take_census(Nvml([](const char*) -> void* { return nullptr; }), "0000:01:00.0");
+  EXPECT_FALSE(c.why_not.empty());
+  EXPECT_FALSE(find_foreign(c, 10, 9, family).can_tell);
+}
+
+TEST(GpuProcesses, ParentOfThisProcess) {
+  EXPECT_EQ(parent_of(getpid()), getppid());
+  EXPECT_EQ(parent_of(0x7fffffff), std::nullopt);
+}
+
+}  // namespace

@@ -1,0 +1,34 @@
+#include "suites/program.hpp"
+
+#include "build_info.hpp"
+#include "suites/providers.hpp"
+
+namespace suites {
+
+harness::Program make_program() {
+  const auto seams = std::make_shared<Seams>();
+  const Subject subject(seams);
+
+  harness::Program program;
+  program.name = kProgramName;
+  program.version = build_info::kVersion;
+  program.build_id = build_info::kBuildId;
+  program.source_dir = build_info::kSourceDir;
+  program.suites = {preflight(subject), init_stats(subject), forward(subject),  flag_matrix(subject), s_sweep(subject),
+                    autograd(subject),  parity(subject),     training(subject), throughput(subject)};
+  program.codes = finding_codes();
+  program.faults = faults(seams);
+  for (const auto& settings : {common_settings(), preflight_settings(), s_sweep_settings(), parity_settings(),
+                               training_settings(), throughput_settings()}) {
+    program.settings.insert(program.settings.end(), settings.begin(), settings.end());
+  }
+  program.options = {{"--expect", "preflight.expect", "configuration file that the one in use must agree with"},
+                     {"--model", "model", "model configuration: a file, or a name in configs/models"}};
+  program.probe_device = probe_device;
+  program.provenance = provenance;
+  program.validate = validate;
+  program.health = device_health;
+  return program;
+}
+
+}  // namespace suites

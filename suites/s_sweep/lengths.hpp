@@ -1,0 +1,30 @@
+// Which lengths to sweep, and what the good and the bad ones have in common.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nsa/config.hpp"
+
+namespace suites {
+
+// Lengths at which something begins or ends: one token, compression and selection blocks, the window, the number of
+// selected blocks. Ascending, without duplicates, without what `others` has already.
+[[nodiscard]] std::vector<std::int64_t> boundary_lengths(const nsa::Geometry& geometry,
+                                                         const std::vector<std::int64_t>& others);
+
+// The block sizes by which a length may matter, with their symbols: {"l", 32}, ..., {"n*l'", 1024}.
+[[nodiscard]] std::vector<std::pair<std::string, std::int64_t>> block_sizes(const nsa::Geometry& geometry);
+
+// S mod modulus == remainder for every bad length and for no good one; the smallest such modulus. Needs two bad
+// lengths.
+struct Congruence {
+  std::int64_t modulus = 0, remainder = 0;
+};
+[[nodiscard]] std::optional<Congruence> separating_congruence(const std::vector<std::int64_t>& good,
+                                                              const std::vector<std::int64_t>& bad);
+
+}  // namespace suites

@@ -1,0 +1,130 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "suites/codes.hpp"
+#include "suites/program.hpp"
+#include "suites/tests/recording_context.hpp"
+
+namespace suites {
+namespace {
+
+using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
+
+std::vector<tests::RunCase> run(const Change& change, const std::string& filter) {
+  auto seams = std::make_shared<Seams>();
+  if (change) seams->ops.push_back(change);
+  static const harness::Settings settings = tests::default_settings(s_sweep_settings());
+  return tests::run_suite(s_sweep(Subject(seams)), settings, filter);
+}
+
+at::Tensor poison(const at::Tensor& t, std::int64_t begin, std::int64_t end) {
+  const at::Tensor row = at::arange(t.size(1), at::TensorOptions(at::kLong));
+  const at::Tensor bad = row.ge(begin).logical_and(row.lt(end)).view({1, -1, 1, 1});
+  return at::where(bad, at::full({}, std::numeric_limits<double>::quiet_NaN(), t.options()), t);
+}
+
+nsa::Ops empty_rows_are_nan(nsa::Ops ops, const nsa::Call&) {
+  ops.attend_compressed = [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+    nsa::Attended out = inner(args);
+    out.o = poison(out.o, 0, args.geometry.l - 1);
+    return out;
+  };
+  return ops;
+}
+
+nsa::Ops boundary_is_nan(nsa::Ops ops, const nsa::Call&) {
+  ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+    nsa::Attended out = inner(args);
+    const std::int64_t S = args.q.size(1);
+    if (S % 768 == 512) out.o = poison(out.o, S - 1, S);
+    return out;
+  };
+  return ops;
+}
+
+TEST(SSweep, PlansOneCaseForEachLengthAndScale) {
+  const harness::Settings settings = tests::default_settings(s_sweep_settings());
+  std::set<std::string> ids;
+  for (const harness::Case& c : s_sweep(Subject(std::make_shared<Seams>())).cases(settings)) {
+    EXPECT_TRUE(ids.insert(harness::case_id("s_sweep", c)).second);
+  }
+  for (const char* id :
+       {"s_sweep/length[S=128]", "s_sweep/length[S=512]", "s_sweep/length[S=1024]", "s_sweep/length[S=2048]",
+        "s_sweep/length[S=1]", "s_sweep/length[S=17]", "s_sweep/length_pattern", "s_sweep/logits[S=67,scale=10000]"}) {
+    EXPECT_TRUE(ids.contains(id)) << id;
+  }
+}
+
+TEST(SSweep, IsSilentOnTheProduct) {
+  for (const auto& c : run(nullptr, "")) {
+    EXPECT_EQ(c.exception, "") << c.id;
+    EXPECT_TRUE(c.context.grave_codes().empty()) << c.id << ": " << c.context.findings.front().message;
+    EXPECT_GT(c.context.checks, 0) << c.id;
+  }
+}
+
+TEST(SSweep, NamesEmptyRows) {
+  const auto cases = run(empty_rows_are_nan, "length[S=65]");
+  ASSERT_EQ(cases.size(), 1U);
+  ASSERT_EQ(cases[0].context.findings.size(), 1U);
+  const auto& found = cases[0].context.findings[0];
+  EXPECT_EQ(found.code, codes::kEmptyRowNan);
+  EXPECT_EQ(found.evidence["layer"], 0);
+  EXPECT_EQ(found.evidence["branch"], "cmp");
+  EXPECT_EQ(found.evidence["row"], 0);
+  EXPECT_EQ(found.evidence["allowed_keys"], 0);
+  EXPECT_EQ(found.evidence["bad_rows"], 7);
+  EXPECT_NE(found.message.find("layers.0.attention.cmp.o"), std::string::npos) << found.message;
+}
+
+TEST(SSweep, EmptyRowsAtEveryLengthAreNoPattern) {
+  const auto cases = run(empty_rows_are_nan, "length_pattern");
+  ASSERT_EQ(cases.size(), 1U);
+  EXPECT_EQ(cases[0].context.grave_codes(), std::set<std::string>{std::string(codes::kEmptyRowNan)});
+}
+
+TEST(SSweep, NamesTheLengthsThatAreBad) {
+  const auto cases = run(boundary_is_nan, "length_pattern");
+  ASSERT_EQ(cases.size(), 1U);
+  ASSERT_EQ(cases[0].context.findings.size(), 1U);
+  const auto& found = cases[0].context.findings[0];
+  EXPECT_EQ(found.code, codes::kLengthPattern);
+  EXPECT_EQ(found.evidence["bad"], (std::vector<std::int64_t>{512, 1280, 2048}));
+  EXPECT_EQ(found.evidence["rule"]["modulus"], 768);
+  EXPECT_EQ(found.evidence["rule"]["remainder"], 512);
+  EXPECT_EQ(found.evidence["bad_remainders"].size(), 3U);
+}
+
+TEST(SSweep, LocatesTheBoundaryRowAtABadLengthAndPassesAGoodOne) {
+  const auto bad = run(boundary_is_nan, "length[S=512]");
+  ASSERT_EQ(bad.size(), 1U);
+  ASSERT_EQ(bad[0].context.findings.size(), 1U);
+  EXPECT_EQ(bad[0].context.findings[0].code, codes::kNonFiniteForward);
+  EXPECT_EQ(bad[0].context.findings[0].evidence["branch"], "sel");
+  EXPECT_EQ(bad[0].context.findings[0].evidence["row"], 511);
+  const auto good = run(boundary_is_nan, "length[S=128]");
+  ASSERT_EQ(good.size(), 1U);
+  EXPECT_TRUE(good[0].context.findings.empty());
+}
+
+TEST(SSweep, TellsAnInPlaceWriteFromACrash) {
+  const auto cases = run(
+      [](nsa::Ops ops, const nsa::Call&) {
+        ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+          nsa::Attended out = inner(args);
+          const at::NoGradGuard no_grad;
+          args.k.as_strided({1}, {1}, args.k.storage_offset()).mul_(1.0);
+          return out;
+        };
+        return ops;
+      },
+      "length[S=33]");
+  ASSERT_EQ(cases.size(), 1U);
+  EXPECT_EQ(cases[0].exception, "");
+  EXPECT_EQ(cases[0].context.grave_codes(), std::set<std::string>{std::string(codes::kInplaceWrite)});
+}
+
+}  // namespace
+}  // namespace suites

@@ -1,0 +1,76 @@
+// The subject: the product under test behind one interface, built from configuration and flags, with the seams through
+// which a planted fault (faults/) may change it. Suites make everything that they test through a Subject; the oracle
+// (nsa::reference) is called directly and is never wrapped.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "harness/context.hpp"
+#include "nsa/config.hpp"
+#include "nsa/dispatch.hpp"
+#include "nsa/flags.hpp"
+#include "nsa/model/lm.hpp"
+
+namespace suites {
+
+// Where the product can be changed from outside. Empty on a real run. Nothing here reaches a check.
+struct Seams {
+  // Wraps the ops table that was assembled for a call.
+  std::vector<std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>> ops;
+  // Changes a model after it was initialised (or hooks its parameters).
+  std::vector<std::function<void(nsa::LanguageModelImpl&)>> model;
+  // Changes the configuration that the product loaded.
+  std::vector<std::function<void(nsa::Config&)>> configuration;
+};
+
+struct ModelOptions {
+  nsa::ModelConfig config;
+  nsa::EffectiveFlags flags;
+  nsa::Precision precision = nsa::Precision::fp32;
+  at::Device device = at::kCPU;
+  std::uint64_t seed = 0;
+};
+
+struct Instance {
+  nsa::LanguageModel model{nullptr};
+  std::shared_ptr<nsa::Dispatcher> dispatcher;  // routes taken, strict fallbacks
+};
+
+class Subject {
+ public:
+  explicit Subject(std::shared_ptr<const Seams> seams) : seams_(std::move(seams)) {}
+
+  // The configuration that the setting `model` names: a file, a name in configs/models, or "auto" (tiny on the CPU,
+  // m7c_125m on a GPU). Throws harness::UsageError / nsa::ConfigInvalid.
+  [[nodiscard]] nsa::Config config(const harness::Context& context) const;
+  // The flags of this process's environment, resolved.
+  [[nodiscard]] nsa::EffectiveFlags flags() const;
+  // A model, initialised from `seed` (torch's generator is seeded with it).
+  [[nodiscard]] Instance model(const ModelOptions& options) const;
+  // The six functions as the product would assemble them for `call`, or those of one backend.
+  [[nodiscard]] nsa::Ops ops(const nsa::EffectiveFlags& flags, const nsa::Call& call) const;
+  [[nodiscard]] nsa::Ops ops(nsa::Backend backend, const nsa::Call& call) const;
+
+ private:
+  std::shared_ptr<const Seams> seams_;
+};
+
+// The file that the setting `model` names (a path, a name in configs/models, or "auto": tiny when `run.device` is cpu,
+// m7c_125m when it is cuda). Throws harness::UsageError naming the nearest known model. No torch call.
+[[nodiscard]] std::filesystem::path model_file(const harness::Settings& settings);
+// The text that training reads: the setting `data`, else train.data of `config`, relative to the data folder.
+[[nodiscard]] std::filesystem::path text_file(const harness::Settings& settings, const nsa::Config& config);
+// Where configs/ and fixtures/ lie (harness::data_folder of this program). No torch call.
+[[nodiscard]] std::filesystem::path data_folder();
+
+// The device that a case runs on, and a Call for given shapes on it (compute capability filled in on a GPU).
+[[nodiscard]] at::Device device_of(const harness::Context& context);
+[[nodiscard]] nsa::Call make_call(const nsa::ModelConfig& model, std::int64_t B, std::int64_t S,
+                                  nsa::Precision precision, at::Device device, bool training = false,
+                                  bool packed = false);
+[[nodiscard]] at::ScalarType scalar_type(nsa::Precision precision);
+
+}  // namespace suites

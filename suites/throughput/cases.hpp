@@ -1,0 +1,29 @@
+// The cases of the suite `throughput`, and what they share.
+#pragma once
+
+#include "harness/context.hpp"
+#include "suites/subject.hpp"
+#include "suites/throughput/gates.hpp"
+
+namespace suites::throughput_cases {
+
+void training_step(const Subject& subject, harness::Context& context);
+void inference(const Subject& subject, harness::Context& context);
+void kv_expansion(const Subject& subject, harness::Context& context);
+void packing(const Subject& subject, harness::Context& context);
+void layer_scaling(const Subject& subject, harness::Context& context);
+void backends(const Subject& subject, harness::Context& context);
+
+// A model of `config` on the case's device, and text to feed it.
+struct Bench {
+  nsa::Config config;
+  at::Device device = at::kCPU;
+  Instance instance;
+};
+[[nodiscard]] Bench make_bench(const Subject& subject, harness::Context& context, const nsa::Config& config,
+                               const nsa::EffectiveFlags& flags);
+
+// Metric NAME (median) and fact NAME (the whole summary); warns when the sample scatters too much to be judged.
+Summary tell_rate(harness::Context& context, const std::string& name, const std::vector<double>& tokens_per_s);
+
+}  // namespace suites::throughput_cases

@@ -1,0 +1,100 @@
+#include "suites/throughput/timing.hpp"
+
+#include <benchmark/benchmark.h>
+#include <torch/cuda.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <sstream>
+
+namespace suites::throughput_cases {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double timed(at::Device device, const std::function<void()>& work) {
+  synchronise(device);
+  const auto begin = Clock::now();
+  work();
+  synchronise(device);
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Keeps every repeat and prints nothing.
+class Collector : public benchmark::BenchmarkReporter {
+ public:
+  Collector() {
+    SetOutputStream(&sink_);
+    SetErrorStream(&sink_);
+  }
+  bool ReportContext(const Context&) override { return true; }
+  void ReportRuns(const std::vector<Run>& runs) override {
+    for (const Run& run : runs) {
+      if (run.run_type == Run::RT_Iteration && run.iterations > 0) {
+        seconds.push_back(run.real_accumulated_time / static_cast<double>(run.iterations));
+      }
+    }
+  }
+  std::vector<double> seconds;
+
+ private:
+  std::ostringstream sink_;
+};
+
+// The library reads BENCHMARK_* variables; these arguments win over those that would write files or change the order.
+void initialise_once() {
+  static const bool done = [] {
+    std::array<char, 32> program{"nsa-validate"}, out{"--benchmark_out="};
+    std::array<char, 48> order{"--benchmark_enable_random_interleaving=false"}, list{"--benchmark_list_tests=false"};
+    std::array<char*, 5> arguments = {program.data(), out.data(), order.data(), list.data(), nullptr};
+    int count = 4;
+    benchmark::Initialize(&count, arguments.data());
+    return true;
+  }();
+  (void)done;
+}
+
+}  // namespace
+
+void synchronise(at::Device device) {
+  if (device.is_cuda()) torch::cuda::synchronize(device.index());
+}
+
+std::vector<double> time_repeats(const std::string& name, at::Device device, const TimingPlan& plan,
+                                 const std::function<void()>& work) {
+  double last = 0;
+  for (int i = 0; i < std::max(1, plan.warm_up); ++i) last = timed(device, work);
+  const double affordable = std::floor(plan.budget_s / std::max(last, 1e-9));
+  const int repeats = static_cast<int>(std::clamp<double>(affordable, plan.least, std::max(plan.least, plan.repeats)));
+
+  initialise_once();
+  benchmark::ClearRegisteredBenchmarks();
+  std::exception_ptr failure;  // the library is not made for exceptions: they pass round it
+  const auto body = [&](benchmark::State& state) {
+    for (auto _ : state) {
+      (void)_;
+      if (failure) continue;
+      try {
+        state.SetIterationTime(timed(device, work));
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }
+  };
+  benchmark::RegisterBenchmark("timing", body)->Iterations(1)->Repetitions(repeats)->UseManualTime();
+  Collector collector;
+  benchmark::RunSpecifiedBenchmarks(&collector, "all");
+  benchmark::ClearRegisteredBenchmarks();
+  if (failure) std::rethrow_exception(failure);
+  if (collector.seconds.size() != static_cast<std::size_t>(repeats)) {
+    throw std::runtime_error(name + ": Google Benchmark returned " + std::to_string(collector.seconds.size()) +
+                             " samples instead of " + std::to_string(repeats));
+  }
+  return collector.seconds;
+}
+
+}  // namespace suites::throughput_cases

@@ -1,0 +1,126 @@
+// Case guards: are the trainer's guards awake? The case harms a small model of its own (a NaN in one gradient, a NaN in
+// one weight) and puts a HALT file in the way; each must stop training before the weights are touched.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <stdexcept>
+
+#include "suites/codes.hpp"
+#include "suites/training/cases.hpp"
+
+namespace suites::training_cases {
+
+namespace {
+
+using harness::Context;
+using nsa::train::StepReport;
+using nsa::train::Stop;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr int kPoisonedStep = 1;
+
+struct Small {
+  nsa::Config config;
+  Instance instance;
+  RandomTokens tokens;
+};
+
+Small make_small(const Subject& subject, Context& context, int trial) {
+  nsa::Config config = subject.config(context);
+  config.model.n_layers = 1;
+  config.train.steps = 4;
+  config.train.seq_len = std::min<std::int64_t>(config.train.seq_len, 64);
+  config.train.batch_size = 2;
+  config.train.accumulate_grad_batches = 1;
+  const std::uint64_t seed = context.seed("weights", trial);
+  Instance instance = subject.model({.config = config.model,
+                                     .flags = subject.flags(),
+                                     .precision = config.train.precision,
+                                     .device = device_of(context),
+                                     .seed = seed});
+  return {config, std::move(instance), RandomTokens(config.model.vocab, context.seed("tokens", trial))};
+}
+
+nsa::train::BatchSource batches(Small& small) {
+  return [&small] { return small.tokens.next(small.config.train.batch_size, small.config.train.seq_len + 1); };
+}
+
+// One step that must be stopped with `wanted`, before any update.
+StepReport expect_stop(nsa::train::Trainer& trainer, nsa::LanguageModelImpl& model, Stop wanted, std::string_view what,
+                       Context& context) {
+  const Weights before = copy_weights(model);
+  const StepReport report = trainer.step();
+  const std::vector<std::string> changed = changed_weights(before, model);
+  context.expect(what, report.stop == wanted && changed.empty(),
+                 fmt::format("{}: step {} ended with '{}' instead of '{}', and {} of {} parameters were updated", what,
+                             report.step, nsa::train::to_string(report.stop), nsa::train::to_string(wanted),
+                             changed.size(), before.size()),
+                 codes::kGuardMissed, {{"guard", what}, {"anomaly", report.anomaly}, {"changed", changed}});
+  context.progress();
+  return report;
+}
+
+void nan_in_one_gradient(const Subject& subject, Context& context) {
+  Small small = make_small(subject, context, 0);
+  auto named = small.instance.model->named_parameters();
+  const auto& victim = named[named.size() / 2];
+  int backward_passes = 0;
+  const unsigned hook = victim.value().register_hook([&backward_passes](const at::Tensor& gradient) {
+    if (backward_passes++ != kPoisonedStep) return gradient;
+    at::Tensor poisoned = gradient.clone();
+    poisoned.flatten()[0] = kNan;
+    return poisoned;
+  });
+  nsa::train::Trainer trainer(small.instance.model, small.config.train, batches(small));
+  const StepReport first = trainer.step();
+  context.expect("clean_step_passes", first.stop == Stop::none,
+                 fmt::format("step 0 of a healthy small model ended with '{}' {}", nsa::train::to_string(first.stop),
+                             first.anomaly),
+                 codes::kNonFiniteGradientStep, {{"anomaly", first.anomaly}});
+  const StepReport report =
+      expect_stop(trainer, *small.instance.model, Stop::nonfinite_gradient, "nan_in_one_gradient", context);
+  context.expect(
+      "names_the_parameter", report.anomaly.find(victim.key()) != std::string::npos,
+      fmt::format("a NaN was put into the gradient of {}, but the trainer named '{}'", victim.key(), report.anomaly),
+      codes::kGuardMissed, {{"parameter", victim.key()}, {"named", report.anomaly}});
+  victim.value().remove_hook(hook);
+}
+
+void nan_in_the_loss(const Subject& subject, Context& context) {
+  Small small = make_small(subject, context, 1);
+  {
+    const at::NoGradGuard no_grad;
+    small.instance.model->head->weight.flatten()[0] = kNan;
+  }
+  nsa::train::Trainer trainer(small.instance.model, small.config.train, batches(small));
+  (void)expect_stop(trainer, *small.instance.model, Stop::nonfinite_loss, "nan_in_the_loss", context);
+}
+
+void halt_file(const Subject& subject, Context& context) {
+  Small small = make_small(subject, context, 2);
+  const std::filesystem::path file = context.run_folder() / fmt::format("guard-self-check-{}.HALT", ::getpid());
+  std::ofstream stream(file);
+  stream << "written by the case guards to see that training stops\n";
+  stream.close();
+  if (!stream) throw std::runtime_error(file.string() + " could not be written");
+  nsa::train::Trainer trainer(small.instance.model, small.config.train, batches(small), file);
+  (void)expect_stop(trainer, *small.instance.model, Stop::halted, "halt_file", context);
+  std::filesystem::remove(file);
+}
+
+}  // namespace
+
+void guards(const Subject& subject, Context& context) {
+  context.phase("NaN in one gradient");
+  nan_in_one_gradient(subject, context);
+  context.phase("NaN in the loss");
+  nan_in_the_loss(subject, context);
+  context.phase("HALT file");
+  halt_file(subject, context);
+}
+
+}  // namespace suites::training_cases

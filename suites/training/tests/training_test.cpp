@@ -1,0 +1,207 @@
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "suites/codes.hpp"
+#include "suites/program.hpp"
+#include "suites/tests/recording_context.hpp"
+#include "suites/training/cases.hpp"
+
+namespace suites {
+namespace {
+
+using testing::HasSubstr;
+using tests::RecordingContext;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+harness::Settings settings(const std::string& steps = "0", const std::string& floor_steps = "40") {
+  harness::Settings s = tests::default_settings(training_settings());
+  s.set("training.steps", steps, "test");
+  s.set("training.floor_steps", floor_steps, "test");
+  return s;
+}
+
+// One case of the suite with `seams` planted.
+RecordingContext run(const std::string& name, const std::shared_ptr<Seams>& seams,
+                     const harness::Settings& with = settings()) {
+  const harness::Suite suite = training(Subject(seams));
+  for (const harness::Case& c : suite.cases(with)) {
+    if (c.name != name) continue;
+    RecordingContext context(with, harness::case_id(suite.name, c));
+    c.run(context);
+    return context;
+  }
+  throw std::logic_error("no case " + name);
+}
+
+bool found(const RecordingContext& context, std::string_view code) {
+  return std::any_of(context.findings.begin(), context.findings.end(), [&](const auto& f) { return f.code == code; });
+}
+const RecordingContext::Found& finding(const RecordingContext& context, std::string_view code) {
+  const auto it =
+      std::find_if(context.findings.begin(), context.findings.end(), [&](const auto& f) { return f.code == code; });
+  if (it == context.findings.end()) throw std::logic_error("no finding " + std::string(code));
+  return *it;
+}
+std::string listed(const RecordingContext& context) {
+  std::string text;
+  for (const auto& f : context.findings) text += f.code + ": " + f.message + "\n";
+  return text;
+}
+
+std::shared_ptr<Seams> on_model(std::function<void(nsa::LanguageModelImpl&)> change) {
+  auto seams = std::make_shared<Seams>();
+  seams->model.push_back(std::move(change));
+  return seams;
+}
+std::shared_ptr<Seams> on_configuration(std::function<void(nsa::Config&)> change) {
+  auto seams = std::make_shared<Seams>();
+  seams->configuration.push_back(std::move(change));
+  return seams;
+}
+
+TEST(Training, IsSilentOnAHealthyModel) {
+  for (const std::string name : {"real_text", "loss_floor", "guards"}) {
+    const RecordingContext context = run(name, std::make_shared<Seams>());
+    EXPECT_TRUE(context.findings.empty()) << name << "\n" << listed(context);
+    EXPECT_GT(context.checks, 1) << name;
+  }
+}
+
+TEST(Training, TellsAStepTable) {
+  const RecordingContext context = run("real_text", std::make_shared<Seams>());
+  ASSERT_EQ(context.facts["steps"].size(), 10U);
+  const harness::Json& last = context.facts["steps"][9];
+  EXPECT_EQ(last["step"], 9);
+  for (const char* key : {"loss", "lr", "grad_norm", "ms"}) EXPECT_TRUE(last[key].is_number()) << key;
+}
+
+TEST(Training, ANanInTheThirdBackwardPassIsNamedWithStepAndParameter) {
+  const RecordingContext context = run("real_text", on_model([](nsa::LanguageModelImpl& model) {
+                                         auto calls = std::make_shared<int>(0);
+                                         model.head->weight.register_hook([calls](const at::Tensor& gradient) {
+                                           return ++*calls == 3 ? gradient * kNan : gradient;
+                                         });
+                                       }));
+  ASSERT_TRUE(found(context, codes::kNonFiniteGradientStep)) << listed(context);
+  const auto& f = finding(context, codes::kNonFiniteGradientStep);
+  EXPECT_EQ(f.evidence["step"], 2);
+  EXPECT_THAT(f.message, HasSubstr("head.weight"));
+  EXPECT_FALSE(found(context, codes::kGuardMissed)) << listed(context);
+  EXPECT_FALSE(found(context, codes::kLossDoesNotFall)) << "a stopped run says nothing about the fall";
+}
+
+TEST(Training, ANanWeightIsANonFiniteLoss) {
+  const RecordingContext context = run("real_text", on_model([](nsa::LanguageModelImpl& model) {
+                                         const at::NoGradGuard no_grad;
+                                         model.head->weight.flatten()[5] = kNan;
+                                       }));
+  EXPECT_TRUE(found(context, codes::kNonFiniteLoss)) << listed(context);
+  EXPECT_TRUE(found(context, codes::kInitialLoss)) << "NaN passes no bound";
+}
+
+TEST(Training, ALearningRateNearZeroDoesNotLowerTheLoss) {
+  const RecordingContext context = run("real_text", on_configuration([](nsa::Config& c) { c.train.lr = 1e-9; }));
+  EXPECT_TRUE(found(context, codes::kLossDoesNotFall)) << listed(context);
+}
+
+TEST(Training, FrozenWeightsDoNotLowerTheLoss) {
+  const RecordingContext context = run("real_text", on_model([](nsa::LanguageModelImpl& model) {
+                                         for (at::Tensor& p : model.parameters()) {
+                                           p.register_hook([](const at::Tensor& g) { return at::zeros_like(g); });
+                                         }
+                                       }));
+  EXPECT_TRUE(found(context, codes::kLossDoesNotFall)) << listed(context);
+  EXPECT_TRUE(found(context, codes::kGradientNorm)) << "a gradient norm of 0 while training";
+}
+
+TEST(Training, AnInitialLossFarFromChanceIsFound) {
+  const RecordingContext context = run("real_text", on_model([](nsa::LanguageModelImpl& model) {
+                                         const at::NoGradGuard no_grad;
+                                         model.head->weight.mul_(3);
+                                       }),
+                                       settings("4"));
+  EXPECT_TRUE(found(context, codes::kInitialLoss)) << listed(context);
+}
+
+TEST(Training, AWindowThatReadsTheNextValueBeatsChance) {
+  auto seams = std::make_shared<Seams>();
+  seams->ops.push_back([](nsa::Ops ops, const nsa::Call&) {
+    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+      nsa::AttendWindowArgs shifted = args;
+      shifted.v = at::roll(args.v, -1, 1);
+      return inner(shifted);
+    };
+    return ops;
+  });
+  const RecordingContext context = run("loss_floor", seams);
+  EXPECT_TRUE(found(context, codes::kLossBelowFloor)) << context.metrics.dump();
+}
+
+TEST(TrainingParts, LearningRateAgainstHandComputedValues) {
+  nsa::TrainConfig config;
+  config.lr = 1;
+  config.lr_min = 0.2;
+  config.steps = 7;
+  config.warmup_steps = 2;
+  using training_cases::expected_learning_rate;
+  EXPECT_DOUBLE_EQ(expected_learning_rate(config, 0), 0.5);
+  EXPECT_DOUBLE_EQ(expected_learning_rate(config, 1), 1);
+  EXPECT_DOUBLE_EQ(expected_learning_rate(config, 2), 1);
+  EXPECT_DOUBLE_EQ(expected_learning_rate(config, 4), 0.6);  // half way down
+  EXPECT_DOUBLE_EQ(expected_learning_rate(config, 6), 0.2);
+  EXPECT_DOUBLE_EQ(expected_learning_rate(config, 60), 0.2);
+}
+
+TEST(TrainingParts, AgreesWithTheTrainersScheduleOnOddLengths) {
+  for (const std::int64_t steps : {1, 2, 3, 4, 10, 37}) {
+    for (const std::int64_t warm_up : {0, 1, 2, 5}) {
+      nsa::TrainConfig config;
+      config.lr = 3e-4;
+      config.lr_min = 1e-5;
+      config.steps = steps;
+      config.warmup_steps = warm_up;
+      for (std::int64_t t = 0; t < steps; ++t) {
+        EXPECT_NEAR(training_cases::expected_learning_rate(config, t), nsa::train::learning_rate(config, t), 1e-15)
+            << "steps " << steps << " warm-up " << warm_up << " step " << t;
+      }
+    }
+  }
+}
+
+TEST(TrainingParts, ChangedWeightsSeesOneBitAndToleratesNan) {
+  const Subject subject(std::make_shared<Seams>());
+  nsa::ModelConfig config;
+  config.dim = 16;
+  config.n_layers = 1;
+  config.n_heads = 2;
+  config.n_kv_groups = 1;
+  config.d_k = config.d_v = 8;
+  Instance instance = subject.model({.config = config, .flags = {}, .seed = 3});
+  const at::NoGradGuard no_grad;
+  instance.model->head->weight.flatten()[0] = kNan;
+  const auto before = training_cases::copy_weights(*instance.model);
+  EXPECT_TRUE(training_cases::changed_weights(before, *instance.model).empty());
+  EXPECT_EQ(training_cases::nonfinite_weight(*instance.model), "head.weight");
+  at::Tensor element = instance.model->embedding->weight.flatten()[7];
+  element.copy_(at::nextafter(element, at::full_like(element, 9)));
+  EXPECT_EQ(training_cases::changed_weights(before, *instance.model), std::vector<std::string>{"embedding.weight"});
+}
+
+TEST(TrainingParts, RandomTokensAreUniformFreshAndRepeatable) {
+  training_cases::RandomTokens a(32, 5), b(32, 5);
+  const at::Tensor first = a.next(50, 64);
+  EXPECT_TRUE(at::equal(first, b.next(50, 64)));
+  EXPECT_FALSE(at::equal(first, a.next(50, 64)));
+  EXPECT_GE(first.min().item<std::int64_t>(), 0);
+  EXPECT_LT(first.max().item<std::int64_t>(), 32);
+  EXPECT_GT(at::bincount(first.flatten(), {}, 32).min().item<std::int64_t>(), 50);  // 100 expected
+}
+
+}  // namespace
+}  // namespace suites
