@@ -95,7 +95,19 @@ void mark_status(Marks& marks, const Case& c, Ending ending) {
   }
 }
 
+// A level above smoke stands on cases of its own: where none was planned, the evidence is that of a lower level.
+bool has_its_own_cases(const Run& run) {
+  if (run.level == "smoke") return true;
+  return std::any_of(run.suites.begin(), run.suites.end(), [&](const Suite& suite) {
+    return std::any_of(suite.cases.begin(), suite.cases.end(), [&](const Case& c) { return c.level == run.level; });
+  });
+}
+
 void mark_run(Marks& marks, const Run& run, Ending ending) {
+  if (!has_its_own_cases(run)) {
+    add(marks, Verdict::conditional, ExitCode::inconclusive,
+        fmt::format("no case of the {} level itself was planned: the evidence is that of a lower level", run.level));
+  }
   if (!ending.anything_executed) {
     add(marks, Verdict::conditional, ExitCode::nothing_executed, "nothing was executed");
   }

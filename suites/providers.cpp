@@ -9,6 +9,7 @@
 
 #include "nsa/config.hpp"
 #include "nsa/flags.hpp"
+#include "suites/probes/nvml.hpp"
 #include "suites/subject.hpp"
 
 namespace suites {
@@ -58,7 +59,10 @@ harness::DeviceProbe probe_device() {
   (void)cudaDriverGetVersion(&driver);
   (void)cudaRuntimeGetVersion(&runtime);
   probe.provenance["torch"] = {{"version", TORCH_VERSION}, {"threads", at::get_num_threads()}};
-  probe.provenance["cuda"] = {{"runtime", dotted(runtime)}, {"driver_supports", driver == 0 ? "none" : dotted(driver)}};
+  const std::optional<std::string> version = probes::Nvml::load().driver_version();
+  probe.provenance["cuda"] = {{"runtime", dotted(runtime)},
+                              {"driver_supports", driver == 0 ? "none" : dotted(driver)},
+                              {"driver", version.value_or("unknown")}};
   Json gpus = Json::array();
   if (probe.cuda_usable) {
     for (int i = 0; i < static_cast<int>(torch::cuda::device_count()); ++i) gpus.push_back(describe_gpu(i));
@@ -90,7 +94,9 @@ harness::Json provenance(const harness::Settings& settings) {
 
 void validate(const harness::Settings& settings) {
   try {
-    (void)nsa::load_config(model_file(settings));
+    const nsa::Config config = nsa::load_config(model_file(settings));
+    if (const std::string expected = settings.text("preflight.expect"); !expected.empty())
+      (void)nsa::drift(config, expected);  // the file can be read
     (void)nsa::resolve(nsa::read_environment());
   } catch (const nsa::ConfigInvalid& error) {
     throw harness::UsageError(error.what());

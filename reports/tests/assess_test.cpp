@@ -217,6 +217,16 @@ TEST(Assess, ASkipThatIsNotRequiredDoesNotLowerTheVerdictButIsNamed) {
   EXPECT_THAT(assess(run).not_tested, Contains(HasSubstr("no_cuda")));
 }
 
+TEST(Assess, ALevelIsNotReadyOnTheEvidenceOfALowerOne) {
+  Run run = run_of({Status::pass, Status::pass});
+  for (Case& c : run.suites[0].cases) c.level = "smoke";
+  run.level = "standard";
+  expect_verdict(run, Verdict::conditional, ExitCode::inconclusive);
+  EXPECT_THAT(assess(run).reasons, Contains(HasSubstr("no case of the standard level itself")));
+  run.suites[0].cases[0].level = "standard";
+  expect_verdict(run, Verdict::ready, ExitCode::ready);
+}
+
 TEST(Outcome, ACaseWithAFailingFindingHasNotPassed) {
   for (const auto status : {Status::pass, Status::xfail, Status::skip}) {
     reports::Run run = run_of({status});

@@ -6,6 +6,7 @@
 #include "suites/codes.hpp"
 #include "suites/oracle/gradcheck.hpp"
 #include "suites/probes/autograd_errors.hpp"
+#include "suites/probes/one_thread.hpp"
 #include "suites/probes/stages.hpp"
 
 namespace suites::autograd_cases {
@@ -75,6 +76,7 @@ void empty_some_rows(OpCase& c) {
 }  // namespace
 
 void op_gradients(Context& context, const Subject& subject, const OpRun& run) {
+  const probes::OneThread one_thread;
   const at::Device device = device_of(context);
   oracle::OpShape shape = oracle::tiny_shape();
   shape.phi = run.phi;

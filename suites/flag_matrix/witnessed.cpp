@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include "suites/codes.hpp"
 #include "suites/flag_matrix/checks.hpp"
 #include "suites/flag_matrix/witness.hpp"
+#include "suites/probes/one_thread.hpp"
 
 namespace suites::flag_checks {
 
@@ -16,19 +16,6 @@ using flag_truth::Setting;
 using flag_witness::Yardstick;
 
 constexpr std::size_t kQuoted = 12;  // of many disagreements of one case
-
-// Hundreds of passes, each too small to share: threads that wait for one another would take most of the time, all the
-// more on a busy machine. Which operations run does not depend on their number.
-class OneThread {
- public:
-  OneThread() { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(threads_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int threads_ = at::get_num_threads();
-};
 
 // Collects disagreements of one case and tells them as one finding: an ignored flag shows in many combinations.
 class Record {
@@ -98,7 +85,7 @@ void check_yardstick(Context& context, const Yardstick& yardstick) {
 }  // namespace
 
 void singles(const Subject& subject, Context& context, const flag_execution::Plan& plan) {
-  const OneThread alone;
+  const probes::OneThread alone;
   Record record(context);
   for (const bool training : {false, true}) {
     context.phase(training ? "with gradients" : "without gradients");
@@ -115,7 +102,7 @@ void singles(const Subject& subject, Context& context, const flag_execution::Pla
 }
 
 void pairs(const Subject& subject, Context& context, const flag_execution::Plan& plan) {
-  const OneThread alone;
+  const probes::OneThread alone;
   Record record(context);
   const std::vector<Setting>& all = flag_truth::settings();
   int executed = 0, refused = 0, possible = 0;
@@ -154,7 +141,7 @@ void pairs(const Subject& subject, Context& context, const flag_execution::Plan&
 }
 
 void fa2_executed(const Subject& subject, Context& context, const flag_execution::Plan& plan) {
-  const OneThread alone;
+  const probes::OneThread alone;
   Record record(context);
   for (const bool training : {false, true}) {
     context.phase(training ? "with gradients" : "without gradients");

@@ -64,7 +64,7 @@ Depth time_depth(const Subject& subject, Context& context, nsa::Config config, s
   config.model.n_layers = layers;
   Bench bench = make_bench(subject, context, config, subject.flags());
   const at::Tensor tokens = probes::text_tokens(context, config, {config.train.batch_size, config.train.seq_len});
-  const TimingPlan plan{.warm_up = 2, .repeats = repeats, .least = 3, .budget_s = 1.5};
+  const TimingPlan plan{.warm_up = 2, .repeats = repeats, .least = 3, .budget_s = 1};
   return {static_cast<double>(layers), time_repeats("depth", bench.device, plan, [&] {
             bench.instance.model->zero_grad();
             bench.instance.model->loss(tokens).backward();
@@ -82,7 +82,7 @@ void inference(const Subject& subject, Context& context) {
   const std::int64_t B = config.train.batch_size, S = config.train.seq_len;
   const at::Tensor tokens = probes::text_tokens(context, config, {B, S}).narrow(1, 0, S);
   const int repeats = static_cast<int>(context.settings().integer("throughput.repeats"));
-  const TimingPlan plan{.warm_up = 2, .repeats = repeats, .budget_s = 1.5};
+  const TimingPlan plan{.warm_up = 2, .repeats = repeats, .budget_s = 1};
   const auto token_count = static_cast<double>(B * S);
   const std::vector<double> forward = time_repeats("forward", bench.device, plan, [&] {
     (void)bench.instance.model->forward(tokens);
@@ -111,14 +111,14 @@ void inference(const Subject& subject, Context& context) {
 
 void layer_scaling(const Subject& subject, Context& context) {
   const nsa::Config config = subject.config(context);
-  const int repeats = static_cast<int>(context.settings().integer("throughput.repeats"));
+  constexpr int kRepeats = 5;
   std::vector<std::int64_t> counts = {1, 2, 4};
   if (context.cuda()) counts.push_back(12);
   std::vector<Depth> depths;
   Json table = Json::array();
   for (const std::int64_t layers : counts) {
     context.phase(fmt::format("{} layers", layers));
-    depths.push_back(time_depth(subject, context, config, layers, repeats));
+    depths.push_back(time_depth(subject, context, config, layers, kRepeats));
     const Summary seconds = summarise(depths.back().seconds);
     context.metric(fmt::format("ms_{}_layers", layers), 1e3 * seconds.median, "ms");
     table.push_back({{"layers", layers}, {"seconds", to_json(seconds)}});

@@ -178,7 +178,7 @@ std::vector<double> time_forward(const Subject& subject, Context& context, const
                                  const nsa::EffectiveFlags& flags, const at::Tensor& tokens) {
   Bench bench = make_bench(subject, context, config, flags);
   const TimingPlan plan{
-      .warm_up = 2, .repeats = static_cast<int>(context.settings().integer("throughput.repeats")), .budget_s = 1.5};
+      .warm_up = 2, .repeats = static_cast<int>(context.settings().integer("throughput.repeats")), .budget_s = 1};
   return time_repeats("forward", bench.device, plan, [&] {
     (void)bench.instance.model->forward(tokens);
     context.progress();

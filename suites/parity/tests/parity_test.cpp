@@ -94,13 +94,16 @@ TEST(Parity, CatchesAGradientThatIsOff) {
 }
 
 TEST(Parity, TellsAnInPlaceWriteFromACrash) {
-  const Change write = on_window([](const auto& inner, const nsa::AttendWindowArgs& args) {
-    nsa::Attended out = inner(args);
-    const at::NoGradGuard no_grad;
-    args.v.as_strided({1}, {1}, args.v.storage_offset()).mul_(1.0);
-    return out;
-  });
-  EXPECT_EQ(found(write, "op[backend=sdpa,dtype=fp32,op=attend_window]"),
+  const Change write = [](nsa::Ops ops, const nsa::Call&) {
+    ops.combine = [inner = ops.combine](const nsa::CombineArgs& args) {
+      const at::Tensor o = inner(args);
+      const at::NoGradGuard no_grad;
+      args.o_cmp.as_strided({1}, {1}, args.o_cmp.storage_offset()).mul_(1.0);  // saved for the gates' gradient
+      return o;
+    };
+    return ops;
+  };
+  EXPECT_EQ(found(write, "op[backend=sdpa,dtype=fp32,op=combine]"),
             std::set<std::string>{std::string(codes::kInplaceWrite)});
 }
 
