@@ -218,7 +218,7 @@ TEST(Assess, ASkipThatIsNotRequiredDoesNotLowerTheVerdictButIsNamed) {
 }
 
 TEST(Assess, ALevelIsNotReadyOnTheEvidenceOfALowerOne) {
-  Run run = run_of({Status::pass, Status::pass});
+  reports::Run run = run_of({Status::pass, Status::pass});
   for (Case& c : run.suites[0].cases) c.level = "smoke";
   run.level = "standard";
   expect_verdict(run, Verdict::conditional, ExitCode::inconclusive);

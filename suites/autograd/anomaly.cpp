@@ -48,7 +48,9 @@ void report(Context& context, const Step& step, const std::optional<std::string>
   const auto found = probes::locate(step.model(), step.tokens, probes::Pass::forward_and_backward);
   harness::Json evidence = {{"anomaly_mode", said.value_or("")}};
   if (found) evidence.update(found->evidence());
-  const bool agree = said.has_value() == (found && found->backward);
+  // Where the forward pass is bad already the locator does not go on to the backward pass.
+  const bool forward_bad = found && !found->backward;
+  const bool agree = forward_bad || said.has_value() == found.has_value();
   context.expect("both witnesses agree about the backward pass", agree,
                  said ? "anomaly mode reports \"" + *said + "\" and the locator sees nothing in the backward pass"
                       : "the locator reports \"" + (found ? found->describe() : "") + "\" and anomaly mode is silent",

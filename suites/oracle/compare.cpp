@@ -59,6 +59,7 @@ Verdict measure(const at::Tensor& value, const at::Tensor& wanted) {
   Verdict verdict;
   if (!value.defined() || !wanted.defined() || value.sizes() != wanted.sizes()) {
     verdict.shapes_agree = false;
+    verdict.missing = !value.defined();
     verdict.error = std::numeric_limits<double>::quiet_NaN();
     return verdict;
   }
@@ -123,11 +124,13 @@ bool expect_good(harness::Context& context, const Verdict& verdict, const Subjec
     json[what.gradient ? "gradient" : "output"] = what.output;
     return json;
   }();
+  if (verdict.missing) {
+    return context.expect(name + ": exists", false, fmt::format("{}: there is no {}", what.op, name),
+                          what.gradient ? codes::kGraphBreak : codes::kOutputContract, evidence);
+  }
   if (!context.expect(name + ": shape", verdict.shapes_agree,
-                      fmt::format("{}: {} has another shape than the reference, "
-                                  "or is missing",
-                                  what.op, name),
-                      codes::kOutputContract, evidence)) {
+                      fmt::format("{}: {} has another shape than the reference", what.op, name), codes::kOutputContract,
+                      evidence)) {
     return false;
   }
   const bool masks = context.expect(name + ": places of NaN and infinity", verdict.masks_agree,

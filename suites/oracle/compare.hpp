@@ -27,6 +27,7 @@ struct Candidate {
 };
 
 struct Verdict {
+  bool missing = false;  // there is no value at all
   bool shapes_agree = true;
   bool masks_agree = true;  // NaN, +inf, -inf in the same places
   double error = 0;         // largest absolute error over finite values
@@ -49,8 +50,9 @@ struct Subjects {
   std::string op, output;
   bool gradient = false;
 };
-// Records the checks of a verdict: shape (kOutputContract), places of non-finite values (kNonFiniteMask), and error
-// against budget (kOutputBudget or kGradientBudget), with the headroom as a metric.
+// Records the checks of a verdict: existence and shape (kGraphBreak for a gradient that is missing, kOutputContract),
+// places of non-finite values (kNonFiniteMask), and error against budget (kOutputBudget or kGradientBudget), with the
+// headroom as a metric.
 bool expect_good(harness::Context& context, const Verdict& verdict, const Subjects& what);
 
 }  // namespace suites::oracle

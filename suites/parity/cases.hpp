@@ -27,6 +27,11 @@ void equal_scores(harness::Context& context, const Subject& subject);
 // causality.cpp: rows <= t do not move, bit for bit, when only tokens after t change.
 void causality(harness::Context& context, const Subject& subject, const OpRun& run);
 
+// The first of the first `kept` rows along `dim` in which two tensors differ in any bit that shows; -1 when none does.
+// NaN in the same place is no difference: that it is there is another finding.
+[[nodiscard]] std::int64_t first_moved_row(const at::Tensor& before, const at::Tensor& after, std::int64_t dim,
+                                           std::int64_t kept);
+
 // packed.cpp: a packed batch equals its documents one by one.
 void packed(harness::Context& context, const Subject& subject, const OpRun& run);
 

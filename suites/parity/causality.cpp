@@ -35,20 +35,20 @@ std::vector<at::Tensor> with_other_future(const OpCase& c, std::int64_t t, at::G
   return inputs;
 }
 
-// The first of the first `kept` rows along `dim` in which the two differ; -1.
-std::int64_t first_moved_row(const at::Tensor& before, const at::Tensor& after, std::int64_t dim, std::int64_t kept) {
-  const at::Tensor a = before.slice(dim, 0, kept), b = after.slice(dim, 0, kept);
-  if (a.numel() == 0 || at::equal(a, b)) return -1;
-  const at::Tensor moved = a.ne(b).transpose(0, dim).flatten(1).any(1).nonzero();
-  return moved.numel() == 0 ? -1 : moved[0].item<std::int64_t>();
-}
-
 struct Leak {
   std::int64_t t = -1, row = -1;
   std::string output;
 };
 
 }  // namespace
+
+std::int64_t first_moved_row(const at::Tensor& before, const at::Tensor& after, std::int64_t dim, std::int64_t kept) {
+  const at::Tensor a = before.slice(dim, 0, kept), b = after.slice(dim, 0, kept);
+  if (a.numel() == 0 || at::equal(a, b)) return -1;
+  const at::Tensor moved = a.ne(b).logical_and(a.isnan().logical_and(b.isnan()).logical_not());
+  const at::Tensor rows = moved.transpose(0, dim).flatten(1).any(1).nonzero();
+  return rows.numel() == 0 ? -1 : rows[0].item<std::int64_t>();
+}
 
 void causality(Context& context, const Subject& subject, const OpRun& run) {
   const oracle::Way& way = oracle::way(run.way);

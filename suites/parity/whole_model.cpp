@@ -78,23 +78,22 @@ at::Tensor stage(const Stages& stages, const std::string& name) {
   return found == stages.end() ? at::Tensor() : found->second;
 }
 
-// Whether both chose the same blocks in every layer. A choice that the scores do not justify is a finding; one that is
-// a tie within rounding makes the rest of the two passes incomparable.
-bool same_choices(Context& context, const Watched& got, const Watched& oracle, const nsa::ModelConfig& model) {
-  for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
-    const auto name = [&](const char* what) { return fmt::format("layers.{}.attention.{}", layer, what); };
-    const at::Tensor chosen = stage(got.stages, name("blocks")), wanted = stage(oracle.stages, name("blocks"));
-    if (!chosen.defined() || at::equal(chosen, wanted)) continue;
-    const at::Tensor q = stage(oracle.stages, name("q"));
-    const at::Tensor p = nsa::reference::compressed_probabilities(q, stage(oracle.stages, name("cmp.k")), model.nsa);
-    const at::Tensor scores = nsa::reference::importance(p, model.nsa, model.n_kv_groups, q.size(1));
-    const oracle::SelectionVerdict verdict = oracle::judge_selection({chosen, wanted, scores, model.nsa});
-    context.metric("queries with another choice", static_cast<double>(verdict.differing), "queries");
-    context.expect("every choice of blocks is justified by the scores", verdict.good(),
-                   fmt::format("layer {}: {}", layer, verdict.first_fault), codes::kSelectionDiffers, verdict.first);
-    return false;
-  }
-  return true;
+// Judges a layer's choice by the reference's scores. A choice that they do not justify is a finding; a tie within
+// rounding that was decided otherwise makes the rest of the two passes incomparable. Returns whether they are the same.
+bool same_choice(Context& context, const std::string& name, const at::Tensor& chosen, const Stages& oracle,
+                 const nsa::ModelConfig& model) {
+  const at::Tensor wanted = stage(oracle, name);
+  if (at::equal(chosen, wanted)) return true;
+  const std::string layer = name.substr(0, name.rfind('.') + 1);
+  const at::Tensor q = stage(oracle, layer + "q");
+  const at::Tensor p = nsa::reference::compressed_probabilities(q, stage(oracle, layer + "cmp.k"), model.nsa);
+  const at::Tensor scores = nsa::reference::importance(p, model.nsa, model.n_kv_groups, q.size(1));
+  const oracle::SelectionVerdict verdict = oracle::judge_selection({chosen, wanted, scores, model.nsa});
+  context.metric("queries with another choice", static_cast<double>(verdict.differing), "queries");
+  context.expect("every choice of blocks is justified by the scores", verdict.good(),
+                 fmt::format("{}: {}", name, verdict.first_fault), codes::kSelectionDiffers, verdict.first);
+  context.fact("compared up to", name);
+  return false;
 }
 
 // How many rows of a stage belong to tokens up to t, along its row dimension; 0 when its rows are neither tokens nor
@@ -117,17 +116,16 @@ void model_against_reference(Context& context, const Subject& subject) {
   const Watched got = watch(prepared.model(), tokens);
   context.phase("model under the reference, fp64");
   const Watched wanted = watch(*under_reference(prepared.model(), at::kDouble), tokens);
-  if (!same_choices(context, got, wanted, prepared.config.model)) {
-    context.fact("logits", "not compared: a tie between blocks was decided otherwise");
-    return;
-  }
   context.phase("model under the reference, fp32");
   const Watched naive = watch(*under_reference(prepared.model(), at::kFloat), tokens);
   const oracle::Budget budget = oracle::budget(at::kFloat, context.settings().real("parity.budget_factor"));
-  for (const auto& [name, value] : got.stages) {  // stage by stage: the first over budget says where it begins
-    if (!value.is_floating_point() || value.dim() < 3) continue;
-    const oracle::Candidate candidate{value, stage(wanted.stages, name), stage(naive.stages, name)};
-    if (!expect_good(context, judge(candidate, budget), {"model", name, false})) return;
+  for (const auto& [name, value] : got.stages) {  // in order: the first that is off says where it begins
+    if (name.ends_with(".blocks")) {
+      if (!same_choice(context, name, value, wanted.stages, prepared.config.model)) return;
+    } else if (value.is_floating_point() && value.dim() >= 3) {
+      const oracle::Candidate candidate{value, stage(wanted.stages, name), stage(naive.stages, name)};
+      if (!expect_good(context, judge(candidate, budget), {"model", name, false})) return;
+    }
   }
 }
 
@@ -150,10 +148,8 @@ void model_causality(Context& context, const Subject& subject) {
       const std::int64_t dim = probes::stage_layout(name, value.dim()).row;
       const std::int64_t kept = rows_up_to(value, dim, S, t, g);
       if (kept == 0) continue;
-      const at::Tensor a = value.slice(dim, 0, kept), b = after.stages.at(i).second.slice(dim, 0, kept);
-      if (at::equal(a, b)) continue;
-      const at::Tensor moved = a.ne(b).transpose(0, dim).flatten(1).any(1).nonzero();
-      const std::int64_t row = moved.numel() == 0 ? -1 : moved[0].item<std::int64_t>();
+      const std::int64_t row = first_moved_row(value, after.stages.at(i).second, dim, kept);
+      if (row < 0) continue;
       const probes::Stage where = probes::parse_stage(name);
       context.expect("rows up to t do not move when tokens after t change", false,
                      fmt::format("model: {} row {} depends on tokens after {}{}", name, row, t,

@@ -92,6 +92,7 @@ TEST(ExpectGood, RaisesTheCodeThatFits) {
   EXPECT_EQ(code(judged(of({1}), of({2}), of({2})), true), codes::kGradientBudget);
   EXPECT_EQ(code(judged(of({kNan}), of({2}), of({2})), false), codes::kNonFiniteMask);
   EXPECT_EQ(code(judged(of({1, 1}), of({2}), of({2})), false), codes::kOutputContract);
+  EXPECT_EQ(code(judge({at::Tensor(), of({2}), of({2})}, budget(at::kFloat, 4)), true), codes::kGraphBreak);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "suites/codes.hpp"
 #include "suites/program.hpp"
 #include "suites/tests/recording_context.hpp"
@@ -72,6 +74,20 @@ TEST(Parity, NamesBranchAndFirstRowOfALeak) {
   EXPECT_EQ(by_model[0].context.findings[0].code, codes::kFutureLeak);
   EXPECT_EQ(by_model[0].context.findings[0].evidence["branch"], "win");
   EXPECT_EQ(by_model[0].context.findings[0].evidence["layer"], 0);
+}
+
+TEST(Parity, TakesNanRowsForNoLeakAndTheFirstStageForTheCause) {
+  const Change nan = [](nsa::Ops ops, const nsa::Call&) {
+    ops.attend_compressed = [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+      nsa::Attended out = inner(args);
+      out.o = out.o.clone();
+      out.o.slice(1, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
+      return out;
+    };
+    return ops;
+  };
+  EXPECT_TRUE(found(nan, "model_causality").empty());
+  EXPECT_EQ(found(nan, "model_reference"), std::set<std::string>{std::string(codes::kNonFiniteMask)});
 }
 
 TEST(Parity, CatchesAWindowThatIsOneTokenTooWide) {
