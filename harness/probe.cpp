@@ -37,11 +37,13 @@ std::string last_line(const std::string& text) {
 
 }  // namespace
 
-DeviceProbe probe_in_worker(double limit_s) try {
+DeviceProbe probe_in_worker(double limit_s, const std::filesystem::path& executable) try {
   WorkOrder order;
   order.probe = true;
   order.supervisor = getpid();
-  Process process(kSelf, {kSelf, kWorkerVerb}, to_text(order));
+  const std::string program = executable.empty() ? kSelf : executable.string();
+  Process process(program, {program, kWorkerVerb});
+  process.give(to_text(order));
   LineReader reader;
   std::string output;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit_s);

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -57,19 +56,6 @@ struct Pipe {
     fcntl(read.get(), F_SETFL, O_NONBLOCK);
   }
 };
-
-// A file in memory, so that a child that never reads its input cannot block us.
-Fd file_in_memory(const std::string& content) {
-  Fd fd(memfd_create("input", MFD_CLOEXEC));
-  if (fd.get() < 0) fail("memfd_create");
-  for (std::size_t done = 0; done < content.size();) {
-    const ssize_t n = write(fd.get(), content.data() + done, content.size() - done);
-    if (n < 0) fail("write");
-    done += static_cast<std::size_t>(n);
-  }
-  if (lseek(fd.get(), 0, SEEK_SET) != 0) fail("lseek");
-  return fd;
-}
 
 // Own group, default signal handling, nothing blocked.
 class SpawnAttributes {
@@ -149,9 +135,10 @@ bool descends_from(const std::map<pid_t, ProcessTimes>& processes, pid_t pid, pi
 
 }  // namespace
 
-Process::Process(const std::string& executable, const std::vector<std::string>& argv, const std::string& input) {
-  Pipe output, events;
-  const Fd in = above_standard(file_in_memory(input));
+Process::Process(const std::string& executable, const std::vector<std::string>& argv) {
+  Pipe input, output, events;
+  fcntl(input.read.get(), F_SETFL, 0);  // the child waits for it
+  Fd in = above_standard(std::move(input.read));
   const Fd out = above_standard(std::move(output.write));
   const Fd event = above_standard(std::move(events.write));
   SpawnAttributes spawn;
@@ -168,6 +155,8 @@ Process::Process(const std::string& executable, const std::vector<std::string>& 
     errno = error;
     fail(executable.c_str());
   }
+  input_ = std::move(input.write);
+  input_end_ = std::move(in);
   output_ = std::move(output.read);
   events_ = std::move(events.read);
   pid_fd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
@@ -181,6 +170,17 @@ Process::Process(const std::string& executable, const std::vector<std::string>& 
 
 Process::~Process() {
   if (!reaped_) reap();
+}
+
+void Process::give(const std::string& input) {
+  if (!input.empty() && fcntl(input_.get(), F_SETPIPE_SZ, static_cast<int>(input.size())) < 0) fail("its input");
+  for (std::size_t done = 0; done < input.size();) {
+    const ssize_t n = write(input_.get(), input.data() + done, input.size() - done);
+    if (n < 0 && errno != EINTR) fail("its input");
+    if (n > 0) done += static_cast<std::size_t>(n);
+  }
+  input_.reset();
+  input_end_.reset();
 }
 
 void Process::signal_group(int signal) const {
@@ -222,7 +222,8 @@ bool read_available(int fd, std::string& buffer, std::size_t limit) {
 }
 
 std::optional<std::string> output_of(const std::vector<std::string>& argv, double seconds) try {
-  Process process(argv.at(0), argv, "");
+  Process process(argv.at(0), argv);
+  process.give("");
   std::string output;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   for (bool open = true; open;) {

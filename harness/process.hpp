@@ -1,4 +1,4 @@
-// A child process in its own process group, with its standard output and error on one pipe and events on another.
+// A child process in its own process group: its input, its standard output and error, and its events are three pipes.
 // Wraps posix_spawn, pidfd, wait4 and /proc; nothing here knows what the child does.
 //
 // Dangers: the group is killed before the leader is reaped (a zombie keeps the id from being reused); pipes are read
@@ -39,8 +39,8 @@ class Process {
  public:
   static constexpr int kEventFd = 3;  // in the child
 
-  // Runs `executable` with `argv`; `input` is what it reads from standard input. Throws InfrastructureError.
-  Process(const std::string& executable, const std::vector<std::string>& argv, const std::string& input);
+  // Runs `executable` with `argv`. Throws InfrastructureError.
+  Process(const std::string& executable, const std::vector<std::string>& argv);
   ~Process();  // kills what is left of the group
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -49,6 +49,11 @@ class Process {
   [[nodiscard]] int pid_fd() const { return pid_fd_.get(); }     // readable when the child has ended
   [[nodiscard]] int output_fd() const { return output_.get(); }  // standard output and error
   [[nodiscard]] int event_fd() const { return events_.get(); }
+
+  // Once: all that the child reads from standard input. Until then it waits there, and finds the end of the file if
+  // this process dies. The pipe is made to hold it, so that a child that never reads blocks nobody; throws
+  // InfrastructureError when the system allows no pipe of that size (1 MiB by default).
+  void give(const std::string& input);
 
   void signal_group(int signal) const;
   // After pid_fd() became readable: kills the rest of the group and collects the exit.
@@ -60,6 +65,7 @@ class Process {
   pid_t pid_ = -1;
   bool reaped_ = false;
   Fd pid_fd_, output_, events_;
+  Fd input_, input_end_;  // the child's end is kept until all is written: writing cannot fail because the child is gone
 };
 
 // Appends to `buffer` what can be read now, at most `limit` bytes; false at the end of the file.

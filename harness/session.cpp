@@ -29,6 +29,10 @@ bool readable(int fd, double seconds) {
 
 }  // namespace
 
+std::unique_ptr<Process> Session::start_worker() {
+  return std::make_unique<Process>(kSelf, std::vector<std::string>{kSelf, kWorkerVerb});
+}
+
 Session::Session(Parts parts, const WorkOrder& order, std::span<const PlannedCase> cases)
     : parts_(std::move(parts)),
       order_(order),
@@ -36,8 +40,8 @@ Session::Session(Parts parts, const WorkOrder& order, std::span<const PlannedCas
       feed_(parts_.recorder, order.suite, cases, order.seed, order.worker),
       log_name_(fmt::format("logs/worker-{}.log", order.worker)),
       log_(order.folder / log_name_, parts_.limits.log_bytes),
-      started_at_(now_s()),
-      process_(kSelf, {kSelf, kWorkerVerb}, to_text(order)) {
+      started_at_(now_s()) {
+  parts_.process->give(to_text(order));
   watchdog_.begin({parts_.limits.start_s, parts_.limits.start_s}, started_at_);
 }
 
@@ -52,7 +56,7 @@ Session::Result Session::run() {
       feed_.cancel({Status::cancelled, "interrupted", signal_name(*parts_.interrupts.arrived())});
     }
     if (state_ == State::running) watch();
-    if (state_ == State::running && readable(process_.pid_fd(), 0)) on_exit();
+    if (state_ == State::running && readable(parts_.process->pid_fd(), 0)) on_exit();
   }
   result_.ended = feed_.ended();
   result_.started = hello_;
@@ -62,22 +66,22 @@ Session::Result Session::run() {
 
 void Session::wait_for_something() {
   const double step = std::clamp(parts_.limits.hang_s / 20, 0.02, 0.25);
-  pollfd fds[] = {{process_.output_fd(), POLLIN, 0},
-                  {process_.event_fd(), POLLIN, 0},
-                  {process_.pid_fd(), POLLIN, 0},
+  pollfd fds[] = {{parts_.process->output_fd(), POLLIN, 0},
+                  {parts_.process->event_fd(), POLLIN, 0},
+                  {parts_.process->pid_fd(), POLLIN, 0},
                   {parts_.interrupts.fd(), POLLIN, 0}};
   poll(fds, std::size(fds), static_cast<int>(step * 1000));
 }
 
 void Session::read_output() {
   std::string bytes;
-  read_available(process_.output_fd(), bytes);
+  read_available(parts_.process->output_fd(), bytes);
   log_.add(bytes);
 }
 
 bool Session::read_events() {
   std::string bytes;
-  read_available(process_.event_fd(), bytes);
+  read_available(parts_.process->event_fd(), bytes);
   reader_.feed(bytes);
   try {
     std::string line;
@@ -121,7 +125,7 @@ void Session::note_hello(const Json&) {
   hello_ = true;
   parts_.recorder.event({{"event", "worker_begin"},
                          {"worker", order_.worker},
-                         {"pid", process_.pid()},
+                         {"pid", parts_.process->pid()},
                          {"suite", order_.suite},
                          {"start_s", now_s() - started_at_}});
   watchdog_.begin({parts_.limits.hang_s, WatchLimits::kBusyFactor * parts_.limits.hang_s}, now_s());
@@ -152,7 +156,7 @@ void Session::watch() {
   const double now = now_s();
   if (now < next_look_) return;
   next_look_ = now + std::clamp(parts_.limits.hang_s / 20, 0.02, 1.5);
-  const WatchVerdict verdict = watchdog_.look(now, process_.cpu_seconds());
+  const WatchVerdict verdict = watchdog_.look(now, parts_.process->cpu_seconds());
   if (verdict == WatchVerdict::fine) return;
   if (bye_) return stop();
   if (!hello_) {
@@ -174,15 +178,15 @@ void Session::watch() {
 
 void Session::stop() {
   state_ = State::done;
-  process_.signal_group(SIGTERM);
+  parts_.process->signal_group(SIGTERM);
   // The pipes are drained meanwhile: a worker that blocks in a write cannot act on SIGTERM in its own way.
   const double deadline = now_s() + kGrace;
-  while (!readable(process_.pid_fd(), 0.02) && now_s() < deadline) {
+  while (!readable(parts_.process->pid_fd(), 0.02) && now_s() < deadline) {
     std::string ignored;
-    read_available(process_.output_fd(), ignored);
-    read_available(process_.event_fd(), ignored);
+    read_available(parts_.process->output_fd(), ignored);
+    read_available(parts_.process->event_fd(), ignored);
   }
-  const Exit exit = process_.reap();
+  const Exit exit = parts_.process->reap();
   if (!hello_) return;
   parts_.recorder.event({{"event", "worker_end"},
                          {"worker", order_.worker},
@@ -199,7 +203,7 @@ void Session::on_exit() {
   if (state_ != State::running) return;
   state_ = State::done;
   read_output();
-  const Exit exit = process_.reap();
+  const Exit exit = parts_.process->reap();
   const std::string how = exit.by_signal ? fmt::format("died by {}", signal_name(exit.value))
                                          : fmt::format("exited with status {}", exit.value);
   Json facts = evidence();

@@ -1,5 +1,5 @@
-// One worker, seen from the supervisor: starts it, listens to it, watches it, and when it dies, hangs or lies, ends the
-// case that is to blame. Returns when the process is gone.
+// One worker, seen from the supervisor: gives it its order, listens to it, watches it, and when it dies, hangs or lies,
+// ends the case that is to blame. Returns when the process is gone.
 #pragma once
 
 #include <filesystem>
@@ -23,7 +23,11 @@ struct SessionLimits {
 
 class Session {
  public:
+  // A worker that loads its libraries and then waits for its order.
+  static std::unique_ptr<Process> start_worker();
+
   struct Parts {
+    std::unique_ptr<Process> process;  // from start_worker()
     Recorder& recorder;
     Interrupts& interrupts;
     SessionLimits limits;
@@ -60,7 +64,6 @@ class Session {
   std::string log_name_;
   WorkerLog log_;
   double started_at_;
-  Process process_;
   LineReader reader_;
   Watchdog watchdog_;
   State state_ = State::running;

@@ -22,17 +22,18 @@ Supervisor::Supervisor(const Program& program, const Settings& settings, const P
 
 std::optional<int> Supervisor::run() {
   for (const PlannedSuite& suite : plan_.suites) {
-    run_suite(suite);
+    run_suite(suite, &suite == &plan_.suites.back());
     recorder_.progress().suite_end(suite.suite->name);
   }
   return interrupted_;
 }
 
-void Supervisor::run_suite(const PlannedSuite& suite) {
+void Supervisor::run_suite(const PlannedSuite& suite, bool last_suite) {
   const std::vector<PlannedCase> cases = runnable(suite);
   std::span<const PlannedCase> left(cases);
   while (!left.empty() && !closing_) {
-    const Session::Result result = run_worker(suite.suite->name, isolation_ == "case" ? left.first(1) : left);
+    const Session::Result result =
+        run_worker(suite.suite->name, isolation_ == "case" ? left.first(1) : left, last_suite);
     left = left.subspan(result.ended);
     consider(result);
   }
@@ -59,7 +60,7 @@ std::vector<PlannedCase> Supervisor::runnable(const PlannedSuite& suite) {
   return cases;
 }
 
-Session::Result Supervisor::run_worker(const std::string& suite, std::span<const PlannedCase> cases) {
+Session::Result Supervisor::run_worker(const std::string& suite, std::span<const PlannedCase> cases, bool last_suite) {
   WorkOrder work;
   work.supervisor = getpid();
   work.worker = ++workers_;
@@ -76,7 +77,10 @@ Session::Result Supervisor::run_worker(const std::string& suite, std::span<const
     return run_in_process(program_, settings_, work, cases, recorder_);
   }
   work.faults = order_.faults;
-  return Session({recorder_, *interrupts_, limits_, order_.fail_fast}, work, cases).run();
+  auto worker = next_worker_ ? std::move(next_worker_) : Session::start_worker();
+  Session session({std::move(worker), recorder_, *interrupts_, limits_, order_.fail_fast}, work, cases);
+  if (!last_suite) next_worker_ = Session::start_worker();
+  return session.run();
 }
 
 void Supervisor::consider(const Session::Result& result) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "reports/chart.hpp"
+#include "reports/html_text.hpp"
 #include "reports/view.hpp"
 #include "reports/writers.hpp"
 
@@ -27,34 +29,12 @@ pre { background: var(--page); border: 1px solid var(--line); padding: .5rem; ov
 .good { color: var(--good); } .mild { color: var(--mild); } .bad { color: var(--bad); } .none { color: var(--none); }
 .card.mild, .banner { border-left-color: var(--mild); color: inherit; } .card.bad { border-left-color: var(--bad); color: inherit; }
 svg rect.good { fill: var(--good); } svg rect.mild { fill: var(--mild); } svg rect.bad { fill: var(--bad); } svg rect.none { fill: var(--none); }
+svg.chart { display: block; max-width: 100%; height: auto; font: 12px system-ui, sans-serif; } svg.chart text { fill: var(--soft); }
+svg.chart path { fill: none; } .axis { stroke: var(--soft); } .grid { stroke: var(--line); } svg.chart path.bad { stroke: var(--bad); stroke-width: 2; }
+.c0 { --c: #0969da; } .c1 { --c: #bc4c00; } .c2 { --c: #1a7f37; } .c3 { --c: #8250df; } .c4 { --c: #bf3989; } .c5 { --c: #6e7781; }
+.c0, .c1, .c2, .c3, .c4, .c5 { fill: var(--c); } .line { stroke: var(--c); stroke-width: 1.5; }
 .soft { color: var(--soft); } summary { cursor: pointer; }
 )";
-
-std::string esc(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        if ((static_cast<unsigned char>(c) >= ' ' && c != 0x7f) || c == '\n' || c == '\t') out += c;
-    }
-  }
-  return out;
-}
 
 const char* tone(Status status) {
   switch (status) {
@@ -215,6 +195,50 @@ void write_finding(Html& out, const view::FindingGroup& group) {
   out.line("</div>");
 }
 
+void write_table(Html& out, const Table& table) {
+  std::vector<std::string> cells;
+  for (const auto& name : table.head) cells.push_back(esc(name));
+  out.table(cells);
+  for (const auto& row : table.rows) {
+    cells.clear();
+    for (const auto& cell : row) cells.push_back(esc(view::cut(cell, 160)));
+    out.row(cells);
+  }
+  out.end_table();
+}
+
+void write_chart(Html& out, const Chart& chart) {
+  out.line("<figure><figcaption>{}</figcaption>{}<details><summary class=\"soft\">as a table</summary>",
+           esc(chart.title), svg(chart));
+  write_table(out, table_of(chart));
+  out.line("</details></figure>");
+}
+
+void write_figures(Html& out, const Run& run) {
+  const auto charts = view::charts(run);
+  if (charts.empty()) return;
+  out.line("<h2>Figures</h2>");
+  for (const auto& [where, chart] : charts) {
+    out.line("<p class=\"soft\">{}</p>", code(where->id));
+    write_chart(out, chart);
+  }
+}
+
+void write_facts(Html& out, const Json& facts) {
+  if (!facts.is_object()) return;
+  Json rest = Json::object();
+  for (const auto& [key, fact] : facts.items()) {
+    if (chart_of(fact)) continue;  // stands among the figures
+    if (const auto table = table_of(fact)) {
+      out.line("<p>{}</p>", esc(key));
+      write_table(out, *table);
+    } else {
+      rest[key] = fact;
+    }
+  }
+  if (!rest.empty()) out.line("<pre>{}</pre>", esc(view::cut(dump(rest, 2), 4000)));
+}
+
 void write_case(Html& out, const Case& c) {
   const Status status = outcome(c);
   out.line("<details><summary>{} {} <span class=\"soft\">{}, {}</span></summary>", status_word(status), code(c.id),
@@ -234,7 +258,7 @@ void write_case(Html& out, const Case& c) {
     for (const auto& m : c.metrics) out.row({esc(m.name), esc(view::measure(m.value, m.unit))});
     out.end_table();
   }
-  if (c.facts.is_object() && !c.facts.empty()) out.line("<pre>{}</pre>", esc(view::cut(dump(c.facts, 2), 4000)));
+  write_facts(out, c.facts);
   for (const auto& path : c.artifacts) out.line("<p>artifact {}</p>", code(path));
   if (!c.repro.empty()) out.line("<pre>{}</pre>", esc(c.repro));
   out.line("</details>");
@@ -269,6 +293,7 @@ std::string to_html(const Run& run) {
   out.line("</ul><h2>Next steps</h2><ol>");
   for (const auto& step : view::next_steps(run, assessment)) out.line("<li>{}</li>", esc(step));
   out.line("</ol>");
+  write_figures(out, run);
   write_environment(out, run);
   out.line("<h2>Cases</h2>");
   for (const auto& suite : run.suites) {

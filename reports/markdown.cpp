@@ -5,6 +5,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "reports/chart.hpp"
 #include "reports/view.hpp"
 #include "reports/writers.hpp"
 
@@ -208,6 +209,28 @@ void write_performance(Markdown& out, const Run& run) {
   out.blank();
 }
 
+void write_figures(Markdown& out, const Run& run) {
+  constexpr std::size_t kRows = 12;
+  const auto charts = view::charts(run);
+  if (charts.empty()) return;
+  out.title("Figures");
+  for (const auto& [where, chart] : charts) {
+    out.line("**{}** ({})\n", md(chart.title), code(where->id));
+    const Table whole = table_of(chart), table = thinned(whole, kRows);
+    std::vector<std::string> cells;
+    for (const auto& name : table.head) cells.push_back(md(name));
+    out.table(cells);
+    for (const auto& row : table.rows) {
+      cells.clear();
+      for (const auto& cell : row) cells.push_back(md(cell));
+      out.row(cells);
+    }
+    out.blank();
+    if (whole.rows.size() > table.rows.size())
+      out.line("{} of {} points; all of them, drawn, in report.html.\n", table.rows.size(), whole.rows.size());
+  }
+}
+
 void write_list(Markdown& out, const std::string& title, const std::vector<std::string>& items, bool numbered) {
   out.title(title);
   for (std::size_t i = 0; i < items.size(); ++i)
@@ -227,6 +250,7 @@ std::string to_markdown(const Run& run) {
   write_results(out, run);
   write_findings(out, run);
   write_performance(out, run);
+  write_figures(out, run);
   write_list(out, "What was not tested", assessment.not_tested, false);
   write_list(out, "Next steps", view::next_steps(run, assessment), true);
   return out.take();

@@ -147,6 +147,19 @@ std::vector<Rate> rates(const Run& run) {
   return found;
 }
 
+std::vector<Figure> charts(const Run& run) {
+  std::vector<Figure> found;
+  for (const auto& suite : run.suites) {
+    for (const auto& c : suite.cases) {
+      if (!c.facts.is_object()) continue;
+      for (const auto& [key, fact] : c.facts.items()) {
+        if (auto chart = chart_of(fact)) found.push_back({&c, std::move(*chart)});
+      }
+    }
+  }
+  return found;
+}
+
 std::vector<std::string> next_steps(const Run& run, const Assessment& assessment) {
   std::vector<std::string> steps;
   for (const auto& group : findings(run)) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "reports/chart.hpp"
 #include "reports/model.hpp"
 
 namespace reports::view {
@@ -69,6 +70,14 @@ struct Rate {
 // finding of category "performance" in their case.
 [[nodiscard]] std::vector<Gate> gates(const Run& run);
 [[nodiscard]] std::vector<Rate> rates(const Run& run);
+
+// -- pictures
+struct Figure {
+  const Case* where;
+  Chart chart;
+};
+[[nodiscard]] std::vector<Figure> charts(
+    const Run& run);  // every fact that is one (chart.hpp), in the order of the plan
 
 // -- what to do, in order, without repetition: the next steps of the failing findings, then those of the verdict.
 [[nodiscard]] std::vector<std::string> next_steps(const Run& run, const Assessment& assessment);

@@ -34,7 +34,8 @@ std::string read_all(int fd) {
 }
 
 TEST(Process, InputOutputAndEventsAreThreeThings) {
-  Process process("sh", shell("read line; echo \"out $line\"; echo err >&2; echo event >&3"), "the input\n");
+  Process process("sh", shell("read line; echo \"out $line\"; echo err >&2; echo event >&3"));
+  process.give("the input\n");
   EXPECT_EQ(read_all(process.event_fd()), "event\n");
   EXPECT_EQ(read_all(process.output_fd()), "out the input\nerr\n");
   const Exit exit = finish(process);
@@ -43,18 +44,18 @@ TEST(Process, InputOutputAndEventsAreThreeThings) {
 }
 
 TEST(Process, ExitStatusAndSignalAreToldApart) {
-  Process status("sh", shell("exit 7"), "");
+  Process status("sh", shell("exit 7"));
   const Exit seven = finish(status);
   EXPECT_FALSE(seven.by_signal);
   EXPECT_EQ(seven.value, 7);
-  Process killed("sh", shell("kill -SEGV $$"), "");
+  Process killed("sh", shell("kill -SEGV $$"));
   const Exit segv = finish(killed);
   EXPECT_TRUE(segv.by_signal);
   EXPECT_EQ(segv.value, SIGSEGV);
 }
 
 TEST(Process, TheWholeGroupIsKilled) {
-  Process process("sh", shell("sleep 1000 & echo $!; wait"), "");
+  Process process("sh", shell("sleep 1000 & echo $!; wait"));
   std::string text;
   while (text.find('\n') == std::string::npos) harness::read_available(process.output_fd(), text);
   const pid_t grandchild = std::stoi(text);
@@ -72,7 +73,7 @@ TEST(Process, TheWholeGroupIsKilled) {
 }
 
 TEST(Process, CpuTimeCountsChildrenToo) {
-  Process process("sh", shell("sh -c 'while :; do :; done' & wait"), "");
+  Process process("sh", shell("sh -c 'while :; do :; done' & wait"));
   double cpu = 0;
   for (int i = 0; i < 1000 && cpu < 0.05; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -82,12 +83,32 @@ TEST(Process, CpuTimeCountsChildrenToo) {
 }
 
 TEST(Process, AnInputThatNobodyReadsBlocksNobody) {
-  Process process("sh", shell("exit 0"), std::string(8 << 20, 'x'));
+  Process process("sh", shell("exit 0"));
+  process.give(std::string(1 << 19, 'x'));
+  EXPECT_EQ(finish(process).value, 0);
+}
+
+TEST(Process, AnInputForAChildThatIsGoneIsNoError) {
+  Process process("sh", shell("exit 0"));
+  pollfd end = {process.pid_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&end, 1, 20000), 1);
+  process.give("too late");
+  EXPECT_EQ(process.reap().value, 0);
+}
+
+TEST(Process, TheChildWaitsForItsInput) {
+  Process process("sh", shell("echo ready >&3; cat; echo done >&3"));
+  std::string events;
+  while (events != "ready\n") harness::read_available(process.event_fd(), events);
+  pollfd end = {process.pid_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&end, 1, 50), 0);
+  process.give("later");
+  EXPECT_EQ(read_all(process.event_fd()), "done\n");
   EXPECT_EQ(finish(process).value, 0);
 }
 
 TEST(Process, WhatCannotBeStartedIsSaid) {
-  EXPECT_THROW(Process("/nonexistent/program", {"x"}, ""), harness::InfrastructureError);
+  EXPECT_THROW(Process("/nonexistent/program", {"x"}), harness::InfrastructureError);
 }
 
 TEST(Process, OutputOfAShortCommand) {
