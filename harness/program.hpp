@@ -40,6 +40,23 @@ struct DeviceProbe {
   Json provenance = Json::object();  // torch, cuda runtime, driver, gpus: merged into the run's provenance
 };
 
+// What `doctor` prints of a program's own.
+struct Diagnosis {
+  enum class State { good, note, problem };  // a problem is what must be mended before a run: exit code not 0
+  struct Row {
+    State state = State::good;
+    std::string code;  // finding code, "" for a good row; its next step is printed unless `next` says more
+    std::string what;  // what was seen, with numbers
+    std::string next = {};
+  };
+  struct Table {
+    std::string title;
+    std::vector<std::vector<std::string>> rows;  // cells; columns are aligned
+  };
+  std::vector<Row> rows;
+  std::vector<Table> tables;
+};
+
 struct Program {
   std::string name;                  // "nsa-validate"
   std::string version;               // "0.1.0"
@@ -58,6 +75,11 @@ struct Program {
   std::function<Json(const Settings&)> provenance;
   // Called in the supervisor before planning; throws UsageError for what cannot work (a bad model file, a bad flag).
   std::function<void(const Settings&)> validate;
+  // Called by `doctor`, in its own process: no torch, no CUDA context. `provenance` is all that the harness and the
+  // program know of the machine by then; it lacks what a worker could not tell.
+  std::function<Diagnosis(const Settings&, const Json& provenance, const DeviceProbe&)> diagnose;
+  // The executable that is asked for the device; empty: this one.
+  std::filesystem::path worker;
   // Called in the worker after every case: empty when the process is still healthy, else what is wrong (a sticky CUDA
   // error); an unhealthy worker is replaced.
   std::function<std::string()> health;

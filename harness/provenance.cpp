@@ -22,12 +22,15 @@ namespace {
 constexpr double kGitSeconds = 10;
 // Recorded, never acted upon. Those of the program come from Program::provenance.
 constexpr const char* kVariables[] = {"PYTORCH_CUDA_ALLOC_CONF",
+                                      "PYTORCH_ALLOC_CONF",
                                       "PYTORCH_NO_CUDA_MEMORY_CACHING",
                                       "CUDA_VISIBLE_DEVICES",
                                       "CUDA_LAUNCH_BLOCKING",
                                       "CUDA_MODULE_LOADING",
                                       "CUBLAS_WORKSPACE_CONFIG",
                                       "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+                                      "NVIDIA_TF32_OVERRIDE",
+                                      "TORCH_SHOW_DISPATCH_TRACE",
                                       "OMP_NUM_THREADS",
                                       "MKL_NUM_THREADS"};
 
@@ -111,6 +114,8 @@ Json settings_of(const Settings& settings, const CommandLine& line) {
 }
 
 }  // namespace
+
+std::span<const char* const> recorded_variables() { return kVariables; }
 
 std::string file_hash(const fs::path& file) {
   if (!fs::is_regular_file(file)) return "";

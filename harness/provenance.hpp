@@ -12,12 +12,17 @@
 //  ... and what the program adds: Program::provenance and DeviceProbe::provenance.
 #pragma once
 
+#include <span>
+
 #include "harness/command_line.hpp"
 #include "harness/plan.hpp"
 
 namespace harness {
 
 [[nodiscard]] Json provenance(const Program& program, const Settings& settings, const CommandLine& line);
+
+// The names that "environment" is about; a variable that is not among them is not recorded, set or not.
+[[nodiscard]] std::span<const char* const> recorded_variables();
 
 // FNV-1a 64 of a file's content, "" when it cannot be read.
 [[nodiscard]] std::string file_hash(const std::filesystem::path& file);

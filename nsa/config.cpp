@@ -48,6 +48,16 @@ std::string_view to_string(Precision precision) {
   return "?";
 }
 
+std::string_view to_string(DataOrder order) {
+  switch (order) {
+    case DataOrder::sequential:
+      return "sequential";
+    case DataOrder::random_crops:
+      return "random_crops";
+  }
+  return "?";
+}
+
 std::string to_string(const ConfigError& error) {
   std::string text = error.where.empty() ? "" : error.where + ": ";
   text += error.key;
@@ -67,6 +77,13 @@ std::vector<ConfigError> validate(const Config& config) {
 std::map<std::string, std::string> flatten(const Config& config) {
   std::map<std::string, std::string> flat;
   for (const auto& key : config_keys()) flat.emplace(key.name, key.format(config));
+  return flat;
+}
+
+std::map<std::string, std::string> identity(const Config& config) {
+  std::map<std::string, std::string> flat;
+  for (const auto& key : config_keys())
+    if (!key.operational) flat.emplace(key.name, key.format(config));
   return flat;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -15,9 +16,11 @@ namespace nsa {
 enum class Phi { avg, mlp };                     // how a block becomes one compressed key/value (Eq 7)
 enum class GateActivation { softmax, sigmoid };  // over the three branches, or each by itself (Eq 5)
 enum class Precision { fp64, fp32, bf16 };
+enum class DataOrder { sequential, random_crops };  // one pass over the data, or rows from anywhere without an end
 [[nodiscard]] std::string_view to_string(Phi phi);
 [[nodiscard]] std::string_view to_string(GateActivation gate);
 [[nodiscard]] std::string_view to_string(Precision precision);
+[[nodiscard]] std::string_view to_string(DataOrder order);
 
 // Block geometry, in tokens (paper 3.3; symbols of nsa/README.md).
 struct Geometry {
@@ -46,20 +49,38 @@ struct ModelConfig {
   [[nodiscard]] std::int64_t heads_per_group() const { return n_heads / n_kv_groups; }  // h
 };
 
+// Steps are optimizer steps everywhere, however many batches each of them accumulates.
 struct TrainConfig {
   Precision precision = Precision::bf16;
-  std::int64_t steps = 10;
+  bool master_weights = true;  // 16-bit parameters are updated through fp32 copies (train/adamw.hpp)
+  std::int64_t steps = 10;     // length of the schedule
   std::int64_t seq_len = 2048;
   std::int64_t batch_size = 1;
   std::int64_t accumulate_grad_batches = 1;
-  std::int64_t warmup_steps = 2;  // optimizer steps
-  double lr = 2e-4;               // peak
-  double lr_min = 0.0;            // the cosine ends here
+  std::int64_t warmup_steps = 2;
+  double lr = 2e-4;     // peak
+  double lr_min = 0.0;  // the cosine ends here
   double weight_decay = 0.01;
   double grad_clip = 1.0;  // global norm
   std::uint64_t seed = 1337;
-  bool gradient_checkpointing = false;
-  std::string data = "fixtures/text/corpus.txt";  // relative to the data folder
+  bool gradient_checkpointing = false;  // activations of a layer are computed again in backward instead of kept
+  bool deterministic = false;           // a GPU's sums in a fixed order: the same bits every time, at a price in speed
+
+  std::string data = "fixtures/text/corpus.txt";  // text, *.jsonl or "synthetic"; relative to the data folder
+  DataOrder order = DataOrder::sequential;
+  bool packed = false;            // documents end to end in one row, none sees another; batch_size is 1
+  double validation_share = 0.0;  // of the data, kept out of training
+  bool skip_bad_lines = false;    // JSONL: pass over lines that hold no text instead of stopping
+
+  // How a run is looked after. None of these changes a number that it computes (`identity` leaves them out).
+  std::int64_t log_every = 20;
+  std::int64_t eval_every = 0;  // 0: never
+  std::int64_t eval_batches = 10;
+  std::int64_t save_every = 0;  // 0: only at the end
+  std::int64_t keep_checkpoints = 3;
+  std::int64_t prefetch_batches = 4;  // read ahead by a thread; 0: none
+  double loader_timeout_s = 60;       // the longest wait for a batch
+  double hang_timeout_s = 300;        // without progress and without work; 0: not watched
 };
 
 struct Config {
@@ -86,6 +107,12 @@ class ConfigInvalid : public std::runtime_error {  // what(): one line an error
 // are the field names above; what is left out has its default. Unknown and duplicate keys, wrong types, values out of
 // range and impossible combinations are collected and thrown together; malformed YAML and an empty file as well.
 [[nodiscard]] Config load_config(const std::filesystem::path& file);
+// A key that is set from outside the file: "train.lr", "3e-4", and what messages call the place ("--set").
+struct Override {
+  std::string key, value, where;
+};
+// As above, with keys set anew; mistakes of the file and of the overrides are reported together.
+[[nodiscard]] Config load_config(const std::filesystem::path& file, std::span<const Override> overrides);
 // As load_config, from text; `name` stands for the file in messages.
 [[nodiscard]] Config parse_config(const std::string& yaml, const std::string& name);
 // Every error of the values at once (`where` empty); load_config calls it and fills in the places.
@@ -93,6 +120,8 @@ class ConfigInvalid : public std::runtime_error {  // what(): one line an error
 
 // "model.dim" -> "768", "nsa.l" -> "32", "train.lr" -> "0.0002": canonical text, for records, hashes and comparison.
 [[nodiscard]] std::map<std::string, std::string> flatten(const Config& config);
+// The keys of flatten() that decide what a run computes: what must be the same to go on with one.
+[[nodiscard]] std::map<std::string, std::string> identity(const Config& config);
 // Keys that `expected_file` (any subset of a configuration file, at least one key) sets and `config` resolves
 // differently. Throws ConfigInvalid for a file that is malformed, unknown in its keys, wrong in its types or empty.
 struct Drift {

@@ -113,10 +113,42 @@ Key choice(std::string_view name, Member<E> member, const std::array<E, N>& valu
               }};
 }
 
+Key operational(Key key) {
+  key.operational = true;
+  return key;
+}
+
+// How a run is looked after: how often, how long, how much is kept.
+std::vector<Key> operational_keys() {
+  using I = std::int64_t;
+  constexpr I kSteps = 1'000'000'000;
+  constexpr double kDay = 86400;
+  return {
+      operational(integer(
+          "train.log_every", [](Config& c) -> I& { return c.train.log_every; }, 1, kSteps)),
+      operational(integer(
+          "train.eval_every", [](Config& c) -> I& { return c.train.eval_every; }, 0, kSteps)),
+      operational(integer(
+          "train.eval_batches", [](Config& c) -> I& { return c.train.eval_batches; }, 1, kSteps)),
+      operational(integer(
+          "train.save_every", [](Config& c) -> I& { return c.train.save_every; }, 0, kSteps)),
+      operational(integer(
+          "train.keep_checkpoints", [](Config& c) -> I& { return c.train.keep_checkpoints; }, 1, 1'000'000)),
+      operational(integer(
+          "train.prefetch_batches", [](Config& c) -> I& { return c.train.prefetch_batches; }, 0, 1024)),
+      operational(real(
+          "train.loader_timeout_s", [](Config& c) -> double& { return c.train.loader_timeout_s; }, 1e-3, kDay)),
+      operational(real(
+          "train.hang_timeout_s", [](Config& c) -> double& { return c.train.hang_timeout_s; }, 0, kDay)),
+  };
+}
+
+// What a run computes.
 std::vector<Key> make_keys() {
   using I = std::int64_t;
   constexpr std::array phis = {Phi::avg, Phi::mlp};
   constexpr std::array gates = {GateActivation::softmax, GateActivation::sigmoid};
+  constexpr std::array orders = {DataOrder::sequential, DataOrder::random_crops};
   constexpr std::array precisions = {Precision::fp64, Precision::fp32, Precision::bf16};
   constexpr I kLongest = I{1} << 20;  // tokens
   constexpr std::string_view kTextRule = "must be text, not empty, on one line";
@@ -159,6 +191,7 @@ std::vector<Key> make_keys() {
 
       choice(
           "train.precision", +[](Config& c) -> Precision& { return c.train.precision; }, precisions),
+      boolean("train.master_weights", [](Config& c) -> bool& { return c.train.master_weights; }),
       integer(
           "train.steps", [](Config& c) -> I& { return c.train.steps; }, 1, 1'000'000'000),
       integer(
@@ -181,15 +214,26 @@ std::vector<Key> make_keys() {
           "train.seed", [](Config& c) -> std::uint64_t& { return c.train.seed; }, 0,
           std::numeric_limits<std::uint64_t>::max(), "an integer"),
       boolean("train.gradient_checkpointing", [](Config& c) -> bool& { return c.train.gradient_checkpointing; }),
+      boolean("train.deterministic", [](Config& c) -> bool& { return c.train.deterministic; }),
       text(
           "train.data", [](Config& c) -> std::string& { return c.train.data; }, kTextRule),
+      choice(
+          "train.order", +[](Config& c) -> DataOrder& { return c.train.order; }, orders),
+      boolean("train.packed", [](Config& c) -> bool& { return c.train.packed; }),
+      real(
+          "train.validation_share", [](Config& c) -> double& { return c.train.validation_share; }, 0.0, 0.5),
+      boolean("train.skip_bad_lines", [](Config& c) -> bool& { return c.train.skip_bad_lines; }),
   };
 }
 
 }  // namespace
 
 std::span<const Key> config_keys() {
-  static const std::vector<Key> keys = make_keys();
+  static const std::vector<Key> keys = [] {
+    std::vector<Key> all = make_keys();
+    for (auto& key : operational_keys()) all.push_back(std::move(key));
+    return all;
+  }();
   return keys;
 }
 
@@ -227,6 +271,11 @@ std::vector<Problem> config_problems(const Config& config, KeySet broken) {
       "train.lr_min", "train.lr", [&] { return train.lr_min > train.lr; }, "must be at most");
   clash(
       "train.warmup_steps", "train.steps", [&] { return train.warmup_steps > train.steps; }, "must be at most");
+  clash(
+      "train.batch_size", "train.packed", [&] { return train.packed && train.batch_size != 1; }, "must be 1 with");
+  clash(
+      "train.validation_share", "train.eval_every", [&] { return train.eval_every > 0 && train.validation_share <= 0; },
+      "must be above 0 with");
   return problems;
 }
 

@@ -23,6 +23,7 @@ struct Key {
   std::function<bool(Config&, std::string_view text)> parse;
   std::function<std::string(const Config&)> format;  // canonical text
   std::function<bool(const Config&)> in_range;       // false for NaN
+  bool operational = false;                          // changes no number that a run computes
 };
 [[nodiscard]] std::span<const Key> config_keys();
 

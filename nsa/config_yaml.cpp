@@ -151,6 +151,35 @@ Reading read_yaml(const std::string& yaml, const std::string& name) {
   return reading;
 }
 
+void apply(const Override& setting, Reading& reading) {
+  const auto refuse = [&](std::string allowed) {
+    reading.errors.push_back({setting.key, setting.value, std::move(allowed), setting.where});
+  };
+  const Key* key = find_key(setting.key);
+  if (key == nullptr) {
+    const auto dot = std::min(setting.key.find('.'), setting.key.size());
+    return refuse(unknown_key(setting.key.substr(0, dot), setting.key.substr(std::min(dot + 1, setting.key.size()))));
+  }
+  reading.settings.insert_or_assign(setting.key, Setting{setting.value, setting.where});
+  if (key->parse(reading.config, setting.value)) return;
+  refuse(key->allowed);
+  reading.broken.emplace(key->name);
+}
+
+// Ranges and combinations of what was read, each problem with its place; throws for all problems together.
+Config checked(Reading reading) {
+  for (auto& [error, keys] : config_problems(reading.config, reading.broken)) {
+    // Where the first of the keys stands that the file sets: the defaults are in order, so there is one.
+    const auto set = std::find_if(keys.begin(), keys.end(), [&](auto key) { return reading.settings.contains(key); });
+    error.where = set == keys.end() ? reading.config.source : reading.settings.find(*set)->second.where;
+    if (const auto own = reading.settings.find(error.key); own != reading.settings.end())
+      error.value = own->second.value;
+    reading.errors.push_back(std::move(error));
+  }
+  if (!reading.errors.empty()) throw ConfigInvalid(std::move(reading.errors));
+  return reading.config;
+}
+
 std::string read_file(const std::filesystem::path& file) {
   const auto refuse = [&](const std::string& reason) {
     throw ConfigInvalid({{"configuration file", "", reason, file.string()}});
@@ -166,21 +195,15 @@ std::string read_file(const std::filesystem::path& file) {
 
 }  // namespace
 
-Config parse_config(const std::string& yaml, const std::string& name) {
-  Reading reading = read_yaml(yaml, name);
-  for (auto& [error, keys] : config_problems(reading.config, reading.broken)) {
-    // Where the first of the keys stands that the file sets: the defaults are in order, so there is one.
-    const auto set = std::find_if(keys.begin(), keys.end(), [&](auto key) { return reading.settings.contains(key); });
-    error.where = set == keys.end() ? name : reading.settings.find(*set)->second.where;
-    if (const auto own = reading.settings.find(error.key); own != reading.settings.end())
-      error.value = own->second.value;
-    reading.errors.push_back(std::move(error));
-  }
-  if (!reading.errors.empty()) throw ConfigInvalid(std::move(reading.errors));
-  return reading.config;
-}
+Config parse_config(const std::string& yaml, const std::string& name) { return checked(read_yaml(yaml, name)); }
 
-Config load_config(const std::filesystem::path& file) { return parse_config(read_file(file), file.string()); }
+Config load_config(const std::filesystem::path& file) { return load_config(file, {}); }
+
+Config load_config(const std::filesystem::path& file, std::span<const Override> overrides) {
+  Reading reading = read_yaml(read_file(file), file.string());
+  for (const auto& setting : overrides) apply(setting, reading);
+  return checked(std::move(reading));
+}
 
 std::vector<Drift> drift(const Config& config, const std::filesystem::path& expected_file) {
   Reading expected = read_yaml(read_file(expected_file), expected_file.string());

@@ -106,16 +106,18 @@ void resolve_fa2(Reader& reader, EffectiveFlags& flags) {
 
 // Gathered or masked: NSA_FORCE_SEL_MASK always means masked, NSA_USE_SEL_MASK only when gathering is switched off.
 void resolve_selection(Reader& reader, EffectiveFlags& flags) {
-  const auto pack = reader.boolean("NSA_USE_SEL_PACK");
-  const bool use_mask = reader.boolean("NSA_USE_SEL_MASK").value_or(false);
-  const bool force_mask = reader.boolean("NSA_FORCE_SEL_MASK").value_or(false);
+  const auto pack = reader.boolean("NSA_USE_SEL_PACK"), use_mask = reader.boolean("NSA_USE_SEL_MASK"),
+             force_mask = reader.boolean("NSA_FORCE_SEL_MASK");
   flags.sel_pack = pack.value_or(true);
   flags.origin["sel_pack"] = pack ? reader.setting("NSA_USE_SEL_PACK") : "default";
-  flags.sel_mask = force_mask || (use_mask && !flags.sel_pack);
-  flags.origin["sel_mask"] = force_mask       ? reader.setting("NSA_FORCE_SEL_MASK")
-                             : flags.sel_mask ? reader.setting("NSA_USE_SEL_MASK")
-                             : use_mask       ? "default (NSA_USE_SEL_MASK counts only with NSA_USE_SEL_PACK=0)"
-                                              : "default";
+  flags.sel_mask = force_mask.value_or(false) || (use_mask.value_or(false) && !flags.sel_pack);
+  const bool idle = use_mask.value_or(false) && !flags.sel_mask;  // asked for, but packing is on
+  flags.origin["sel_mask"] = force_mask.value_or(false) ? reader.setting("NSA_FORCE_SEL_MASK")
+                             : flags.sel_mask           ? reader.setting("NSA_USE_SEL_MASK")
+                             : idle       ? "default (NSA_USE_SEL_MASK counts only with NSA_USE_SEL_PACK=0)"
+                             : force_mask ? reader.setting("NSA_FORCE_SEL_MASK")
+                             : use_mask   ? reader.setting("NSA_USE_SEL_MASK")
+                                          : "default";
   if (!flags.sel_pack && !flags.sel_mask)
     reader.problem(
         fmt::format("{} leaves the selected branch without a way: set NSA_USE_SEL_MASK=1 or NSA_FORCE_SEL_MASK=1, "

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bootstrap.sh TARGET: brings build/release up to date for TARGET ("nsa-validate", or "all" with the tests), installing
-# what is missing. Everything is said on stderr. Exit code 0, or 4 with the failed step, the reason and what to do.
+# bootstrap.sh TARGET: brings build/release up to date for TARGET ("nsa-validate", "nsa-train", or "all" with the tests),
+# installing what is missing. Everything is said on stderr. Exit code 0, or 4 with the failed step, the reason and what to do.
 set -euo pipefail
 exec 1>&2
 
@@ -31,8 +31,19 @@ inputs() {
     xargs -0 sha256sum
 }
 
+# The programs that a target makes, below the build folder.
+declare -A programs=([nsa-validate]=suites/nsa-validate [nsa-train]=nsa/train/run/nsa-train)
+programs[all]="${programs[nsa-validate]} ${programs[nsa-train]}"
+
+programs_are_built() {
+  local program
+  for program in ${programs[$target]}; do
+    if [[ ! -x $build/$program ]]; then return 1; fi
+  done
+}
+
 up_to_date() (  # a subshell: what stands in the file is not for the rest of this script
-  [[ -x $build/suites/nsa-validate && -s $state/$target.inputs && -s $state/toolchain ]] || exit 1
+  programs_are_built && [[ -s $state/$target.inputs && -s $state/toolchain ]] || exit 1
   # shellcheck source=/dev/null
   source "$state/toolchain"
   [[ -d $torch && -x $cmake && -x $ninja && $(<"$state/$target.inputs") == "$now" ]]
@@ -65,7 +76,9 @@ bring_up_to_date() {
   "$cmake" --build "$build" --target "$target" --parallel "$(parallel_jobs)" ||
     fail "the build of $target" "the compiler's message stands above; if it speaks of killed processes, memory was short"
   printf '%s\n' "$now" >"$state/$target.inputs"
-  if [[ $target == all ]]; then cp "$state/all.inputs" "$state/nsa-validate.inputs"; fi
+  if [[ $target == all ]]; then
+    for program in nsa-validate nsa-train; do cp "$state/all.inputs" "$state/$program.inputs"; done
+  fi
 }
 
 now=$(inputs)

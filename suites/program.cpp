@@ -1,6 +1,8 @@
 #include "suites/program.hpp"
 
 #include "build_info.hpp"
+#include "suites/diagnose.hpp"
+#include "suites/preflight/checks.hpp"
 #include "suites/providers.hpp"
 
 namespace suites {
@@ -28,6 +30,9 @@ harness::Program make_program() {
   program.provenance = provenance;
   program.validate = validate;
   program.health = device_health;
+  program.diagnose = [](const auto& settings, const auto& found, const auto& probe) {
+    return diagnose(settings, found, probe, preflight_checks::stored_law);
+  };
   return program;
 }
 

@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "harness/program.hpp"
+#include "suites/codes.hpp"
+#include "suites/preflight/settings.hpp"
 #include "suites/subject.hpp"
 
 namespace suites {
 
 [[nodiscard]] harness::Program make_program();
 
-// All finding codes of the suites (codes.cpp).
-[[nodiscard]] std::vector<harness::Code> finding_codes();
 // The catalogue of planted faults (faults/catalogue.cpp); planting fills `seams`.
 [[nodiscard]] std::vector<harness::Fault> faults(std::shared_ptr<Seams> seams);
 
@@ -27,10 +27,7 @@ namespace suites {
 [[nodiscard]] harness::Suite training(const Subject& subject);
 [[nodiscard]] harness::Suite throughput(const Subject& subject);
 
-// Keys that every suite may read: `model` (path, name in configs/models, or auto), `data` (text file; default: that of
-// the model's configuration).
-[[nodiscard]] std::vector<harness::SettingSpec> common_settings();
-[[nodiscard]] std::vector<harness::SettingSpec> preflight_settings();
+// The declared keys of a suite (those of every suite: locations.hpp; of preflight: preflight/settings.hpp).
 [[nodiscard]] std::vector<harness::SettingSpec> s_sweep_settings();
 [[nodiscard]] std::vector<harness::SettingSpec> parity_settings();
 [[nodiscard]] std::vector<harness::SettingSpec> training_settings();

@@ -1,75 +1,14 @@
+// The providers that ask neither LibTorch nor CUDA; the others: device.cpp.
 #include "suites/providers.hpp"
-
-#include <ATen/ATen.h>
-#include <ATen/cuda/CUDAContext.h>
-#include <cuda_runtime_api.h>
-#include <fmt/format.h>
-#include <torch/cuda.h>
-#include <torch/version.h>
 
 #include "nsa/config.hpp"
 #include "nsa/flags.hpp"
-#include "suites/probes/nvml.hpp"
-#include "suites/subject.hpp"
+#include "suites/locations.hpp"
+#include "suites/machine/variables.hpp"
 
 namespace suites {
 
-namespace {
-
 using harness::Json;
-
-std::string dotted(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
-
-Json describe_gpu(int index) {
-  const cudaDeviceProp& gpu = *at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index));
-  return {{"index", index},
-          {"name", gpu.name},
-          {"sm", fmt::format("{}.{}", gpu.major, gpu.minor)},
-          {"multiprocessors", gpu.multiProcessorCount},
-          {"memory_bytes", gpu.totalGlobalMem},
-          {"l2_bytes", gpu.l2CacheSize},
-          {"ecc", gpu.ECCEnabled != 0}};
-}
-
-// A product of two small matrices on the GPU must come back right; the reason when it does not.
-std::string try_gpu() {
-  if (!torch::cuda::is_available()) {
-    int count = 0;
-    const cudaError_t error = cudaGetDeviceCount(&count);
-    return error == cudaSuccess ? "no CUDA device is visible" : cudaGetErrorString(error);
-  }
-  try {
-    const at::Tensor a = at::arange(64, at::device(at::kCUDA).dtype(at::kFloat)).view({8, 8});
-    const at::Tensor product = at::matmul(a, a.t()).cpu();
-    const at::Tensor b = at::arange(64, at::kFloat).view({8, 8});
-    if (!at::equal(product, at::matmul(b, b.t()))) return "a matrix product on the GPU gives a wrong result";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
-}  // namespace
-
-harness::DeviceProbe probe_device() {
-  harness::DeviceProbe probe;
-  probe.why_not = try_gpu();
-  probe.cuda_usable = probe.why_not.empty();
-  int driver = 0, runtime = 0;
-  (void)cudaDriverGetVersion(&driver);
-  (void)cudaRuntimeGetVersion(&runtime);
-  probe.provenance["torch"] = {{"version", TORCH_VERSION}, {"threads", at::get_num_threads()}};
-  const std::optional<std::string> version = probes::Nvml::load().driver_version();
-  probe.provenance["cuda"] = {{"runtime", dotted(runtime)},
-                              {"driver_supports", driver == 0 ? "none" : dotted(driver)},
-                              {"driver", version.value_or("unknown")}};
-  Json gpus = Json::array();
-  if (probe.cuda_usable) {
-    for (int i = 0; i < static_cast<int>(torch::cuda::device_count()); ++i) gpus.push_back(describe_gpu(i));
-  }
-  probe.provenance["gpus"] = gpus;
-  return probe;
-}
 
 harness::Json provenance(const harness::Settings& settings) {
   Json flags = Json::object();
@@ -97,19 +36,16 @@ void validate(const harness::Settings& settings) {
     const nsa::Config config = nsa::load_config(model_file(settings));
     if (const std::string expected = settings.text("preflight.expect"); !expected.empty())
       (void)nsa::drift(config, expected);  // the file can be read
-    (void)nsa::resolve(nsa::read_environment());
+    const nsa::Environment environment = nsa::read_environment();
+    const machine::PinnedFacts facts = machine::pinned_facts(Json::object(), environment);  // the flags make sense
+    for (const std::string& pin : settings.texts("preflight.expect_environment"))
+      if (const std::string reason = machine::bad_pin(pin, facts); !reason.empty())
+        throw harness::UsageError("preflight.expect_environment: " + reason);
   } catch (const nsa::ConfigInvalid& error) {
     throw harness::UsageError(error.what());
   } catch (const nsa::FlagInvalid& error) {
     throw harness::UsageError(error.what());
   }
-}
-
-std::string device_health() {
-  // Asking about CUDA would create a context; only a process that has one can have broken it.
-  if (!at::globalContext().hasCUDA() || !at::detail::getCUDAHooks().hasPrimaryContext(0)) return "";
-  const cudaError_t pending = cudaDeviceSynchronize();
-  return pending == cudaSuccess ? "" : std::string("CUDA error: ") + cudaGetErrorString(pending);
 }
 
 }  // namespace suites

@@ -2,13 +2,7 @@
 
 #include <ATen/Context.h>
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/utils.h>
-
-#include "build_info.hpp"
-#include "suites/program.hpp"
-#include "suites/providers.hpp"
 
 namespace suites {
 
@@ -44,56 +38,17 @@ Instance Subject::model(const ModelOptions& options) const {
   return instance;
 }
 
+nsa::decode::Decoder Subject::decoder(const Instance& instance, nsa::decode::Options options) const {
+  for (const auto& change : seams_->decode) options.ops = change(std::move(options.ops));
+  return nsa::decode::Decoder(instance.model, std::move(options));
+}
+
 nsa::Ops Subject::ops(const nsa::EffectiveFlags& flags, const nsa::Call& call) const {
   return wrap(nsa::assemble(nsa::route(flags, call), flags), call, *seams_);
 }
 
 nsa::Ops Subject::ops(nsa::Backend backend, const nsa::Call& call) const {
   return wrap(nsa::backend_ops(backend), call, *seams_);
-}
-
-std::vector<harness::SettingSpec> common_settings() {
-  using enum harness::SettingType;
-  return {
-      {.key = "model",
-       .type = text,
-       .default_value = "auto",
-       .meaning = "model configuration: a file, a name in configs/models, or auto",
-       .allowed = "auto (tiny on the CPU, m7c_125m on a GPU), a name in configs/models, or a path to a YAML file"},
-      {.key = "data",
-       .type = text,
-       .default_value = "",
-       .meaning = "text that training reads as bytes; empty: train.data of the model's configuration",
-       .allowed = "a path"},
-  };
-}
-
-std::filesystem::path data_folder() {
-  harness::Program self;
-  self.name = kProgramName;
-  self.source_dir = build_info::kSourceDir;
-  return harness::data_folder(self);
-}
-
-std::filesystem::path model_file(const harness::Settings& settings) {
-  std::string name = settings.text("model");
-  if (name == "auto") name = settings.text("run.device") == "cuda" ? "m7c_125m" : "tiny";
-  if (std::filesystem::is_regular_file(name)) return name;
-  const std::filesystem::path folder = data_folder() / "configs" / "models";
-  if (std::filesystem::is_regular_file(folder / (name + ".yaml"))) return folder / (name + ".yaml");
-
-  std::vector<std::string> known = {"auto"};
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) known.push_back(entry.path().stem().string());
-  const std::string near = harness::nearest(name, known);
-  throw harness::UsageError(fmt::format("model: '{}' is neither a file nor a model in {} (known: {}){}", name,
-                                        folder.string(), fmt::join(known, ", "),
-                                        near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
-}
-
-std::filesystem::path text_file(const harness::Settings& settings, const nsa::Config& config) {
-  const std::string chosen = settings.text("data");
-  const std::filesystem::path path = chosen.empty() ? config.train.data : chosen;
-  return path.is_absolute() || std::filesystem::exists(path) ? path : data_folder() / path;
 }
 
 at::Device device_of(const harness::Context& context) {

@@ -3,16 +3,17 @@
 // (nsa::reference) is called directly and is never wrapped.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "harness/context.hpp"
 #include "nsa/config.hpp"
+#include "nsa/decode/decoder.hpp"
 #include "nsa/dispatch.hpp"
 #include "nsa/flags.hpp"
 #include "nsa/model/lm.hpp"
+#include "suites/locations.hpp"
 
 namespace suites {
 
@@ -20,6 +21,8 @@ namespace suites {
 struct Seams {
   // Wraps the ops table that was assembled for a call.
   std::vector<std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>> ops;
+  // Wraps the functions of a decoding step.
+  std::vector<std::function<nsa::decode::StepOps(nsa::decode::StepOps)>> decode;
   // Changes a model after it was initialised (or hooks its parameters).
   std::vector<std::function<void(nsa::LanguageModelImpl&)>> model;
   // Changes the configuration that the product loaded.
@@ -50,6 +53,8 @@ class Subject {
   [[nodiscard]] nsa::EffectiveFlags flags() const;
   // A model, initialised from `seed` (torch's generator is seeded with it).
   [[nodiscard]] Instance model(const ModelOptions& options) const;
+  // A decoder of that model, with empty caches.
+  [[nodiscard]] nsa::decode::Decoder decoder(const Instance& instance, nsa::decode::Options options = {}) const;
   // The six functions as the product would assemble them for `call`, or those of one backend.
   [[nodiscard]] nsa::Ops ops(const nsa::EffectiveFlags& flags, const nsa::Call& call) const;
   [[nodiscard]] nsa::Ops ops(nsa::Backend backend, const nsa::Call& call) const;
@@ -57,14 +62,6 @@ class Subject {
  private:
   std::shared_ptr<const Seams> seams_;
 };
-
-// The file that the setting `model` names (a path, a name in configs/models, or "auto": tiny when `run.device` is cpu,
-// m7c_125m when it is cuda). Throws harness::UsageError naming the nearest known model. No torch call.
-[[nodiscard]] std::filesystem::path model_file(const harness::Settings& settings);
-// The text that training reads: the setting `data`, else train.data of `config`, relative to the data folder.
-[[nodiscard]] std::filesystem::path text_file(const harness::Settings& settings, const nsa::Config& config);
-// Where configs/ and fixtures/ lie (harness::data_folder of this program). No torch call.
-[[nodiscard]] std::filesystem::path data_folder();
 
 // The device that a case runs on, and a Call for given shapes on it (compute capability filled in on a GPU).
 [[nodiscard]] at::Device device_of(const harness::Context& context);

@@ -215,6 +215,14 @@ harness::Program make_program() {
     return probe;
   };
   program.provenance = [](const harness::Settings&) { return Json{{"flags", {{"set", {{"FAKE_FLAG", "a b"}}}}}}; };
+  program.diagnose = [](const harness::Settings& settings, const Json& provenance, const harness::DeviceProbe&) {
+    using State = harness::Diagnosis::State;
+    harness::Diagnosis found;
+    found.rows = {{State::good, "", "the fake is well"}, {State::note, "FAKE-002", "a small thing"}};
+    if (settings.text("fake.gate") == "sick") found.rows.push_back({State::problem, "FAKE-001", "it hurts"});
+    found.tables = {{"Table", {{"build", provenance.at("build").at("build_id").get<std::string>()}}}};
+    return found;
+  };
   program.validate = [](const harness::Settings& settings) {
     if (settings.text("fake.gate") == "invalid") throw harness::UsageError("fake.gate cannot be 'invalid'");
   };

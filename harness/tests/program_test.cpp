@@ -77,6 +77,31 @@ TEST(ProgramTest, VerbsThatLook) {
   EXPECT_EQ(fake({"doctor", "--require-cuda"}), 4);
 }
 
+TEST(ProgramTest, DoctorSaysWhatIsWrongAndWhatToDo) {
+  FakeRun fake;
+  EXPECT_EQ(fake({"doctor"}), 0);
+  EXPECT_THAT(fake.out(), testing::ContainsRegex("ok +the fake is well\n"));
+  EXPECT_THAT(fake.out(), testing::ContainsRegex("note +FAKE-002: a small thing\n +-> a next step\n"));
+  EXPECT_THAT(fake.out(), testing::ContainsRegex("Table\n +build +0123456789abcdef\n"));
+  EXPECT_THAT(fake.out(), testing::EndsWith("\ndoctor: nothing is wrong\n"));
+
+  EXPECT_EQ(fake({"doctor", "--gate", "sick"}), 4);
+  EXPECT_THAT(fake.out(), HasSubstr("PROBLEM  FAKE-001: it hurts\n         -> a next step\n"));
+  EXPECT_THAT(fake.out(), testing::EndsWith("\ndoctor: 1 problem(s): FAKE-001\n"));
+
+  EXPECT_EQ(fake({"doctor", "--gate", "invalid"}), 2) << "a configuration that every run would refuse";
+  EXPECT_THAT(fake.out(), HasSubstr("fake.gate cannot be 'invalid'"));
+}
+
+TEST(ProgramTest, DoctorWorksWhereWorkersDoNotStart) {
+  FakeRun fake;
+  setenv("FAKE_WORKER_DOES_NOT_START", "1", 1);
+  EXPECT_EQ(fake({"doctor"}), 4);
+  unsetenv("FAKE_WORKER_DOES_NOT_START");
+  EXPECT_THAT(fake.out(), HasSubstr("workers do not start"));
+  EXPECT_THAT(fake.out(), HasSubstr("cannot open shared object file")) << "the reason that the worker gave";
+}
+
 TEST(ProgramTest, DryRunAndShowConfigDoNothing) {
   FakeRun fake;
   const auto config = fake.folder.write("c.yaml", "fake:\n  lengths: [7]\n");

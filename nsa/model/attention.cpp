@@ -48,15 +48,14 @@ void NsaAttentionImpl::observe(std::string_view stage, const torch::Tensor& valu
   if (runtime_->observe) runtime_->observe(fmt::format("{}.{}", name_, stage), value);
 }
 
-Call NsaAttentionImpl::call(const torch::Tensor& rotated_q, bool packed, bool grad) const {
-  return call_of(rotated_q, {config_.n_kv_groups, config_.d_v, config_.nsa, packed, grad});
+bool NsaAttentionImpl::computes(ForcedBranch branch) const {
+  const ForcedBranch forced = runtime_->flags.forced_branch;
+  return forced == ForcedBranch::none || forced == branch;
 }
 
-torch::Tensor NsaAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& rotations,
-                                        const CuSeqlens& cu_seqlens) {
+Projected NsaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& rotations) {
   const auto& flags = runtime_->flags;
-  const auto& g = config_.nsa;
-  const NvtxRange whole(flags.nvtx, name_.c_str());
+  const NvtxRange range(flags.nvtx, "project");
   const auto heads = [&](torch::nn::Linear& projection, std::int64_t count) {
     return projection(x).unflatten(-1, {count, -1});  // [B,S,count,D]
   };
@@ -64,61 +63,93 @@ torch::Tensor NsaAttentionImpl::forward(const torch::Tensor& x, const torch::Ten
     return rotate(heads(projection, config_.n_kv_groups), rotations);
   };
   const auto values = [&](torch::nn::Linear& projection) { return heads(projection, config_.n_kv_groups); };
-  const auto wanted = [&](ForcedBranch branch) {
-    return flags.forced_branch == ForcedBranch::none || flags.forced_branch == branch;
-  };
 
-  torch::Tensor queries, gates, o_cmp, o_sel, o_win;
-  {
-    const NvtxRange range(flags.nvtx, "gate");
-    const auto plain = heads(q, config_.n_heads);
-    gates = gate(plain, flags);
-    queries = rotate(plain, rotations);
-    observe("gates", gates);
-    observe("q", queries);
+  Projected p;
+  if (torch::GradMode::is_enabled()) {
+    const auto all = parameters();
+    p.grad = x.requires_grad() || std::any_of(all.begin(), all.end(), [](const auto& t) { return t.requires_grad(); });
   }
-  const auto all = parameters();
-  const bool grad =
-      x.requires_grad() || std::any_of(all.begin(), all.end(), [](const auto& p) { return p.requires_grad(); });
-  const Ops ops = runtime_->ops(call(queries, cu_seqlens.has_value(), grad));
+  const auto plain = heads(q, config_.n_heads);
+  p.gates = gate(plain, flags);
+  p.q = rotate(plain, rotations);
+  observe("gates", p.gates);
+  observe("q", p.q);
+  if (computes(ForcedBranch::cmp) || computes(ForcedBranch::sel)) {
+    p.k_cmp = keys(k_cmp);
+    p.v_cmp = values(v_cmp);
+  }
+  if (computes(ForcedBranch::sel)) {
+    p.k_sel = keys(k_sel);
+    p.v_sel = values(v_sel);
+  }
+  if (computes(ForcedBranch::win)) {
+    p.k_win = keys(k_win);
+    p.v_win = values(v_win);
+  }
+  return p;
+}
 
-  Compressed blocks_kv;
-  if (wanted(ForcedBranch::cmp) || wanted(ForcedBranch::sel)) {
-    const NvtxRange range(flags.nvtx, "compress");
-    const auto weights = [](const Compressor& phi) { return phi ? std::optional(phi->weights()) : std::nullopt; };
-    blocks_kv = ops.compress({keys(k_cmp), values(v_cmp), g, cu_seqlens, weights(phi_k), weights(phi_v)});
-    observe("cmp.k", blocks_kv.k);
-    observe("cmp.v", blocks_kv.v);
+Ops NsaAttentionImpl::ops(const Projected& p, bool packed) const {
+  return runtime_->ops(call_of(p.q, {config_.n_kv_groups, config_.d_v, config_.nsa, packed, p.grad}));
+}
+
+Compressed NsaAttentionImpl::compress(const Ops& ops, const at::Tensor& k, const at::Tensor& v,
+                                      const CuSeqlens& cu_seqlens) const {
+  const NvtxRange range(runtime_->flags.nvtx, "compress");
+  const auto weights = [](const Compressor& phi) { return phi ? std::optional(phi->weights()) : std::nullopt; };
+  return ops.compress({k, v, config_.nsa, cu_seqlens, weights(phi_k), weights(phi_v)});
+}
+
+Branches NsaAttentionImpl::attend(const Ops& ops, const Projected& p, const CuSeqlens& cu_seqlens) const {
+  const auto& g = config_.nsa;
+  const bool nvtx = runtime_->flags.nvtx;
+  Branches result;
+  if (p.k_cmp.defined()) {
+    result.blocks = compress(ops, p.k_cmp, p.v_cmp, cu_seqlens);
+    observe("cmp.k", result.blocks.k);
+    observe("cmp.v", result.blocks.v);
   }
-  if (wanted(ForcedBranch::cmp)) {
-    const NvtxRange range(flags.nvtx, "attend_compressed");
-    o_cmp = ops.attend_compressed({queries, blocks_kv, g, cu_seqlens}).o;
-    observe("cmp.o", o_cmp);
+  if (computes(ForcedBranch::cmp)) {
+    const NvtxRange range(nvtx, "attend_compressed");
+    result.cmp = ops.attend_compressed({p.q, result.blocks, g, cu_seqlens}).o;
+    observe("cmp.o", result.cmp);
   }
-  if (wanted(ForcedBranch::sel)) {
-    torch::Tensor blocks;
+  if (computes(ForcedBranch::sel)) {
+    at::Tensor blocks;
     {
-      const NvtxRange range(flags.nvtx, "select");
-      blocks = ops.select({queries.detach(), blocks_kv.k.detach(), g, cu_seqlens});
+      const NvtxRange range(nvtx, "select");
+      blocks = ops.select({p.q.detach(), result.blocks.k.detach(), g, cu_seqlens});
       observe("blocks", blocks);
     }
-    const NvtxRange range(flags.nvtx, "attend_selected");
-    o_sel = ops.attend_selected({queries, keys(k_sel), values(v_sel), blocks, g, cu_seqlens}).o;
-    observe("sel.o", o_sel);
+    const NvtxRange range(nvtx, "attend_selected");
+    result.sel = ops.attend_selected({p.q, p.k_sel, p.v_sel, blocks, g, cu_seqlens}).o;
+    observe("sel.o", result.sel);
   }
-  if (wanted(ForcedBranch::win)) {
-    const NvtxRange range(flags.nvtx, "attend_window");
-    o_win = ops.attend_window({queries, keys(k_win), values(v_win), g, cu_seqlens}).o;
-    observe("win.o", o_win);
+  if (computes(ForcedBranch::win)) {
+    const NvtxRange range(nvtx, "attend_window");
+    result.win = ops.attend_window({p.q, p.k_win, p.v_win, g, cu_seqlens}).o;
+    observe("win.o", result.win);
   }
+  return result;
+}
 
-  const NvtxRange range(flags.nvtx, "combine");
+torch::Tensor NsaAttentionImpl::finish(const Ops& ops, const Projected& p, const Branches& branches) {
+  const NvtxRange range(runtime_->flags.nvtx, "combine");
   torch::Tensor combined;
-  for (const auto& branch : {o_cmp, o_sel, o_win})
+  for (const auto& branch : {branches.cmp, branches.sel, branches.win})
     if (branch.defined()) combined = branch;
-  if (flags.forced_branch == ForcedBranch::none) combined = ops.combine({gates, o_cmp, o_sel, o_win});
+  if (runtime_->flags.forced_branch == ForcedBranch::none)
+    combined = ops.combine({p.gates, branches.cmp, branches.sel, branches.win});
   observe("o", combined);
   return o(combined.flatten(2));
+}
+
+torch::Tensor NsaAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& rotations,
+                                        const CuSeqlens& cu_seqlens) {
+  const NvtxRange whole(runtime_->flags.nvtx, name_.c_str());
+  const Projected projected = project(x, rotations);
+  const Ops table = ops(projected, cu_seqlens.has_value());
+  return finish(table, projected, attend(table, projected, cu_seqlens));
 }
 
 }  // namespace nsa

@@ -1,4 +1,6 @@
 // One layer of Native Sparse Attention: projections, RoPE, gate, the six functions of the ops table, output projection.
+// forward = finish(attend(project)); a prefill keeps what lies between the parts, a decoding step puts attention over
+// its caches in the place of `attend` (nsa/decode).
 #pragma once
 
 #include <torch/nn/module.h>
@@ -15,11 +17,38 @@
 
 namespace nsa {
 
+// What the branches are computed from. Keys and values that only branches need which are not computed (another one is
+// forced) are undefined.
+struct Projected {
+  at::Tensor gates;         // [B,S,G,3]
+  at::Tensor q;             // [B,S,Hq,Dk], rotated, as all keys are
+  at::Tensor k_cmp, v_cmp;  // [B,S,G,Dk], [B,S,G,Dv]: before compression
+  at::Tensor k_sel, v_sel;
+  at::Tensor k_win, v_win;
+  bool grad = false;  // gradients are on and something requires one
+};
+
+// The branches' outputs [B,S,Hq,Dv]; undefined where not computed.
+struct Branches {
+  Compressed blocks;
+  at::Tensor cmp, sel, win;
+};
+
 class NsaAttentionImpl : public torch::nn::Module {
  public:
   NsaAttentionImpl(const ModelConfig& config, std::int64_t layer, std::shared_ptr<Runtime> runtime);
   // x [B,S,dim], rotations of rope.hpp -> [B,S,dim]. With a forced branch the other two are not computed.
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& rotations, const CuSeqlens& cu_seqlens);
+
+  // The parts of forward.
+  Projected project(const torch::Tensor& x, const torch::Tensor& rotations);
+  [[nodiscard]] Ops ops(const Projected& projected, bool packed) const;  // as routed for a pass over these
+  Compressed compress(const Ops& ops, const at::Tensor& k, const at::Tensor& v, const CuSeqlens& cu_seqlens) const;
+  [[nodiscard]] Branches attend(const Ops& ops, const Projected& projected, const CuSeqlens& cu_seqlens) const;
+  torch::Tensor finish(const Ops& ops, const Projected& projected, const Branches& branches);
+
+  [[nodiscard]] bool computes(ForcedBranch branch) const;  // it, or every branch
+  void observe(std::string_view stage, const torch::Tensor& value) const;
   void reset_parameters();
 
   torch::nn::Linear q{nullptr};
@@ -31,9 +60,6 @@ class NsaAttentionImpl : public torch::nn::Module {
   torch::nn::Linear o{nullptr};
 
  private:
-  [[nodiscard]] Call call(const torch::Tensor& rotated_q, bool packed, bool grad) const;
-  void observe(std::string_view stage, const torch::Tensor& value) const;
-
   ModelConfig config_;
   std::string name_;  // "layers.3.attention"
   std::shared_ptr<Runtime> runtime_;

@@ -27,11 +27,16 @@ BlockImpl::BlockImpl(const ModelConfig& config, std::int64_t layer, std::shared_
 }
 
 torch::Tensor BlockImpl::forward(const torch::Tensor& x, const torch::Tensor& rotations, const CuSeqlens& cu_seqlens) {
+  return around(x, [&](const torch::Tensor& normed) { return attention(normed, rotations, cu_seqlens); });
+}
+
+torch::Tensor BlockImpl::around(const torch::Tensor& x,
+                                const std::function<torch::Tensor(const torch::Tensor&)>& attend) {
   const NvtxRange whole(runtime_->flags.nvtx, name_.c_str());
   const auto observe = [&](std::string_view stage, const torch::Tensor& value) {
     if (runtime_->observe) runtime_->observe(fmt::format("{}{}", name_, stage), value);
   };
-  const auto attended = attention(norm_attention(x), rotations, cu_seqlens);
+  const auto attended = attend(norm_attention(x));
   observe(".attention", attended);
   const auto middle = x + attended;
 

@@ -5,6 +5,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,8 @@ class BlockImpl : public torch::nn::Module {
  public:
   BlockImpl(const ModelConfig& config, std::int64_t layer, std::shared_ptr<Runtime> runtime);
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& rotations, const CuSeqlens& cu_seqlens);
+  // The block round another way to attend: `attend` gets norm(x) and gives the attention's output (nsa/decode).
+  torch::Tensor around(const torch::Tensor& x, const std::function<torch::Tensor(const torch::Tensor&)>& attend);
   void reset_parameters();
 
   RmsNorm norm_attention{nullptr};

@@ -197,7 +197,7 @@ TEST(Config, FilesThatCannotBeRead) {
 
 TEST(Config, FlattenIsCanonicalAndComplete) {
   const auto flat = nsa::flatten(nsa::parse_config("train: {lr: 0.00020}\nmodel: {rope_base: 1e4, dim: 0768}", "x"));
-  EXPECT_EQ(flat.size(), 30U);
+  EXPECT_EQ(flat.size(), 44U);
   EXPECT_EQ(flat.at("train.lr"), "0.0002");
   EXPECT_EQ(flat.at("model.rope_base"), "10000");
   EXPECT_EQ(flat.at("model.dim"), "768");
@@ -207,16 +207,74 @@ TEST(Config, FlattenIsCanonicalAndComplete) {
   EXPECT_EQ(flat, nsa::flatten(Config{}));
 }
 
+std::vector<std::filesystem::path> config_files() {
+  std::vector<std::filesystem::path> files;
+  for (const char* folder : {"models", "train"})
+    for (const auto& entry : std::filesystem::directory_iterator(model_file("../" + std::string(folder))))
+      files.push_back(entry.path());
+  return files;
+}
+
 TEST(Config, FlattenReadsBackAsTheSameConfiguration) {
-  for (const char* name : {"m7c_125m.yaml", "paper.yaml", "kernel_bench.yaml", "tiny.yaml"}) {
-    const auto flat = nsa::flatten(nsa::load_config(model_file(name)));
+  ASSERT_GT(config_files().size(), 10U);
+  for (const auto& file : config_files()) {
+    const auto flat = nsa::flatten(nsa::load_config(file));
     std::map<std::string, std::string> sections;
     for (const auto& [key, value] : flat)
       sections[key.substr(0, key.find('.'))] += "  " + key.substr(key.find('.') + 1) + ": " + value + "\n";
     std::string yaml;
     for (const auto& [section, lines] : sections) yaml += section + ":\n" + lines;
-    EXPECT_EQ(nsa::flatten(nsa::parse_config(yaml, "again")), flat) << name;
+    EXPECT_EQ(nsa::flatten(nsa::parse_config(yaml, "again")), flat) << file;
   }
+}
+
+TEST(Config, IdentityLeavesOutWhatChangesNoNumber) {
+  Config config;
+  const auto before = nsa::identity(config);
+  EXPECT_EQ(before.size(), nsa::flatten(config).size() - 8);
+  config.train.log_every = config.train.save_every = config.train.eval_batches = 77;
+  config.train.hang_timeout_s = 1;
+  EXPECT_EQ(nsa::identity(config), before);
+  config.train.packed = true;
+  EXPECT_NE(nsa::identity(config), before);
+  EXPECT_NE(nsa::identity(config).at("train.packed"), before.at("train.packed"));
+}
+
+TEST(Config, OverridesAreSettingsWithAPlaceOfTheirOwn) {
+  const auto file = write_file("base.yaml", "train:\n  lr: 1e-3\n  steps: 50\n");
+  const std::vector<nsa::Override> good = {{"train.lr", "2e-3", "--set"}, {"train.data", "synthetic", "--data"}};
+  const Config config = nsa::load_config(file, good);
+  EXPECT_EQ(config.train.lr, 2e-3);
+  EXPECT_EQ(config.train.data, "synthetic");
+  EXPECT_EQ(config.train.steps, 50);
+
+  const std::vector<nsa::Override> bad = {{"train.lrr", "1", "--set"},
+                                          {"steps", "1", "--set"},
+                                          {"train.save_every", "often", "--save-every"},
+                                          {"train.warmup_steps", "60", "--set"}};
+  try {
+    (void)nsa::load_config(file, bad);
+    FAIL();
+  } catch (const ConfigInvalid& invalid) {
+    std::vector<std::string> lines;
+    for (const auto& error : invalid.errors) lines.push_back(to_string(error));
+    EXPECT_THAT(lines, ElementsAre("--set: train.lrr = 1: is not a key; did you mean train.lr?",
+                                   HasSubstr("--set: steps = 1: is not a key"),
+                                   "--save-every: train.save_every = often: must be an integer from 0 to 1000000000",
+                                   "--set: train.warmup_steps = 60: must be at most train.steps (50)"));
+  }
+}
+
+TEST(Config, CombinationsOfATrainingRun) {
+  EXPECT_THAT(refusal("train:\n  packed: true\n  batch_size: 2\n"),
+              ElementsAre("x.yaml:3: train.batch_size = 2: must be 1 with train.packed (true)"));
+  EXPECT_THAT(refusal("train:\n  eval_every: 5\n"),
+              ElementsAre("x.yaml:2: train.validation_share = 0: must be above 0 with train.eval_every (5)"));
+  EXPECT_THAT(
+      refusal("train: {validation_share: 0.6, keep_checkpoints: 0, order: shuffled}"),
+      testing::UnorderedElementsAre(HasSubstr("train.validation_share = 0.6: must be a number from 0 to 0.5"),
+                                    HasSubstr("train.keep_checkpoints = 0: must be an integer from 1"),
+                                    HasSubstr("train.order = shuffled: must be one of sequential, random_crops")));
 }
 
 TEST(Config, DriftComparesOnlyWhatTheExpectedFileSets) {

@@ -147,6 +147,82 @@ TEST(LanguageModel, APackedBatchEqualsItsDocuments) {
     }
 }
 
+// 90 tokens, of which the last is only predicted; the documents' lengths are 1, 3, 36, 0, 40, 9 and 1.
+TEST(LanguageModel, ThePackedLossIsThatOfItsDocuments) {
+  auto model = make_model(tiny());
+  model->to(torch::kDouble);
+  const torch::NoGradGuard no_grad;
+  const auto tokens = bytes({1, 90}, 11);
+  const auto documents_of = cu({0, 1, 4, 40, 40, 80, 89, 90});
+  double sum = 0;
+  std::int64_t predictions = 0;
+  for (const auto& [begin, end] : documents(documents_of, 90))
+    if (end - begin >= 2) {
+      const std::int64_t own = end - begin - 1;
+      sum += model->loss(tokens.narrow(1, begin, end - begin)).item<double>() * static_cast<double>(own);
+      predictions += own;
+    }
+  ASSERT_EQ(predictions, 84);
+  const double packed = model->loss(tokens, documents_of).item<double>();
+  EXPECT_NEAR(packed, sum / 84.0, 1e-11);
+
+  // What it must not be: the mean over all 89, with the predictions across the borders in it.
+  const auto logits = model(tokens.narrow(1, 0, 89), cu({0, 1, 4, 40, 40, 80, 89}));
+  const auto across = torch::nn::functional::cross_entropy(logits[0], tokens[0].narrow(0, 1, 89)).item<double>();
+  EXPECT_GT(std::abs(packed - across), 1e-3);
+}
+
+TEST(LanguageModel, ThePackedLossOfAGpuIsThatOfTheCpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+  auto model = make_model(tiny());
+  const torch::NoGradGuard no_grad;
+  const auto tokens = bytes({1, 90}, 11);
+  const auto documents_of = cu({0, 1, 4, 40, 40, 80, 89, 90});
+  const double wanted = model->loss(tokens, documents_of).item<double>();
+  model->to(torch::kCUDA);
+  EXPECT_NEAR(model->loss(tokens.to(torch::kCUDA), documents_of).item<double>(), wanted, 1e-4);
+}
+
+TEST(LanguageModel, OneDocumentIsNoPacking) {
+  auto model = make_model(tiny());
+  const torch::NoGradGuard no_grad;
+  const auto tokens = bytes({1, 41}, 12);
+  EXPECT_NEAR(model->loss(tokens, cu({0, 41})).item<double>(), model->loss(tokens).item<double>(), 1e-6);
+}
+
+// The first token of a document and what stands before it have nothing to do with one another.
+TEST(LanguageModel, NoGradientCrossesADocumentsBorder) {
+  auto model = make_model(tiny());
+  const auto tokens = bytes({1, 31}, 13);
+  const auto gradient_of = [&](const torch::Tensor& given) {
+    model->zero_grad();
+    model->loss(given, cu({0, 10, 31})).backward();
+    return model->head->weight.grad().clone();
+  };
+  auto changed = tokens.clone();
+  changed[0][10] = (changed[0][10] + 1) % 256;
+  const auto before = gradient_of(tokens), after = gradient_of(changed);
+  EXPECT_GT((before - after).abs().max().item<double>(), 0.0);  // it is an input of its own document
+  model->zero_grad();
+  model->loss(tokens.narrow(1, 0, 10)).backward();
+  const auto first = model->head->weight.grad().clone();
+  model->zero_grad();
+  model->loss(changed.narrow(1, 10, 21)).backward();
+  const auto second = model->head->weight.grad();
+  EXPECT_LE(distance(after, (first * 9 + second * 20) / 29), 1e-5);
+}
+
+TEST(LanguageModel, RefusesPackedLossesThatPredictNothing) {
+  auto model = make_model(tiny());
+  const auto refusal = [&](const torch::Tensor& tokens, const CuSeqlens& cu_seqlens) {
+    return message_of([&] { static_cast<void>(model->loss(tokens, cu_seqlens)); });
+  };
+  EXPECT_NE(refusal(bytes({1, 3}, 1), cu({0, 1, 2, 3})).find("3 documents of one token"), std::string::npos);
+  EXPECT_EQ(refusal(bytes({1, 3}, 1), cu({0, 1, 1, 3})), "");
+  EXPECT_NE(refusal(bytes({1, 4}, 1), cu({0, 2, 3})).find("the 4 tokens"), std::string::npos);  // all S+1 of them
+  EXPECT_NE(refusal(bytes({2, 4}, 1), cu({0, 4})).find("B = 2"), std::string::npos);
+}
+
 TEST(LanguageModel, OutputsDoNotDependOnTheFuture) {
   auto model = make_model(tiny());
   const torch::NoGradGuard no_grad;

@@ -1,13 +1,15 @@
 #include "nsa/train/text.hpp"
 
+#include <ATen/ops/bincount.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/rand.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <fstream>
-#include <set>
+#include <map>
 
 namespace {
 
@@ -61,8 +63,8 @@ TEST(Text, TheCorpusIsTheDescribedOne) {
   const at::Tensor counts = at::bincount(bytes.to(at::kLong), {}, 256);
   EXPECT_EQ(counts.count_nonzero().item<std::int64_t>(), 76);
   EXPECT_EQ(counts['\n'].item<std::int64_t>(), 16235);
-  const at::Tensor share = counts.to(at::kDouble) / 883028.0;
-  EXPECT_NEAR(-(share * share.log()).nansum().item<double>(), 3.118945, 1e-6);  // nats a byte
+  const at::Tensor share = counts.to(at::kDouble).div(883028.0);
+  EXPECT_NEAR(-share.mul(share.log()).nansum().item<double>(), 3.118945, 1e-6);  // nats a byte
   EXPECT_EQ(bytes.to(at::kLong).sum().item<std::int64_t>(), 79655469);
 }
 

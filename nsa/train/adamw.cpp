@@ -6,6 +6,10 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <stdexcept>
 
 namespace nsa::train {
 
@@ -15,17 +19,49 @@ constexpr double kBeta1 = 0.9, kBeta2 = 0.999, kEpsilon = 1e-8;
 
 bool is_narrow(const at::Tensor& tensor) { return tensor.element_size() < 4; }
 
+std::string describe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+}
+
+// Everything in which `given` is not the state that `own` is.
+std::vector<std::string> differences(const AdamW::State& own, const AdamW::State& given) {
+  std::vector<std::string> found;
+  for (const auto& [name, tensor] : own) {
+    const auto other = given.find(name);
+    if (other == given.end()) {
+      found.push_back(fmt::format("{} is missing", name));
+    } else if (describe(other->second) != describe(tensor)) {
+      found.push_back(fmt::format("{} is {}, here it is {}", name, describe(other->second), describe(tensor)));
+    }
+  }
+  for (const auto& [name, tensor] : given)
+    if (!own.contains(name)) found.push_back(fmt::format("{} is unknown here", name));
+  return found;
+}
+
+std::vector<std::string> numbers(std::size_t count) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
 }  // namespace
 
-AdamW::AdamW(std::vector<at::Tensor> parameters, double weight_decay)
-    : parameters_(std::move(parameters)), weight_decay_(weight_decay) {
+AdamW::AdamW(std::vector<at::Tensor> parameters, double weight_decay, bool master_weights)
+    : names_(numbers(parameters.size())), parameters_(std::move(parameters)), weight_decay_(weight_decay) {
   for (const auto& parameter : parameters_) {
     const at::Tensor value = parameter.detach();  // the parameter's own storage
-    masters_.push_back(is_narrow(value) ? value.to(at::kFloat) : value);
+    masters_.push_back(is_narrow(value) && master_weights ? value.to(at::kFloat) : value);
     exp_avg_.push_back(at::zeros_like(masters_.back()));
     exp_avg_sq_.push_back(at::zeros_like(masters_.back()));
     steps_.push_back(at::zeros({}, value.options().dtype(at::kFloat)));
   }
+}
+
+AdamW::AdamW(const torch::nn::Module& module, double weight_decay, bool master_weights)
+    : AdamW(module.parameters(), weight_decay, master_weights) {
+  names_ = module.named_parameters().keys();
 }
 
 void AdamW::step(double lr) {
@@ -35,12 +71,17 @@ void AdamW::step(double lr) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& gradient = parameters_[i].grad();
     if (!gradient.defined()) continue;
+    // The fused kernel looks at the first of its lists only and would read beyond a smaller gradient.
+    if (gradient.sizes() != parameters_[i].sizes() || gradient.device() != parameters_[i].device())
+      throw std::invalid_argument(fmt::format("optimizer: the gradient of {} is {} on {}, the parameter is {} on {}",
+                                              names_[i], describe(gradient), gradient.device().str(),
+                                              describe(parameters_[i]), parameters_[i].device().str()));
     gradients.push_back(gradient.to(masters_[i].scalar_type()));
     masters.push_back(masters_[i]);
     exp_avg.push_back(exp_avg_[i]);
     exp_avg_sq.push_back(exp_avg_sq_[i]);
     steps.push_back(steps_[i]);
-    if (!is_narrow(parameters_[i])) continue;
+    if (masters_[i].scalar_type() == parameters_[i].scalar_type()) continue;
     narrow.push_back(parameters_[i].detach());
     narrow_masters.push_back(masters_[i]);
   }
@@ -49,6 +90,25 @@ void AdamW::step(double lr) {
   at::_fused_adamw_(masters, gradients, exp_avg, exp_avg_sq, {}, steps, lr, kBeta1, kBeta2, weight_decay_, kEpsilon,
                     /*amsgrad=*/false, /*maximize=*/false);
   if (!narrow.empty()) at::_foreach_copy_(narrow, narrow_masters);
+}
+
+AdamW::State AdamW::state() const {
+  State state;
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    state["exp_avg/" + names_[i]] = exp_avg_[i];
+    state["exp_avg_sq/" + names_[i]] = exp_avg_sq_[i];
+    state["step/" + names_[i]] = steps_[i];
+    if (masters_[i].scalar_type() != parameters_[i].scalar_type()) state["master/" + names_[i]] = masters_[i];
+  }
+  return state;
+}
+
+void AdamW::load(const State& given) {
+  const State own = state();
+  if (const auto wrong = differences(own, given); !wrong.empty())
+    throw std::invalid_argument(fmt::format("optimizer state: {}", fmt::join(wrong, "; ")));
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : own) tensor.copy_(given.at(name));
 }
 
 }  // namespace nsa::train

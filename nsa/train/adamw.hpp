@@ -1,26 +1,45 @@
 // AdamW (Loshchilov & Hutter 2019) with torch's default betas and epsilon, over a fixed list of parameters.
 //
-// Parameters of 16 bits are updated through fp32 copies: bf16 has steps of 0.8 % near 1, so that an update of lr = 2e-4
-// to a norm's weight would be rounded away for ever, and so would the slow decay of the second moment.
+// Parameters of 16 bits are updated through fp32 copies (master weights): bf16 has steps of 0.8 % near 1, so that an
+// update of lr = 2e-4 to a norm's weight would be rounded away for ever, and so would the slow decay of the second
+// moment. Without them parameters and moments stay in 16 bits, 4 bytes a parameter instead of 12: what torch's
+// optimizer does with a cast model, kept to compare with.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
+#include <map>
+#include <string>
 #include <vector>
 
 namespace nsa::train {
 
 class AdamW {
  public:
-  AdamW(std::vector<at::Tensor> parameters, double weight_decay);
+  using State = std::map<std::string, at::Tensor>;
+
+  AdamW(std::vector<at::Tensor> parameters, double weight_decay, bool master_weights = true);  // named "0", "1", ...
+  AdamW(const torch::nn::Module& module, double weight_decay, bool master_weights = true);
   // One update with the gradients that the parameters hold; a parameter without one is left alone, moments included.
+  // Throws std::invalid_argument for a gradient of another shape or device, before anything is changed.
   void step(double lr);
 
+  // All that the next update depends on besides parameters, gradients and the arguments: "exp_avg/NAME",
+  // "exp_avg_sq/NAME" (the parameter's shape; fp32, or the parameter's dtype where there is no copy), "step/NAME"
+  // (updates so far, an fp32 scalar) and "master/NAME" (the fp32 copies of 16-bit parameters). The optimizer's own
+  // tensors, not copies: the next step() changes them.
+  [[nodiscard]] State state() const;
+  // Copies the values in. Throws std::invalid_argument naming everything that is missing, unknown or of another shape
+  // or dtype, and then changes nothing. Parameters are not touched: they must be those of the same moment.
+  void load(const State& state);
+
  private:
+  std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> masters_;  // what is updated: the parameter itself, or its fp32 copy
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
-  std::vector<at::Tensor> steps_;  // updates so far; fp32 scalars beside the parameter
+  std::vector<at::Tensor> steps_;
   double weight_decay_;
 };
 

@@ -3,47 +3,17 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
-#include <fstream>
 #include <stdexcept>
+
+#include "nsa/train/data_file.hpp"
+#include "nsa/train/random.hpp"
 
 namespace nsa::train {
 
-namespace {
-
-// splitmix64 (Steele, Lea, Flood 2014): one addition and three mixes a number, and any seed will do.
-std::uint64_t next_random(std::uint64_t& state) {
-  std::uint64_t z = (state += 0x9E3779B97F4A7C15U);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return z ^ (z >> 31);
-}
-
-// Uniform in [0, count): the numbers beyond the last whole multiple of count are drawn again.
-std::uint64_t next_below(std::uint64_t& state, std::uint64_t count) {
-  const std::uint64_t surplus = (~count + 1) % count;  // 2^64 mod count
-  std::uint64_t drawn = next_random(state);
-  while (drawn < surplus) drawn = next_random(state);
-  return drawn % count;
-}
-
-}  // namespace
-
 at::Tensor read_bytes(const std::filesystem::path& file) {
-  const auto refuse = [&](const std::string& reason) -> std::runtime_error {
-    return std::runtime_error(fmt::format("text {}: {}", file.string(), reason));
-  };
-  std::error_code error;
-  if (!std::filesystem::exists(file, error)) throw refuse("does not exist");
-  if (!std::filesystem::is_regular_file(file, error)) throw refuse("is not a regular file");
-  const auto size = std::filesystem::file_size(file, error);
-  if (error) throw refuse(error.message());
-  if (size == 0) throw refuse("is empty");
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw refuse("cannot be opened");
-  at::Tensor bytes = at::empty({static_cast<std::int64_t>(size)}, at::kByte);
-  stream.read(reinterpret_cast<char*>(bytes.mutable_data_ptr<std::uint8_t>()), static_cast<std::streamsize>(size));
-  if (static_cast<std::uintmax_t>(stream.gcount()) != size)
-    throw refuse(fmt::format("{} of {} bytes could be read", stream.gcount(), size));
+  const DataFile data(file);
+  at::Tensor bytes = at::empty({data.bytes()}, at::kByte);
+  data.read(0, {bytes.mutable_data_ptr<std::uint8_t>(), static_cast<std::size_t>(data.bytes())});
   return bytes;
 }
 

@@ -1,11 +1,11 @@
-// Text as bytes: the byte-level reader of a file and the batches it yields.
+// Text as bytes in memory: for texts small enough to be held whole, as the checks use them. A run reads with
+// open_stream (stream.hpp), whose random crops are the same ones.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <filesystem>
-#include <vector>
 
 namespace nsa::train {
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "nsa/train/evaluation.hpp"
 #include "nsa/train/gradients.hpp"
 
 namespace nsa::train {
@@ -35,26 +36,32 @@ at::Device device_of(const LanguageModel& model) { return model->parameters().fr
 // Refuses what this loop cannot do, and casts the model before the optimizer copies its parameters.
 LanguageModel prepare(LanguageModel model, const TrainConfig& config) {
   if (model.is_empty()) throw std::invalid_argument("trainer: the model is empty");
-  if (config.gradient_checkpointing)
-    throw std::invalid_argument(
-        "train.gradient_checkpointing = true: not supported yet by this trainer; set it to false");
   if (config.steps < 1 || config.accumulate_grad_batches < 1)
     throw std::invalid_argument(fmt::format("trainer: {} steps of {} accumulated batches: both must be at least 1",
                                             config.steps, config.accumulate_grad_batches));
+  model->runtime->recompute = config.gradient_checkpointing;
   model->to(dtype_of(config.precision));
   model->train();
   return model;
 }
 
-void check_tokens(const at::Tensor& tokens, const TrainConfig& config, std::int64_t vocab) {
-  if (tokens.scalar_type() != at::kLong || tokens.dim() != 2 || tokens.size(1) != config.seq_len + 1 ||
-      !tokens.is_cpu())
+// `ragged`: the last batches of a stream may be shorter.
+void check_tokens(const at::Tensor& tokens, const TrainConfig& config, bool ragged, std::int64_t vocab) {
+  const bool long_enough = tokens.dim() == 2 && (tokens.size(1) == config.seq_len + 1 ||
+                                                 (ragged && tokens.size(1) > 1 && tokens.size(1) <= config.seq_len));
+  if (tokens.scalar_type() != at::kLong || !long_enough || !tokens.is_cpu())
     throw ContractError(fmt::format("batch: {} {} on {}; [batch, {}] int64 on the CPU is needed",
                                     c10::toString(tokens.scalar_type()), fmt::join(tokens.sizes(), "x"),
                                     tokens.device().str(), config.seq_len + 1));
   const auto low = tokens.min().item<std::int64_t>(), high = tokens.max().item<std::int64_t>();
   if (low < 0 || high >= vocab)
     throw ContractError(fmt::format("batch: token {} is outside 0..{}", low < 0 ? low : high, vocab - 1));
+}
+
+std::string first_nonfinite_parameter(const torch::nn::Module& module) {
+  for (const auto& parameter : module.named_parameters())
+    if (!at::isfinite(parameter.value().detach()).all().item<bool>()) return parameter.key();
+  return "";
 }
 
 // Backward; the message of autograd's anomaly mode when that found a NaN, else "".
@@ -91,21 +98,51 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, BatchSource batches,
                  std::optional<std::filesystem::path> halt_file)
     : model_(prepare(std::move(model), config)),
       config_(std::move(config)),
-      batches_(std::move(batches)),
+      next_batch_([source = std::move(batches)] {
+        return Batch{source(), {}};
+      }),
       halt_file_(std::move(halt_file)),
-      optimizer_(model_->parameters(), config_.weight_decay) {}
+      optimizer_(*model_, config_.weight_decay, config_.master_weights),
+      origin_(origin()) {}
+
+Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchStream> stream,
+                 std::optional<std::filesystem::path> halt_file)
+    : model_(prepare(std::move(model), config)),
+      config_(std::move(config)),
+      stream_(std::move(stream)),
+      halt_file_(std::move(halt_file)),
+      optimizer_(*model_, config_.weight_decay, config_.master_weights) {
+  if (stream_ == nullptr) throw std::invalid_argument("trainer: no stream");
+  next_batch_ = [stream = stream_] {
+    try {
+      return stream->next();
+    } catch (const ContractError&) {
+      throw;
+    } catch (const std::runtime_error& error) {
+      throw DataError(error.what());
+    }
+  };
+  origin_ = origin();
+}
 
 StepReport Trainer::step() {
   const auto start = Clock::now();
   StepReport report;
-  report.step = next_step_;
-  report.lr = learning_rate(config_, next_step_);
+  report.step = steps_made_;
+  report.lr = learning_rate(config_, steps_made_);
   model_->zero_grad();
   guarded_step(report);
   model_->zero_grad();
   if (device_of(model_).is_cuda()) torch::cuda::synchronize(device_of(model_).index());
+  if (report.stop == Stop::none) {
+    ++steps_made_;
+    last_loss_ = report.loss;
+    origin_ = origin();
+  } else {
+    if (stream_) stream_->seek(origin_.data);
+    set_random_states(origin_.random, device_of(model_));
+  }
   report.seconds = seconds_since(start);
-  if (report.stop == Stop::none) ++next_step_;
   return report;
 }
 
@@ -113,28 +150,25 @@ void Trainer::guarded_step(StepReport& report) {
   const auto stop = [&](Stop reason, std::string anomaly) {
     report.stop = reason;
     report.anomaly = std::move(anomaly);
+    if (reason != Stop::nonfinite_loss && reason != Stop::nonfinite_gradient) return;
+    report.parameter = first_nonfinite_parameter(*model_);
+    if (report.parameter.empty()) report.parameter = first_nonfinite_gradient(*model_);
   };
   if (halt_file_ && std::filesystem::exists(*halt_file_))
     return stop(Stop::halted, fmt::format("{} exists", halt_file_->string()));
 
+  const std::vector<Batch> batches = fetch(report);
+  if (const auto wanted = config_.accumulate_grad_batches; static_cast<std::int64_t>(batches.size()) < wanted)
+    return stop(Stop::end_of_data, fmt::format("no batch {} of {} for this step", batches.size() + 1, wanted));
   std::optional<torch::autograd::DetectAnomalyGuard> detect_anomaly;
   if (model_->runtime->flags.detect_anomaly) detect_anomaly.emplace();
-  at::Tensor loss_sum;
-  std::string found_by_autograd;
-  for (std::int64_t i = 0; i < config_.accumulate_grad_batches && found_by_autograd.empty(); ++i) {
-    const at::Tensor tokens = fetch(report);
-    if (!tokens.defined())
-      return stop(Stop::end_of_data,
-                  fmt::format("no batch {} of {} for this step", i + 1, config_.accumulate_grad_batches));
-    const at::Tensor loss = model_->loss(tokens);
-    found_by_autograd = backward(loss / static_cast<double>(config_.accumulate_grad_batches));
-    loss_sum = loss_sum.defined() ? loss_sum + loss.detach() : loss.detach();
-  }
+  at::Tensor loss;
+  const std::string found_by_autograd = accumulate(batches, report, loss);
 
   // The only synchronisation of a step, and the last moment before the update: NaN and infinities must not pass.
-  const at::Tensor norm = global_norm(*model_).to(loss_sum.device(), loss_sum.scalar_type());
-  const at::Tensor figures = at::stack({loss_sum, norm}).to(at::kCPU, at::kDouble);
-  report.loss = figures[0].item<double>() / static_cast<double>(config_.accumulate_grad_batches);
+  const at::Tensor norm = global_norm(*model_).to(loss.device(), loss.scalar_type());
+  const at::Tensor figures = at::stack({loss, norm}).to(at::kCPU, at::kDouble);
+  report.loss = figures[0].item<double>();
   report.grad_norm = figures[1].item<double>();
   if (!std::isfinite(report.loss)) return stop(Stop::nonfinite_loss, fmt::format("loss is {}", report.loss));
   if (!found_by_autograd.empty()) return stop(Stop::nonfinite_gradient, found_by_autograd);
@@ -142,28 +176,58 @@ void Trainer::guarded_step(StepReport& report) {
     const std::string parameter = first_nonfinite_gradient(*model_);
     return stop(Stop::nonfinite_gradient, parameter.empty() ? "the norm of finite gradients overflows" : parameter);
   }
+  phase("update");
+  updating_ = true;
   clip_to_norm(*model_, report.grad_norm, config_.grad_clip);
   optimizer_.step(report.lr);
+  updating_ = false;
 }
 
-at::Tensor Trainer::fetch(StepReport& report) {
+std::vector<Batch> Trainer::fetch(StepReport& report) {
+  phase("fetch");
   const auto start = Clock::now();
-  const at::Tensor tokens = batches_();
-  report.fetch_seconds += seconds_since(start);
-  if (!tokens.defined() || tokens.numel() == 0) return {};
-  check_tokens(tokens, config_, model_->config.vocab);
-  report.tokens += tokens.size(0) * (tokens.size(1) - 1);
-  return tokens.to(device_of(model_));
+  std::vector<Batch> batches;
+  for (std::int64_t i = 0; i < config_.accumulate_grad_batches; ++i) {
+    Batch batch = next_batch_();
+    if (!batch.tokens.defined() || batch.tokens.numel() == 0) break;
+    check_tokens(batch.tokens, config_, stream_ != nullptr, model_->config.vocab);
+    report.tokens += predictions(batch);
+    batches.push_back(std::move(batch));
+  }
+  report.fetch_seconds = seconds_since(start);
+  return batches;
+}
+
+std::string Trainer::accumulate(const std::vector<Batch>& batches, const StepReport& report, at::Tensor& loss) {
+  for (const Batch& batch : batches) {
+    phase("forward");
+    // 1/batches for batches of equal size; at the end of the data and between packed rows they differ.
+    const double parts = static_cast<double>(report.tokens) / static_cast<double>(predictions(batch));
+    const at::Tensor share = model_->loss(batch.tokens.to(device_of(model_)), batch.cu_seqlens) / parts;
+    phase("backward");
+    const std::string found_by_autograd = backward(share);
+    loss = loss.defined() ? loss + share.detach() : share.detach();
+    if (!found_by_autograd.empty()) return found_by_autograd;
+  }
+  return "";
 }
 
 std::vector<StepReport> Trainer::run(const std::function<void(const StepReport&)>& each) {
   std::vector<StepReport> reports;
-  while (next_step_ < config_.steps) {
+  while (steps_made_ < config_.steps) {
     reports.push_back(step());
     if (each) each(reports.back());
     if (reports.back().stop != Stop::none) break;
   }
   return reports;
+}
+
+Trainer::Origin Trainer::origin() const {
+  return {stream_ ? stream_->position() : nlohmann::json(), random_states(device_of(model_))};
+}
+
+void Trainer::phase(std::string_view name) const {
+  if (tell_phase_) tell_phase_(name);
 }
 
 }  // namespace nsa::train

@@ -1,10 +1,12 @@
 // A training loop with guards: AdamW, linear warm-up and cosine, global-norm clipping, and a stop before the update
-// when the loss or any gradient is not finite.
+// when the loss or any gradient is not finite. Its state can be taken out between two steps and put into another
+// trainer, which then goes on bit for bit as this one would.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +15,8 @@
 #include "nsa/config.hpp"
 #include "nsa/model/lm.hpp"
 #include "nsa/train/adamw.hpp"
+#include "nsa/train/batch.hpp"
+#include "nsa/train/state.hpp"
 #include "nsa/train/text.hpp"
 
 namespace nsa::train {
@@ -27,42 +31,81 @@ enum class Stop { none, nonfinite_loss, nonfinite_gradient, end_of_data, halted 
 
 struct StepReport {
   std::int64_t step = 0;  // 0, 1, ...
-  double loss = 0;        // mean over the accumulated batches, not divided by anything else
+  double loss = 0;        // mean over all predictions of the step, not divided by anything else
   double lr = 0;
   double grad_norm = 0;      // before clipping, computed before the gradients are cleared
   double seconds = 0;        // wall time of the step, data included, device synchronised
   double fetch_seconds = 0;  // of it, waiting for data
-  std::int64_t tokens = 0;   // predictions made: batch * seq_len * accumulation
+  std::int64_t tokens = 0;   // predictions made
   Stop stop = Stop::none;    // when not none, no update was made in this step
   std::string anomaly;       // the parameter whose gradient is not finite, or the reason of the stop
+  // After a stop for a value that is not finite: the first parameter, in the order of registration, that is not finite
+  // or, when all are, whose gradient is not; "" when there is none.
+  std::string parameter;
 };
 
 // Yields [batch, seq_len + 1] int64 tokens on the CPU, or an empty tensor at the end of the data.
 using BatchSource = std::function<torch::Tensor()>;
 
+// The data cannot be read: what the stream said.
+class DataError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 class Trainer {
  public:
-  // Casts the model to config.precision (updates are made in fp32 at least, adamw.hpp) and trains it where it is.
-  // Throws std::invalid_argument for a configuration that it cannot serve (gradient_checkpointing). Stops with
-  // Stop::halted before a step when `halt_file` (if given) exists.
+  // Casts the model to config.precision, sets Runtime::recompute from config.gradient_checkpointing, and trains it
+  // where it is. Stops with Stop::halted before a step when `halt_file` (if given) exists.
   Trainer(LanguageModel model, TrainConfig config, BatchSource batches,
           std::optional<std::filesystem::path> halt_file = std::nullopt);
-  // One optimizer step. After a stop the parameters are bit for bit what they were, and the same step may be tried
-  // again. Throws ContractError for a batch of the wrong shape, dtype or device and for a token outside the vocabulary.
+  // The same from a stream, whose position is part of the state; at the end of the data its batches may be smaller.
+  Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchStream> stream,
+          std::optional<std::filesystem::path> halt_file = std::nullopt);
+
+  // One optimizer step. After a stop the parameters are bit for bit what they were, the stream and torch's generators
+  // stand where they stood, and the same step may be tried again. Throws ContractError for a batch of the wrong shape,
+  // dtype or device and for a token outside the vocabulary, DataError when the stream throws std::runtime_error.
   StepReport step();
   // Up to config.steps reports; ends early after a stop. `each` is called after every step.
   std::vector<StepReport> run(const std::function<void(const StepReport&)>& each = {});
 
+  [[nodiscard]] std::int64_t steps_made() const { return steps_made_; }
+  // As of the last step that was made, whatever was tried since. Throws std::logic_error when an update was cut off by
+  // an exception: then no such state exists any more.
+  [[nodiscard]] TrainState state() const;
+  // Throws StateMismatch naming every key, tensor and property of the data that differs, and then changes nothing.
+  void load(const TrainState& state);
+
+  // Called at the beginning of each part of a step: "fetch", "forward", "backward", "update".
+  void on_phase(std::function<void(std::string_view)> tell) { tell_phase_ = std::move(tell); }
+
  private:
+  // What a step that is not made must give back.
+  struct Origin {
+    nlohmann::json data;
+    std::map<std::string, torch::Tensor> random;
+  };
+
   void guarded_step(StepReport& report);
-  torch::Tensor fetch(StepReport& report);  // tokens on the model's device; undefined at the end of the data
+  // The batches of a step, fewer than asked for at the end of the data.
+  std::vector<Batch> fetch(StepReport& report);
+  // Loss and gradients of all batches, weighted by their predictions; "" or what autograd's anomaly mode found.
+  std::string accumulate(const std::vector<Batch>& batches, const StepReport& report, torch::Tensor& loss);
+  [[nodiscard]] Origin origin() const;
+  void phase(std::string_view name) const;
 
   LanguageModel model_;
   TrainConfig config_;
-  BatchSource batches_;
+  std::function<Batch()> next_batch_;
+  std::shared_ptr<BatchStream> stream_;  // null with a BatchSource
   std::optional<std::filesystem::path> halt_file_;
   AdamW optimizer_;
-  std::int64_t next_step_ = 0;
+  std::function<void(std::string_view)> tell_phase_;
+  std::int64_t steps_made_ = 0;
+  std::optional<double> last_loss_;
+  Origin origin_;          // of the next step
+  bool updating_ = false;  // an update began and did not end
 };
 
 }  // namespace nsa::train

@@ -62,12 +62,13 @@ void report(Context& context, const Step& step, const std::optional<std::string>
 
 }  // namespace
 
-void anomaly_mode(Context& context, const Subject& subject) {
+void anomaly_mode(Context& context, const Subject& subject, const StepOptions& options) {
   context.phase("planted NaN");
-  context.expect("anomaly mode sees a planted NaN", anomaly(planted_nan).has_value(),
+  static const bool sees = anomaly(planted_nan).has_value();  // once a process: making the trace takes seconds
+  context.expect("anomaly mode sees a planted NaN", sees,
                  "anomaly mode is silent about sqrt'(0) * 0, so its silence proves nothing", codes::kAnomalyModeSilent);
 
-  const Step step = make_step(context, subject);
+  const Step step = make_step(context, subject, options);
   context.phase("step under anomaly mode");
   try {
     bool forward_finite = true;
@@ -80,6 +81,7 @@ void anomaly_mode(Context& context, const Subject& subject) {
     context.expect("anomaly mode is silent on a training step", true, "", codes::kNonFiniteBackward);
     const bool finite = probes::finite_step(step.model(), step.tokens, probes::Pass::forward_and_backward).finite;
     if (!finite) report(context, step, said);
+    if (!options.way.empty()) require_route(step.instance, model_way(options.way));
   } catch (const c10::Error& error) {
     probes::report_inplace_write(context, error);
   }

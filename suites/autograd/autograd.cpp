@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "suites/autograd/cases.hpp"
+#include "suites/probes/finite_check.hpp"
 #include "suites/probes/tokens.hpp"
 #include "suites/program.hpp"
 
@@ -10,57 +11,143 @@ namespace suites {
 
 namespace autograd_cases {
 
-Step make_step(const harness::Context& context, const Subject& subject) {
+Step make_step(const harness::Context& context, const Subject& subject, const StepOptions& options) {
   Step step{subject.config(context), {}, {}};
   nsa::ModelConfig& model = step.config.model;
-  model.n_layers = std::min<std::int64_t>(model.n_layers, 2);
+  model.n_layers = options.layers > 0 ? options.layers : std::min<std::int64_t>(model.n_layers, 2);
+  const auto usual = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
+  const auto flags = options.way.empty() ? subject.flags() : model_way(options.way).flags;
   step.instance = subject.model({.config = model,
-                                 .flags = subject.flags(),
-                                 .precision = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32,
+                                 .flags = flags,
+                                 .precision = options.precision.value_or(usual),
                                  .device = device_of(context),
                                  .seed = context.seed("model")});
-  step.tokens = probes::text_tokens(context, step.config, {1, 2 * model.nsa.w + model.nsa.l_sel + 3});
+  step.model().runtime->recompute = !options.way.empty() && model_way(options.way).recompute;
+  const std::int64_t S = options.S > 0 ? options.S : 2 * model.nsa.w + model.nsa.l_sel + 3;
+  step.tokens = probes::text_tokens(context, step.config, {options.B, S});
   return step;
+}
+
+bool expect_sound(harness::Context& context, const Step& step) {
+  context.phase("finite step");
+  const bool sound = probes::expect_finite_step(context, "the step is finite", step.model(), step.tokens,
+                                                probes::Pass::forward_and_backward);
+  step.model().zero_grad();
+  return sound;
 }
 
 }  // namespace autograd_cases
 
 namespace {
 
+using autograd_cases::ModelWay;
 using autograd_cases::OpRun;
+using autograd_cases::StepOptions;
 using harness::Case;
 using harness::Context;
+using harness::Level;
+using StepBody = void (*)(Context&, const Subject&, const StepOptions&);
+using OpBody = void (*)(Context&, const Subject&, const OpRun&);
 
-Case plain(const std::string& name, const Subject& subject, void (*body)(Context&, const Subject&)) {
-  Case c;
-  c.name = name;
-  c.run = [subject, body](Context& context) { body(context, subject); };
-  return c;
-}
+class Planner {
+ public:
+  explicit Planner(const Subject& subject) : subject_(subject) {}
 
-Case gradcheck(const Subject& subject, const OpRun& run) {
-  Case c;
-  c.name = "gradcheck";
-  c.params.set("backend", run.way);
-  c.params.set("op", std::string(nsa::to_string(run.op)) + (run.phi == nsa::Phi::mlp ? "_mlp" : ""));
-  c.run = [subject, run](Context& context) { autograd_cases::op_gradients(context, subject, run); };
-  return c;
-}
+  Case& add(const std::string& name, StepBody body, const StepOptions& options = {}) {
+    Case c;
+    c.name = name;
+    if (!options.way.empty()) {
+      c.params.set("way", options.way);
+      c.needs_cuda = autograd_cases::model_way(options.way).needs_cuda;
+    }
+    if (options.layers > 0) c.params.set("layers", std::to_string(options.layers));
+    c.run = [subject = subject_, body, options](Context& context) { body(context, subject, options); };
+    return cases_.emplace_back(std::move(c));
+  }
 
-std::vector<Case> plan(const Subject& subject) {
-  std::vector<Case> cases;
+  Case& add(const std::string& name, OpBody body, const OpRun& run) {
+    Case c;
+    c.name = name;
+    c.params.set("backend", run.way);
+    c.params.set("op", std::string(nsa::to_string(run.op)) + (run.phi == nsa::Phi::mlp ? "_mlp" : ""));
+    c.needs_cuda = oracle::way(run.way).needs_cuda;
+    c.run = [subject = subject_, body, run](Context& context) { body(context, subject, run); };
+    return cases_.emplace_back(std::move(c));
+  }
+
+  Case& add_recomputation(bool packed) {
+    Case c;
+    c.name = "recomputation";
+    c.params.set("batch", packed ? "packed" : "dense");
+    c.run = [subject = subject_, packed](Context& context) { autograd_cases::recomputation(context, subject, packed); };
+    return cases_.emplace_back(std::move(c));
+  }
+
+  std::vector<Case> take() { return std::move(cases_); }
+
+ private:
+  Subject subject_;
+  std::vector<Case> cases_;
+};
+
+// Every differentiable op of every way that serves gradients.
+template <typename Each>
+void each_differentiable_op(const Each& each) {
   for (const oracle::Way& way : oracle::ways()) {
-    if (!way.gradients || way.needs_cuda) continue;  // FlashAttention-2 has no fp64: parity compares its gradients
+    if (!way.gradients) continue;
     for (const nsa::Op op : way.ops) {
       if (op == nsa::Op::select) continue;  // not differentiated
-      cases.push_back(gradcheck(subject, {way.name, op, nsa::Phi::avg}));
-      if (op == nsa::Op::compress) cases.push_back(gradcheck(subject, {way.name, op, nsa::Phi::mlp}));
+      each(way, OpRun{way.name, op, nsa::Phi::avg});
+      if (op == nsa::Op::compress) each(way, OpRun{way.name, op, nsa::Phi::mlp});
     }
   }
-  cases.push_back(plain("graph", subject, autograd_cases::graph));
-  cases.push_back(plain("parameter_gradients", subject, autograd_cases::parameter_gradients));
-  cases.push_back(plain("anomaly_mode", subject, autograd_cases::anomaly_mode));
-  return cases;
+}
+
+bool attends(nsa::Op op) {
+  return op == nsa::Op::attend_compressed || op == nsa::Op::attend_selected || op == nsa::Op::attend_window;
+}
+
+void plan_smoke(Planner& planner) {
+  each_differentiable_op([&](const oracle::Way& way, const OpRun& run) {
+    // FlashAttention-2 has no fp64: parity compares its gradients.
+    if (!way.needs_cuda) planner.add("gradcheck", autograd_cases::op_gradients, run);
+  });
+  planner.add("graph", autograd_cases::graph);
+  planner.add("parameter_gradients", autograd_cases::parameter_gradients);
+  planner.add("anomaly_mode", autograd_cases::anomaly_mode);
+}
+
+void plan_standard(Planner& planner) {
+  const auto standard = [](Case& c) { c.level = Level::standard; };
+  for (const ModelWay& way : autograd_cases::model_ways()) {
+    const StepOptions options{.way = way.name};
+    standard(planner.add("sensitivity", autograd_cases::sensitivity, options));
+    standard(planner.add("parameter_gradients", autograd_cases::parameter_gradients, options));
+    // Anomaly mode takes a stack trace at every node: one layer shows what a way makes.
+    standard(planner.add("anomaly_mode", autograd_cases::anomaly_mode, {.way = way.name, .layers = 1}));
+    standard(planner.add("arrivals", autograd_cases::arrivals, options));
+    standard(planner.add("second_backward", autograd_cases::second_backward, options));
+    if (way.recompute) continue;  // one forward pass is what it is
+    standard(planner.add("future", autograd_cases::future, options));
+    standard(planner.add("graph", autograd_cases::graph, options));
+  }
+  for (const ModelWay& way : autograd_cases::silencing_ways()) {
+    standard(planner.add("sensitivity", autograd_cases::sensitivity, {.way = way.name}));
+    standard(planner.add("parameter_gradients", autograd_cases::parameter_gradients, {.way = way.name}));
+  }
+  for (const std::int64_t layers : {1, 4, 12}) {
+    standard(planner.add("parameter_gradients", autograd_cases::parameter_gradients, {.way = "", .layers = layers}));
+  }
+  for (const char* way : {"sdpa", "recompute"}) {
+    standard(planner.add("accumulation", autograd_cases::accumulation, {.way = way}));
+  }
+  for (const bool packed : {false, true}) standard(planner.add_recomputation(packed));
+  each_differentiable_op([&](const oracle::Way&, const OpRun& run) {
+    standard(planner.add("double_backward", autograd_cases::double_backward, run));
+  });
+  for (const oracle::Way& way : oracle::ways())
+    for (const nsa::Op op : way.ops)
+      if (attends(op)) standard(planner.add("keys", autograd_cases::keys, {way.name, op, nsa::Phi::avg}));
 }
 
 }  // namespace
@@ -69,7 +156,12 @@ harness::Suite autograd(const Subject& subject) {
   return {"autograd",
           "every backward pass is the derivative of its forward pass, and every parameter gets a gradient",
           {"forward"},
-          [subject](const harness::Settings&) { return plan(subject); }};
+          [subject](const harness::Settings&) {
+            Planner planner(subject);
+            plan_smoke(planner);
+            plan_standard(planner);
+            return planner.take();
+          }};
 }
 
 }  // namespace suites

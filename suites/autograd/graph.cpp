@@ -64,16 +64,6 @@ bool are_compressed_keys(const std::vector<std::string>& silent, const nsa::Mode
          std::all_of(silent.begin(), silent.end(), makes_keys);
 }
 
-// Parameters that a flag cuts off on purpose.
-bool cut_by_flags(const std::string& name, const nsa::EffectiveFlags& flags) {
-  const bool forced = flags.forced_branch != nsa::ForcedBranch::none;
-  if (contains(name, ".gate.")) return forced || flags.uniform_gate || flags.stopgrad_gates;
-  const auto other = [&](nsa::ForcedBranch branch) { return forced && flags.forced_branch != branch; };
-  if (contains(name, "_cmp.") || contains(name, ".phi_")) return other(nsa::ForcedBranch::cmp);
-  if (contains(name, "_sel.")) return other(nsa::ForcedBranch::sel);
-  return contains(name, "_win.") && other(nsa::ForcedBranch::win);
-}
-
 std::string silent_message(const std::vector<std::string>& silent, std::size_t all) {
   std::string text =
       fmt::format("{} of {} parameters get no gradient or one that is exactly zero: {}", silent.size(), all,
@@ -86,7 +76,8 @@ std::string silent_message(const std::vector<std::string>& silent, std::size_t a
 }
 
 struct Silence {
-  std::vector<std::string> names;
+  std::vector<std::string> names;    // silent, and no flag says why
+  std::vector<std::string> not_cut;  // learn although a flag cuts them off
   Json norms = Json::object();
   std::size_t parameters = 0;
 };
@@ -106,15 +97,17 @@ Silence silent_parameters(const nsa::LanguageModelImpl& model) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     const float value = largest[static_cast<std::int64_t>(i)].item<float>();
     silence.norms[names[i]] = reports::number(value);
-    if (value == 0 && !cut_by_flags(names[i], model.runtime->flags)) silence.names.push_back(names[i]);
+    const bool cut = gradient_is_cut(names[i], model.runtime->flags);
+    if (value == 0 && !cut) silence.names.push_back(names[i]);
+    if (value != 0 && cut) silence.not_cut.push_back(names[i]);
   }
   return silence;
 }
 
 }  // namespace
 
-void graph(Context& context, const Subject& subject) {
-  const Step step = make_step(context, subject);
+void graph(Context& context, const Subject& subject, const StepOptions& options) {
+  const Step step = make_step(context, subject, options);
   OpWatch watch(*step.model().runtime);
   const at::AutoGradMode grad(true);
   context.phase("forward");
@@ -129,10 +122,11 @@ void graph(Context& context, const Subject& subject) {
   }
   if (!refused) report_writes(context, watch.written());
   report_breaks(context, watch.breaks());
+  if (!options.way.empty()) require_route(step.instance, model_way(options.way));
 }
 
-void parameter_gradients(Context& context, const Subject& subject) {
-  const Step step = make_step(context, subject);
+void parameter_gradients(Context& context, const Subject& subject, const StepOptions& options) {
+  const Step step = make_step(context, subject, options);
   context.phase("forward and backward");
   // Also what is not finite is reported there, located.
   if (!probes::expect_finite_step(context, "every gradient is finite", step.model(), step.tokens,
@@ -147,6 +141,11 @@ void parameter_gradients(Context& context, const Subject& subject) {
                                     fmt::join(silence.names, ", "))
                       : silent_message(silence.names, silence.parameters),
                  keys ? codes::kCompressedKeysDetached : codes::kNoGradient, {{"parameters", silence.names}});
+  context.expect("what a flag cuts off gets no gradient", silence.not_cut.empty(),
+                 fmt::format("{} parameters get a gradient although a flag cuts them off: {}", silence.not_cut.size(),
+                             fmt::join(silence.not_cut, ", ")),
+                 codes::kNotSilenced, {{"parameters", silence.not_cut}, {"way", options.way}});
+  if (!options.way.empty()) require_route(step.instance, model_way(options.way));
 }
 
 }  // namespace suites::autograd_cases

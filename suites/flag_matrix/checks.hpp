@@ -26,4 +26,18 @@ void pairs(const Subject& subject, Context& context, const flag_execution::Plan&
 // The 27 FlashAttention-2 settings, executed.
 void fa2_executed(const Subject& subject, Context& context, const flag_execution::Plan& plan);
 
+// -- cover.cpp: all variables together
+// Every pair of values of every two variables stands in some row, or must be refused; the coverage figure.
+void cover_array(Context& context);
+// Value and origin of every effective field, for every row, every single setting and the 27 of FlashAttention-2.
+void origins(Context& context);
+// Every row executed in one situation (batch, length), with and without gradients.
+void cover(const Subject& subject, Context& context, const flag_execution::Plan& plan);
+
+// -- contracts.cpp: what FlashAttention-2 must never be given is refused before anything runs
+void contracts(const Subject& subject, Context& context, const flag_execution::Plan& plan);
+
+// -- construction.cpp: what a change of the environment does to a model that exists, and to one that is made afterwards
+void after_construction(const Subject& subject, Context& context, const flag_execution::Plan& plan);
+
 }  // namespace suites::flag_checks

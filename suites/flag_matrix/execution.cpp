@@ -2,11 +2,18 @@
 
 #include <ATen/ATen.h>
 
+#include <stdexcept>
+
 namespace suites::flag_execution {
 
 namespace {
 
 using Section = probes::OpTrace::Section;
+
+void look_at_gates(const at::Tensor& gates, Execution& seen) {
+  seen.gates = gates.detach();
+  seen.gates_carry_graph = gates.requires_grad();
+}
 
 // Puts every function of the table into a section of its own, and keeps what the attentions are given.
 nsa::Ops watched(nsa::Ops inner, const std::shared_ptr<Execution>& seen) {
@@ -35,7 +42,7 @@ nsa::Ops watched(nsa::Ops inner, const std::shared_ptr<Execution>& seen) {
     return f(args);
   };
   ops.combine = [f = inner.combine, seen](const nsa::CombineArgs& args) {
-    seen->gates = args.gates.detach();
+    look_at_gates(args.gates, *seen);
     const Section section("combine");
     return f(args);
   };
@@ -48,40 +55,93 @@ bool moves(const at::Tensor& gradient) {
 
 void look_at_gradients(nsa::LanguageModelImpl& model, Execution& seen) {
   for (const auto& parameter : model.named_parameters()) {
-    if (!moves(parameter.value().grad())) continue;
     const bool gate = parameter.key().find(".gate.") != std::string::npos;
-    (gate ? seen.gates_have_gradient : seen.others_have_gradient) = true;
+    if (!gate && moves(parameter.value().grad())) seen.others_have_gradient = true;
   }
+}
+
+void draw_gates(nsa::LanguageModelImpl& model, std::uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  bool found = false;
+  for (auto& parameter : model.named_parameters()) {
+    if (parameter.key().find(".gate.fc2.") == std::string::npos) continue;
+    at::Tensor& value = parameter.value();
+    value.copy_(at::randn(value.sizes(), generator, at::kFloat));
+    found = true;
+  }
+  if (!found) throw std::logic_error("flag_matrix: the model has no parameter named *.gate.fc2.*");
+}
+
+// "attend_window: sdpa (why)" -> {"attend_window", "sdpa (why)"}
+std::map<std::string, std::string> routes_of(const nsa::Dispatcher& dispatcher) {
+  std::map<std::string, std::string> routes;
+  for (const auto& [text, times] : dispatcher.routes_taken()) {
+    const std::size_t colon = text.find(": ");
+    if (colon == std::string::npos) throw std::logic_error("flag_matrix: cannot read the route record '" + text + "'");
+    routes[text.substr(0, colon)] = text.substr(colon + 2);
+  }
+  return routes;
 }
 
 }  // namespace
 
+at::Tensor documents_of(std::int64_t S) {
+  const auto end = static_cast<int>(S), first = static_cast<int>((S - 1) / 3);
+  return at::tensor({0, first, first, first + 1, end}, at::kInt);
+}
+
+std::int64_t packed_length(std::int64_t length) { return length + length / 2 + 1; }
+
 nsa::Call call_of(const Plan& plan, bool training) {
-  return make_call(plan.model, 1, plan.S, plan.precision, plan.device, training);
+  return make_call(plan.model, plan.B, plan.S, plan.precision, plan.device, training, plan.packed);
+}
+
+Instance make_model(const Subject& subject, const Plan& plan, const nsa::EffectiveFlags& flags) {
+  Instance instance = subject.model(
+      {.config = plan.model, .flags = flags, .precision = plan.precision, .device = plan.device, .seed = plan.seed});
+  draw_gates(*instance.model, plan.seed + 2);
+  return instance;
+}
+
+Execution pass(Instance& instance, const Plan& plan, bool training) {
+  const at::AutoGradMode mode(training);
+  const auto seen = std::make_shared<Execution>();
+  nsa::Runtime& runtime = *instance.model->runtime;
+  const auto ops_before = runtime.ops;
+  runtime.ops = [ops_before, seen](const nsa::Call& call) { return watched(ops_before(call), seen); };
+  runtime.observe = [seen](std::string_view name, const at::Tensor& value) {
+    if (name.ends_with(".gates")) look_at_gates(value, *seen);
+  };
+
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(plan.seed + 1);
+  const at::Tensor tokens = at::randint(0, plan.model.vocab, {plan.B, plan.S}, generator, at::kLong).to(plan.device);
+  {
+    const probes::OpTrace trace;
+    seen->output =
+        plan.packed ? instance.model->forward(tokens, documents_of(plan.S)) : instance.model->forward(tokens);
+    seen->ops = trace.by_section();
+  }
+  runtime.ops = ops_before;
+  runtime.observe = nullptr;
+  seen->ops.erase("");  // the model around the attention
+  seen->routes = routes_of(*instance.dispatcher);
+  if (training) {
+    try {
+      seen->output.to(at::kFloat).square().mean().backward();
+      look_at_gradients(*instance.model, *seen);
+    } catch (const c10::Error& error) {
+      seen->overwritten = probes::inplace_write(error);
+      if (!seen->overwritten) throw;
+    }
+  }
+  seen->output = seen->output.detach();
+  return *seen;
 }
 
 Execution execute(const Subject& subject, const Plan& plan, const nsa::EffectiveFlags& flags, bool training) {
-  const at::AutoGradMode mode(training);
-  Instance instance = subject.model(
-      {.config = plan.model, .flags = flags, .precision = plan.precision, .device = plan.device, .seed = plan.seed});
-  const auto seen = std::make_shared<Execution>();
-  nsa::Runtime& runtime = *instance.model->runtime;
-  runtime.ops = [inner = runtime.ops, seen](const nsa::Call& call) { return watched(inner(call), seen); };
-
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(plan.seed + 1);
-  const at::Tensor tokens = at::randint(0, plan.model.vocab, {1, plan.S + 1}, generator, at::kLong).to(plan.device);
-  at::Tensor loss;
-  {
-    const probes::OpTrace trace;
-    loss = instance.model->loss(tokens);
-    seen->ops = trace.by_section();
-  }
-  seen->ops.erase("");  // the model around the attention
-  if (training) {
-    loss.backward();
-    look_at_gradients(*instance.model, *seen);
-  }
-  return *seen;
+  Instance instance = make_model(subject, plan, flags);
+  return pass(instance, plan, training);
 }
 
 }  // namespace suites::flag_execution

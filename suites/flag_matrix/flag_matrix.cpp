@@ -1,4 +1,6 @@
 // The NSA_* flags: what they mean by written tables, what they do by the operations that really ran.
+#include <array>
+
 #include "suites/flag_matrix/checks.hpp"
 #include "suites/program.hpp"
 
@@ -24,6 +26,27 @@ flag_execution::Plan plan(const Subject& subject, const Context& context) {
   return plan;
 }
 
+// Lengths at which the branches differ in kind: no block is complete; one is; the window leaves tokens out; so does the
+// selection. None is a multiple of a block.
+struct Length {
+  const char* name;
+  std::int64_t (*of)(const nsa::Geometry& g);
+};
+constexpr std::array kLengths = {
+    Length{"no_block", [](const nsa::Geometry& g) { return g.l - 1; }},
+    Length{"one_block", [](const nsa::Geometry& g) { return g.l + 1; }},
+    Length{"past_window", [](const nsa::Geometry& g) { return g.w + 5; }},
+    Length{"past_selection", [](const nsa::Geometry& g) { return g.n_sel * g.l_sel + 3; }}};
+
+flag_execution::Plan plan_of(const Subject& subject, const Context& context, const Length& length, bool packed) {
+  flag_execution::Plan p = plan(subject, context);
+  const std::int64_t S = length.of(p.model.nsa);
+  p.packed = packed;
+  p.B = packed ? 1 : 2;
+  p.S = packed ? flag_execution::packed_length(S) : S;
+  return p;
+}
+
 }  // namespace
 
 harness::Suite flag_matrix(const Subject& subject) {
@@ -43,6 +66,20 @@ harness::Suite flag_matrix(const Subject& subject) {
     add("singles", [=](Context& x) { checks::singles(subject, x, plan(subject, x)); });
     add("pairs", [=](Context& x) { checks::pairs(subject, x, plan(subject, x)); });
     add("fa2_executed", [=](Context& x) { checks::fa2_executed(subject, x, plan(subject, x)); }).needs_cuda = true;
+
+    const auto deeper = [&](const std::string& name, std::function<void(Context&)> run) -> Case& {
+      Case& c = add(name, std::move(run));
+      c.level = harness::Level::standard;
+      return c;
+    };
+    deeper("cover_array", checks::cover_array);
+    deeper("origins", checks::origins);
+    deeper("contracts", [=](Context& x) { checks::contracts(subject, x, plan(subject, x)); });
+    deeper("after_construction", [=](Context& x) { checks::after_construction(subject, x, plan(subject, x)); });
+    for (const bool packed : {false, true})
+      for (const Length& length : kLengths)
+        deeper("cover", [=](Context& x) { checks::cover(subject, x, plan_of(subject, x, length, packed)); }).params = {
+            {"batch", packed ? "packed" : "dense"}, {"length", length.name}};
     return cases;
   };
   return suite;

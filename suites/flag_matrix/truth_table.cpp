@@ -1,5 +1,6 @@
 #include "suites/flag_matrix/truth_table.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -25,15 +26,6 @@ constexpr std::array<Fa2Row, 27> kFa2 = {
     Fa2Row{'1', '1', '1', true, true, true},
 };
 
-bool on(const nsa::Environment& e, const std::string& name) {
-  const auto found = e.find(name);
-  return found != e.end() && found->second == "1";
-}
-bool off(const nsa::Environment& e, const std::string& name) {
-  const auto found = e.find(name);
-  return found != e.end() && found->second == "0";
-}
-
 const Fa2Row& fa2_row(const nsa::Environment& e) {
   const auto symbol = [&](const std::string& name) { return on(e, name) ? '1' : off(e, name) ? '0' : '-'; };
   for (const Fa2Row& row : kFa2) {
@@ -52,7 +44,55 @@ bool long_enough(const nsa::Environment& e, const std::string& name, std::int64_
   return limit > 0 && S >= limit;
 }
 
+// A branch that may take FlashAttention-2.
+struct Branch {
+  bool asked;
+  std::string min_length;  // the variable
+};
+Branch branch_of(const nsa::Environment& e, nsa::Op op) {
+  const Fa2Row& fa2 = fa2_row(e);
+  return op == nsa::Op::attend_window ? Branch{fa2.win_effective, "NSA_FA2_MIN_LEN_WIN"}
+                                      : Branch{fa2.cmp_effective, "NSA_FA2_MIN_LEN_CMP"};
+}
+
+// A packed batch has one entry point, and this setting closes it.
+bool entry_is_closed(const nsa::Environment& e, const nsa::Call& call, nsa::Op op) {
+  return op == nsa::Op::attend_window && call.packed && on(e, "NSA_FA2_FORCE_DENSE");
+}
+
+bool takes_flash(const nsa::Environment& e, const nsa::Call& call, nsa::Op op) {
+  const Branch branch = branch_of(e, op);
+  // What the GPU and the dtype allow is the capability table's to say; preflight proves it by calls.
+  return branch.asked && long_enough(e, branch.min_length, call.S) && !entry_is_closed(e, call, op) &&
+         nsa::flash_refusal(call, op).empty();
+}
+
+// Gathering holds K and V of n blocks of l' tokens for every row: of all of them with gradients, else of 4096 at a
+// time. Beyond 2 GiB the mask is taken.
+bool gathering_is_too_large(const nsa::Call& call) {
+  const double element = call.precision == nsa::Precision::bf16 ? 2 : call.precision == nsa::Precision::fp32 ? 4 : 8;
+  const double all = static_cast<double>(call.B) * static_cast<double>(call.S) * static_cast<double>(call.G);
+  const double rows = call.training ? all : std::min(all, 4096.0);
+  const double tokens = static_cast<double>(call.geometry.n_sel * call.geometry.l_sel);
+  return rows * tokens * static_cast<double>(call.Dk + call.Dv) * element > 2.0 * (1 << 30);
+}
+
 }  // namespace
+
+bool on(const nsa::Environment& e, const std::string& name) {
+  const auto found = e.find(name);
+  return found != e.end() && found->second == "1";
+}
+
+bool off(const nsa::Environment& e, const std::string& name) {
+  const auto found = e.find(name);
+  return found != e.end() && found->second == "0";
+}
+
+std::string forced_branch(const nsa::Environment& e) {
+  const auto found = e.find("NSA_FORCE_BRANCH");
+  return found == e.end() || found->second == "none" ? "" : found->second;
+}
 
 nsa::Environment Fa2Row::environment() const {
   nsa::Environment e;
@@ -101,27 +141,86 @@ nsa::Environment together(const std::vector<const Setting*>& chosen) {
 
 bool contradictory(const nsa::Environment& e) {
   if (on(e, "NSA_FA2_FORCE_DENSE") && on(e, "NSA_FA2_FORCE_VARLEN")) return true;
-  if (e.contains("NSA_FORCE_BRANCH") && on(e, "NSA_FORCE_UNIFORM_GATE")) return true;
+  if (!forced_branch(e).empty() && on(e, "NSA_FORCE_UNIFORM_GATE")) return true;
   return off(e, "NSA_USE_SEL_PACK") && !on(e, "NSA_USE_SEL_MASK") && !on(e, "NSA_FORCE_SEL_MASK");
 }
 
 Ways expected_ways(const nsa::Environment& e, const nsa::Call& call) {
   if (on(e, "NSA_FORCE_PARITY")) return {"reference", "reference", "reference"};
-  const Fa2Row& fa2 = fa2_row(e);
   Ways ways = {"sdpa", "", "sdpa"};
-  // What the GPU and the dtype allow is the capability table's to say; preflight proves it by calls.
-  if (fa2.cmp_effective && long_enough(e, "NSA_FA2_MIN_LEN_CMP", call.S) &&
-      nsa::flash_refusal(call, nsa::Op::attend_compressed).empty()) {
-    ways.compressed = "flash";
-  }
-  if (fa2.win_effective && long_enough(e, "NSA_FA2_MIN_LEN_WIN", call.S) &&
-      nsa::flash_refusal(call, nsa::Op::attend_window).empty()) {
-    ways.window = on(e, "NSA_FA2_FORCE_VARLEN") ? "flash_varlen" : "flash_dense";
-  }
+  if (takes_flash(e, call, nsa::Op::attend_compressed)) ways.compressed = "flash";
+  if (takes_flash(e, call, nsa::Op::attend_window))
+    ways.window = call.packed || on(e, "NSA_FA2_FORCE_VARLEN") ? "flash_varlen" : "flash_dense";
   const bool masked = on(e, "NSA_FORCE_SEL_MASK") || (off(e, "NSA_USE_SEL_PACK") && on(e, "NSA_USE_SEL_MASK"));
   const bool safe = call.training || on(e, "NSA_TRAIN_SAFE_PACK");
-  ways.selected = masked ? "masked" : safe ? "packed_safe" : "packed";
+  ways.selected = masked || gathering_is_too_large(call) ? "masked" : safe ? "packed_safe" : "packed";
   return ways;
+}
+
+std::vector<std::vector<std::string>> refusal_words(const nsa::Environment& e, const nsa::Call& call, nsa::Op op) {
+  const Branch branch = branch_of(e, op);
+  if (!branch.asked || on(e, "NSA_FORCE_PARITY") || takes_flash(e, call, op)) return {};
+  std::vector<std::vector<std::string>> any;
+  if (!long_enough(e, branch.min_length, call.S)) any.push_back({branch.min_length});
+  if (entry_is_closed(e, call, op)) any.push_back({"packed", "NSA_FA2_FORCE_DENSE"});
+  if (!call.cuda) any.push_back({"device is cpu"});
+  if (call.cuda && call.precision != nsa::Precision::bf16) any.push_back({"precision", "bf16"});
+  if (call.Dk != call.Dv) any.push_back({"d_k", "d_v"});
+  if (call.Dk % 8 != 0 || call.Dk > 256) any.push_back({"head width"});
+  if (call.cuda && call.cuda_major < 8) any.push_back({"compute capability"});
+  if (op == nsa::Op::attend_compressed && call.S < call.geometry.l) any.push_back({"no compressed block"});
+  return any;
+}
+
+const std::vector<std::string>& known_variables() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> names;
+    for (const Setting& setting : settings())
+      if (std::find(names.begin(), names.end(), setting.name) == names.end()) names.push_back(setting.name);
+    return names;
+  }();
+  return all;
+}
+
+std::map<std::string, Field> expected_fields(const nsa::Environment& e) {
+  const auto set = [&](const std::string& name) { return e.contains(name); };
+  const auto origin = [&](const std::string& name) { return set(name) ? name + "=" + e.at(name) : "default"; };
+  const auto boolean = [](bool value) { return std::string(value ? "true" : "false"); };
+  const auto plain = [&](const std::string& name) { return Field{boolean(on(e, name)), origin(name)}; };
+  const auto number = [&](const std::string& name, const std::string& otherwise) {
+    return Field{set(name) ? e.at(name) : otherwise, origin(name)};
+  };
+  const Fa2Row& fa2 = fa2_row(e);
+  const auto branch = [&](bool effective, const std::string& own) {
+    return Field{boolean(effective), set(own) && !off(e, "NSA_USE_FA2") ? origin(own) : origin("NSA_USE_FA2")};
+  };
+  // By packing's leave, or by force; a mask that packing overrules is said to be idle.
+  const bool forced = on(e, "NSA_FORCE_SEL_MASK"), asked = on(e, "NSA_USE_SEL_MASK");
+  const bool allowed = asked && off(e, "NSA_USE_SEL_PACK");
+  const std::string mask_origin = forced                      ? origin("NSA_FORCE_SEL_MASK")
+                                  : allowed                   ? origin("NSA_USE_SEL_MASK")
+                                  : asked                     ? "default (NSA_USE_SEL_MASK"
+                                  : set("NSA_FORCE_SEL_MASK") ? origin("NSA_FORCE_SEL_MASK")
+                                                              : origin("NSA_USE_SEL_MASK");
+  const std::string branch_name = forced_branch(e);
+  return {{"fa2_all", {boolean(fa2.all_effective), origin("NSA_USE_FA2")}},
+          {"fa2_win", branch(fa2.win_effective, "NSA_USE_FA2_WIN")},
+          {"fa2_cmp", branch(fa2.cmp_effective, "NSA_USE_FA2_CMP")},
+          {"fa2_min_len_win", number("NSA_FA2_MIN_LEN_WIN", "16")},
+          {"fa2_min_len_cmp", number("NSA_FA2_MIN_LEN_CMP", "16")},
+          {"fa2_force_dense", plain("NSA_FA2_FORCE_DENSE")},
+          {"fa2_force_varlen", plain("NSA_FA2_FORCE_VARLEN")},
+          {"sel_pack", {boolean(!off(e, "NSA_USE_SEL_PACK")), origin("NSA_USE_SEL_PACK")}},
+          {"sel_mask", {boolean(forced || allowed), mask_origin}},
+          {"force_parity", plain("NSA_FORCE_PARITY")},
+          {"train_safe_pack", plain("NSA_TRAIN_SAFE_PACK")},
+          {"strict_asserts", plain("NSA_STRICT_ASSERTS")},
+          {"uniform_gate", plain("NSA_FORCE_UNIFORM_GATE")},
+          {"stopgrad_gates", plain("NSA_STOPGRAD_GATES")},
+          {"forced_branch", {branch_name.empty() ? "none" : branch_name, origin("NSA_FORCE_BRANCH")}},
+          {"rope_scale", number("NSA_ROPE_SCALE", "1")},
+          {"nvtx", plain("NSA_NVTX")},
+          {"detect_anomaly", plain("NSA_DETECT_ANOMALY")}};
 }
 
 }  // namespace suites::flag_truth

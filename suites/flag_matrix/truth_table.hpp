@@ -4,6 +4,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,30 @@ struct Setting {
 // Settings that contradict one another and must be refused.
 [[nodiscard]] bool contradictory(const nsa::Environment& environment);
 
+// "1" and "0" as the value of a boolean variable; both false when it is unset.
+[[nodiscard]] bool on(const nsa::Environment& environment, const std::string& name);
+[[nodiscard]] bool off(const nsa::Environment& environment, const std::string& name);
+// The branch that is forced, "" when none is.
+[[nodiscard]] std::string forced_branch(const nsa::Environment& environment);
+
 // Which way each attention must take.
 struct Ways {
   std::string compressed, selected, window;
 };
 [[nodiscard]] Ways expected_ways(const nsa::Environment& environment, const nsa::Call& call);
+
+// Where a branch asks for FlashAttention-2 and does not get it: words of which the route's reason must hold all of one
+// set; any rule that refuses may be the one that is named. Empty when it is not asked for, or taken.
+[[nodiscard]] std::vector<std::vector<std::string>> refusal_words(const nsa::Environment& environment,
+                                                                  const nsa::Call& call, nsa::Op op);
+
+// Every field of the effective flags of a legal environment (booleans as 0/1, numbers in their shortest form): its
+// value, and the setting that it comes from ("default" when none decides it).
+struct Field {
+  std::string value, origin;
+};
+[[nodiscard]] std::map<std::string, Field> expected_fields(const nsa::Environment& environment);
+// The variables that these tables know. One that is in the product's flag table and not here has no witness.
+[[nodiscard]] const std::vector<std::string>& known_variables();
 
 }  // namespace suites::flag_truth

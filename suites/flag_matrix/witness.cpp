@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "nsa/sdpa/sdpa.hpp"
+#include "suites/codes.hpp"
 
 namespace suites::flag_witness {
 
@@ -16,72 +17,120 @@ using flag_execution::Plan;
 using probes::OpCounts;
 using reports::Json;
 
+// The name by which flag_ways calls what the product recorded: "sdpa/packed (why)" -> "packed", "sdpa (why)" -> "sdpa".
+std::string recorded_way(const std::string& op, const std::string& route) {
+  const std::string choice = route.substr(0, route.find(" ("));
+  const std::size_t slash = choice.find('/');
+  const std::string backend = choice.substr(0, slash);
+  const std::string variant = slash == std::string::npos ? "" : choice.substr(slash + 1);
+  if (backend == "flash") return op == "attend_window" ? "flash_" + variant : "flash";
+  return op == "attend_selected" && backend == "sdpa" ? variant : backend;
+}
+
+std::string reason_of(const std::string& route) {
+  const std::size_t begin = route.find(" (");
+  return begin == std::string::npos ? "" : route.substr(begin + 2, route.rfind(')') - begin - 2);
+}
+
+bool contains_all(const std::string& text, const std::vector<std::string>& words) {
+  return std::all_of(words.begin(), words.end(), [&](const std::string& word) { return text.find(word) != text.npos; });
+}
+
 // The judgements on one execution.
 class Judge {
  public:
-  Judge(const nsa::Environment& environment, const Yardstick& yardstick, const Execution& seen)
-      : environment_(environment), yardstick_(yardstick), seen_(seen) {}
+  Judge(const nsa::Environment& environment, const Yardstick& yardstick, const Execution& seen, const Plan& plan)
+      : environment_(environment),
+        yardstick_(yardstick),
+        seen_(seen),
+        call_(flag_execution::call_of(plan, yardstick.training)) {}
 
   void way(const std::string& op, const std::string& wanted) {
     if (!seen_.called(op)) return;  // branches() asks whether it should have been
     const std::vector<flag_ways::Way>& ways = yardstick_.ways.at(op);
     const OpCounts& ran = seen_.ops.at(op);
     const std::vector<std::string> closest = flag_ways::closest(ran, ways);
+    record(op, closest);
     if (std::find(closest.begin(), closest.end(), wanted) != closest.end()) return;
     const auto way = std::find_if(ways.begin(), ways.end(), [&](const auto& w) { return w.name == wanted; });
     const OpCounts requested = way == ways.end() ? OpCounts{} : way->ops;
     std::vector<std::string> lacking;
     for (const auto& [name, times] : flag_ways::missing(requested, ran)) lacking.push_back(name);
-    disagree(fmt::format("{} must run as {}, but ran as {}; operations that did not run: {}", op, wanted,
-                         fmt::join(closest, " or "), fmt::join(lacking, ", ")),
+    disagree(codes::kFlagIgnored,
+             fmt::format("{} must run as {}, but ran as {} (the route says: {}); operations that did not run: {}", op,
+                         wanted, fmt::join(closest, " or "), route_of(op), fmt::join(lacking, ", ")),
              {{"op", op},
               {"requested", wanted},
               {"executed", closest},
+              {"route", route_of(op)},
               {"requested_ops", requested},
               {"executed_ops", ran}});
   }
 
+  // Where FlashAttention-2 was asked for and not taken, the route must name a rule that refuses it here.
+  void refusal(nsa::Op op) {
+    const std::string name(nsa::to_string(op)), reason = reason_of(route_of(name));
+    if (!seen_.called(name)) return;
+    const auto any = flag_truth::refusal_words(environment_, call_, op);
+    const bool named =
+        std::any_of(any.begin(), any.end(), [&](const auto& words) { return contains_all(reason, words); });
+    if (!reason.empty() && (any.empty() || named)) return;
+    disagree(
+        codes::kRefusalWithoutReason,
+        fmt::format("{}: the route gives {}", name,
+                    reason.empty() ? "no reason" : fmt::format("'{}', which is no rule that refuses here", reason)),
+        {{"op", name}, {"route", route_of(name)}, {"one_of", any}});
+  }
+
   // A forced branch runs alone; else all three run.
   void branches() {
-    const auto forced = environment_.find("NSA_FORCE_BRANCH");
+    const std::string forced = flag_truth::forced_branch(environment_);
     const std::map<std::string, std::string> ops = {
         {"cmp", "attend_compressed"}, {"sel", "attend_selected"}, {"win", "attend_window"}};
     for (const auto& [branch, op] : ops) {
-      const bool wanted = forced == environment_.end() || forced->second == branch;
+      const bool wanted = forced.empty() || forced == branch;
       if (seen_.called(op) == wanted) continue;
-      disagree(fmt::format("{} {}", op, wanted ? "did not run" : "ran although another branch is forced"),
+      disagree(codes::kFlagIgnored,
+               fmt::format("{} {}", op, wanted ? "did not run" : "ran although another branch is forced"),
                {{"op", op}, {"executed", seen_.called(op)}});
     }
   }
 
+  // The pass made the gate's last layer differ from token to token, so a third each is the flag's doing alone.
   void uniform_gate() {
-    if (!seen_.gates.defined()) return;
+    if (!seen_.called("combine")) return;
     const double distance = (seen_.gates.to(at::kDouble) - 1.0 / 3.0).abs().max().item<double>();
     const bool uniform = distance < 1e-6;  // 1/3 in fp32
-    if (uniform == environment_.contains("NSA_FORCE_UNIFORM_GATE")) return;
-    disagree(uniform ? "every gate that came to combine is 1/3 without being told to"
+    if (uniform == flag_truth::on(environment_, "NSA_FORCE_UNIFORM_GATE")) return;
+    disagree(codes::kFlagIgnored,
+             uniform ? "every gate that came to combine is 1/3 without being told to"
                      : "the gates that came to combine are not 1/3",
              {{"largest_distance_from_a_third", reports::number(distance)}});
   }
 
-  // Gates that mix get a gradient, stopped, forced and uniform ones do not.
-  void gate_gradients() {
+  // Gates that mix carry a graph; stopped, forced and uniform ones do not. The gradient's value says nothing: it is
+  // zero for a gate that never learns for another reason too (init_stats and autograd find that).
+  void gate_graph() {
     if (!yardstick_.training) return;
-    const bool wanted = !environment_.contains("NSA_STOPGRAD_GATES") && !environment_.contains("NSA_FORCE_BRANCH") &&
-                        !environment_.contains("NSA_FORCE_UNIFORM_GATE");
-    if (seen_.gates_have_gradient != wanted) {
-      disagree(wanted ? "the gate's parameters get no gradient"
-                      : "the gate's parameters get a gradient although it must be stopped",
-               {{"gate_gradient", seen_.gates_have_gradient}});
+    const bool wanted = !flag_truth::on(environment_, "NSA_STOPGRAD_GATES") &&
+                        flag_truth::forced_branch(environment_).empty() &&
+                        !flag_truth::on(environment_, "NSA_FORCE_UNIFORM_GATE");
+    if (seen_.gates_carry_graph != wanted) {
+      disagree(codes::kFlagIgnored,
+               wanted ? "the gates carry no graph: no gradient can reach them"
+                      : "the gates carry a graph although their gradient must be stopped",
+               {{"gates_carry_graph", seen_.gates_carry_graph}});
     }
-    if (!seen_.others_have_gradient)
-      disagree("no other parameter gets a gradient", {{"gate_gradient", seen_.gates_have_gradient}});
+    if (!seen_.others_have_gradient && !seen_.overwritten)
+      disagree(codes::kFlagIgnored, "no other parameter gets a gradient",
+               {{"gates_carry_graph", seen_.gates_carry_graph}});
   }
 
   // A finiteness test of every branch that ran.
   void strict_asserts() {
     // Under NSA_FORCE_PARITY the reference is what runs; there is nothing to fall back to.
-    const bool wanted = environment_.contains("NSA_STRICT_ASSERTS") && !environment_.contains("NSA_FORCE_PARITY");
+    const bool wanted =
+        flag_truth::on(environment_, "NSA_STRICT_ASSERTS") && !flag_truth::on(environment_, "NSA_FORCE_PARITY");
     for (const std::string op : {"attend_compressed", "attend_selected", "attend_window"}) {
       if (!seen_.called(op)) continue;
       const OpCounts& ran = seen_.ops.at(op);
@@ -89,7 +138,7 @@ class Judge {
         return item.first.find("isfinite") != std::string::npos || item.first.find("isnan") != std::string::npos;
       });
       if (wanted && !looked) {
-        disagree(fmt::format("no operation looked whether the output of {} is finite", op),
+        disagree(codes::kFlagIgnored, fmt::format("no operation looked whether the output of {} is finite", op),
                  {{"op", op}, {"executed_ops", ran}});
       }
     }
@@ -103,25 +152,53 @@ class Judge {
                                              : e.inputs.selected.q;
     };
     const bool same = at::equal(queries(seen_), queries(yardstick_.plain));
-    const bool wanted = !environment_.contains("NSA_ROPE_SCALE");
+    const auto scale = environment_.find("NSA_ROPE_SCALE");
+    const bool wanted = scale == environment_.end() || scale->second == "1";
     if (same != wanted) {
       disagree(
+          codes::kFlagIgnored,
           same ? "the queries are turned as if NSA_ROPE_SCALE were 1" : "the queries differ from those without flags",
           {{"queries_bit_equal", same}});
     }
   }
 
+  [[nodiscard]] const nsa::Call& call() const { return call_; }
   std::vector<Disagreement> found;
 
  private:
-  void disagree(std::string what, Json evidence) { found.push_back({std::move(what), std::move(evidence)}); }
+  // What the product says that it took must be what ran.
+  void record(const std::string& op, const std::vector<std::string>& closest) {
+    const std::string recorded = recorded_way(op, route_of(op));
+    if (std::find(closest.begin(), closest.end(), recorded) != closest.end()) return;
+    disagree(
+        codes::kRouteRecord,
+        fmt::format("the product recorded '{}' for {}, but it ran as {}", route_of(op), op, fmt::join(closest, " or ")),
+        {{"op", op}, {"recorded", route_of(op)}, {"executed", closest}, {"executed_ops", seen_.ops.at(op)}});
+  }
+  [[nodiscard]] std::string route_of(const std::string& op) const {
+    const auto found_route = seen_.routes.find(op);
+    return found_route == seen_.routes.end() ? "" : found_route->second;
+  }
+  void disagree(std::string_view code, std::string what, Json evidence) {
+    found.push_back({code, std::move(what), std::move(evidence)});
+  }
 
   const nsa::Environment& environment_;
   const Yardstick& yardstick_;
   const Execution& seen_;
+  const nsa::Call call_;
 };
 
 }  // namespace
+
+std::vector<std::string> blind_spots(const Yardstick& yardstick) {
+  std::vector<std::string> blind;
+  for (const auto& [op, ways] : yardstick.ways)
+    for (std::size_t i = 0; i < ways.size(); ++i)
+      for (std::size_t j = i + 1; j < ways.size(); ++j)
+        if (ways[i].ops == ways[j].ops) blind.push_back(fmt::format("{}: {} and {}", op, ways[i].name, ways[j].name));
+  return blind;
+}
 
 Yardstick measure(const Plan& plan, bool training) {
   const auto how = training ? nsa::sdpa::Selection::packed_safe : nsa::sdpa::Selection::packed;
@@ -137,15 +214,16 @@ Yardstick measure(const Plan& plan, bool training) {
 
 std::vector<Disagreement> judge(const nsa::Environment& environment, const Yardstick& yardstick, const Execution& seen,
                                 const Plan& plan) {
-  const flag_truth::Ways ways =
-      flag_truth::expected_ways(environment, flag_execution::call_of(plan, yardstick.training));
-  Judge judge(environment, yardstick, seen);
+  Judge judge(environment, yardstick, seen, plan);
+  const flag_truth::Ways ways = flag_truth::expected_ways(environment, judge.call());
   judge.way("attend_compressed", ways.compressed);
   judge.way("attend_selected", ways.selected);
   judge.way("attend_window", ways.window);
+  judge.refusal(nsa::Op::attend_compressed);
+  judge.refusal(nsa::Op::attend_window);
   judge.branches();
   judge.uniform_gate();
-  judge.gate_gradients();
+  judge.gate_graph();
   judge.strict_asserts();
   judge.rope_scale();
   return judge.found;

@@ -17,10 +17,13 @@ struct Yardstick {
   std::map<std::string, std::vector<flag_ways::Way>> ways;  // of each attention
   flag_execution::Execution plain;                          // without any flag, by backends called by name
 };
+// Two ways of one op that run the same operations here ("attend_window: a and b"): between them nothing can be told.
+[[nodiscard]] std::vector<std::string> blind_spots(const Yardstick& yardstick);
 // Takes the measure without the product's routing: a model whose ops table is put together here, by name.
 [[nodiscard]] Yardstick measure(const flag_execution::Plan& plan, bool training);
 
 struct Disagreement {
+  std::string_view code;
   std::string what;
   reports::Json evidence;
 };

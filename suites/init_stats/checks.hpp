@@ -1,6 +1,8 @@
 // The checks of the initial values, one function each. They take a model, so that a test can hand in a damaged one.
 #pragma once
 
+#include <filesystem>
+
 #include "harness/context.hpp"
 #include "suites/subject.hpp"
 
@@ -20,5 +22,21 @@ void streams(Context& context, const ModelOptions& options, nsa::LanguageModelIm
 void gates(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);
 // The same seed gives the same bits, another seed gives others.
 void seeds(const Subject& subject, Context& context, const ModelOptions& options);
+
+// -- standard level
+
+// No random stream was used twice, also not at another scale or offset.
+void shared_streams(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);
+// Every activation of the first forward pass has the size that its own input and the laws give.
+void activations(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);
+// So have the gradients at the loss; further down they neither vanish nor explode from layer to layer.
+void gradient_scale(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);
+// The gates of every layer are undecided, and those of every group vary over tokens.
+void gate_entropy(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);
+// The loss on random tokens is ln V + 1/6.
+void initial_loss(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);
+// Two processes, with other numbers of threads, make the same bits from the same seed. `executable` understands
+// parameters_verb() (processes.hpp). Seams play no part there: it is the product as it is.
+void processes(Context& context, const ModelOptions& options, const std::filesystem::path& executable);
 
 }  // namespace suites::init_checks

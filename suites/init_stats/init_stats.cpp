@@ -23,8 +23,8 @@ harness::Suite init_stats(const Subject& subject) {
                           .seed = context.seed("weights")};
     };
     using Check = void (*)(Context&, const ModelOptions&, nsa::LanguageModelImpl&);
-    const auto add = [&](const std::string& name, Check check) {
-      cases.push_back({.name = name, .params = {}, .run = [=](Context& context) {
+    const auto add = [&](const std::string& name, Check check, harness::Level level = harness::Level::smoke) {
+      cases.push_back({.name = name, .params = {}, .level = level, .run = [=](Context& context) {
                          const ModelOptions asked = options(context);
                          context.phase("model");
                          Instance instance = subject.model(asked);
@@ -38,6 +38,15 @@ harness::Suite init_stats(const Subject& subject) {
     cases.push_back({.name = "seeds", .params = {}, .run = [=](Context& context) {
                        checks::seeds(subject, context, options(context));
                      }});
+    add("shared_streams", checks::shared_streams, harness::Level::standard);
+    add("activations", checks::activations, harness::Level::standard);
+    add("gradient_scale", checks::gradient_scale, harness::Level::standard);
+    add("gate_entropy", checks::gate_entropy, harness::Level::standard);
+    add("initial_loss", checks::initial_loss, harness::Level::standard);
+    cases.push_back(
+        {.name = "processes", .params = {}, .level = harness::Level::standard, .run = [=](Context& context) {
+           checks::processes(context, options(context), "/proc/self/exe");
+         }});
     return cases;
   };
   return suite;

@@ -8,6 +8,7 @@
 #include "suites/init_stats/checks.hpp"
 #include "suites/init_stats/law.hpp"
 #include "suites/init_stats/sample.hpp"
+#include "suites/init_stats/tokens.hpp"
 
 namespace suites::init_checks {
 
@@ -17,21 +18,7 @@ using init_laws::Bound;
 using init_laws::Expected;
 using init_laws::Statistics;
 
-// Chance that a correct model is accused, over all its parameters and bounds together.
-constexpr double kFalseAlarm = 1e-9;
 constexpr std::int64_t kBoundsPerSample = 4;
-
-double rounding_of(nsa::Precision precision) {
-  switch (precision) {
-    case nsa::Precision::fp64:
-      return 0x1p-53;
-    case nsa::Precision::fp32:
-      return 0x1p-24;
-    case nsa::Precision::bf16:
-      return 0x1p-8;
-  }
-  return 0;
-}
 
 // What a sample violates, in words; empty when it follows its law.
 std::string violations(const std::vector<Bound>& bounds) {

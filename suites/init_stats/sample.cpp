@@ -52,10 +52,13 @@ Interval mean_square_bound(const Law& law, double n, double alarm) {
   return {a2 * (1 - 2 * std::sqrt(x / n)), a2 * (1 + 2 * std::sqrt(x / n) + 2 * x / n)};
 }
 
-// The largest |x| of the sample.
+// The largest |x| of the sample. Below: P(all |x| < t) = P(|x| < t)^n is `alarm` at the lower bound, exactly; it tells
+// a normal law from one that ends (uniform, truncated) long before the other bounds do.
 Interval largest_bound(const Law& law, double n, double alarm) {
   if (law.kind == Law::Kind::uniform) return {law.scale * std::pow(alarm, 1 / n), law.scale};
-  return {0, law.scale * std::sqrt(2 * std::log(2 * n / alarm))};  // union over n tails
+  const at::Tensor share = at::scalar_tensor(std::pow(alarm / 2, 1 / n), at::kDouble);  // P(|x| < t) = erf(t/sqrt(2))
+  const double low = std::numbers::sqrt2 * at::erfinv(share).item<double>();
+  return {law.scale * low, law.scale * std::sqrt(2 * std::log(2 * n / alarm))};  // above: union over n tails
 }
 
 }  // namespace

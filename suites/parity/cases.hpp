@@ -1,6 +1,7 @@
 // The cases of parity, one file a family; parity.cpp plans them.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,28 @@ void packed(harness::Context& context, const Subject& subject, const OpRun& run)
 // identities.cpp: relations that need no oracle.
 [[nodiscard]] const std::vector<std::string>& identity_names();
 void identity(harness::Context& context, const Subject& subject, const std::string& name);
+
+// pairwise.cpp: each backend against each other, dense and packed; and the whole model's gradients by each.
+void pairwise(harness::Context& context, const Subject& subject, const OpRun& run);
+void model_pairwise(harness::Context& context, const Subject& subject, const std::string& model);
+
+// xpath.cpp: every way through the model against the forward pass of training. `model` as in prepared.hpp.
+void xpath(harness::Context& context, const Subject& subject, const std::string& model, nsa::Precision precision);
+
+// reads.cpp: the keys that a decoding step reads.
+void reads(harness::Context& context, const Subject& subject);
+
+// model_identities.cpp: relations that the whole model keeps.
+[[nodiscard]] const std::vector<std::string>& model_identity_names();
+void model_identity(harness::Context& context, const Subject& subject, const std::string& name);
+// RoPE by itself: how far the products of rotated queries and keys move when both start at position a.
+using Rotate = std::function<at::Tensor(const at::Tensor& x, const at::Tensor& rotations)>;
+struct ShiftError {
+  double relative = -1;              // the largest difference, relative to the products' RMS
+  std::int64_t a = 0, t = 0, j = 0;  // where
+};
+[[nodiscard]] ShiftError shift_error(const Rotate& turn, const nsa::ModelConfig& model, at::Device device,
+                                     at::ScalarType type, std::uint64_t seed);
 
 // whole_model.cpp
 void model_against_reference(harness::Context& context, const Subject& subject);

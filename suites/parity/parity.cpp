@@ -47,13 +47,49 @@ class Plan {
     cases.push_back(std::move(c));
   }
 
+  // ---- standard level
+  void pairwise(const OpRun& run) {
+    Case c = make("pairwise", harness::Level::standard);
+    c.params.set("dtype", dtype_name(run.dtype));
+    c.params.set("op", op_name(run));
+    c.run = [subject = subject_, run](Context& context) { parity_cases::pairwise(context, subject, run); };
+    cases.push_back(std::move(c));
+  }
+  void model_pairwise(const std::string& model) {
+    Case c = make("model_pairwise", harness::Level::standard);
+    c.params.set("model", model);
+    c.run = [subject = subject_, model](Context& context) { parity_cases::model_pairwise(context, subject, model); };
+    cases.push_back(std::move(c));
+  }
+  void xpath(const std::string& model, nsa::Precision precision) {
+    Case c = make("xpath", harness::Level::standard);
+    c.params.set("model", model);
+    c.params.set("precision", std::string(nsa::to_string(precision)));
+    c.run = [subject = subject_, model, precision](Context& context) {
+      parity_cases::xpath(context, subject, model, precision);
+    };
+    cases.push_back(std::move(c));
+  }
+  void model_identity(const std::string& which) {
+    Case c = make("model_identity", harness::Level::standard);
+    c.params.set("name", which);
+    c.run = [subject = subject_, which](Context& context) { parity_cases::model_identity(context, subject, which); };
+    cases.push_back(std::move(c));
+  }
+  void reads() {
+    Case c = make("reads", harness::Level::standard);
+    c.run = [subject = subject_](Context& context) { parity_cases::reads(context, subject); };
+    cases.push_back(std::move(c));
+  }
+
   std::vector<Case> cases;
 
  private:
   Subject subject_;
-  static Case make(const std::string& name) {
+  static Case make(const std::string& name, harness::Level level = harness::Level::smoke) {
     Case c;
     c.name = name;
+    c.level = level;
     return c;
   }
 };
@@ -82,6 +118,22 @@ void plan_ops(Plan& plan) {
   }
 }
 
+// The same questions deeper: every pair of backends, every way through the model, in every precision.
+void plan_standard(Plan& plan) {
+  for (const Op op : nsa::kAllOps) {
+    for (const Phi phi : phis(op)) {
+      for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) plan.pairwise({"", op, phi, dtype});
+    }
+  }
+  for (const std::string model : {"small", "subject"}) {
+    for (const auto precision : {nsa::Precision::fp64, nsa::Precision::fp32, nsa::Precision::bf16})
+      plan.xpath(model, precision);
+    plan.model_pairwise(model);
+  }
+  plan.reads();
+  for (const std::string& name : parity_cases::model_identity_names()) plan.model_identity(name);
+}
+
 std::vector<Case> plan_cases(const Subject& subject) {
   Plan plan(subject);
   plan_ops(plan);
@@ -91,6 +143,7 @@ std::vector<Case> plan_cases(const Subject& subject) {
   plan.plain("model_causality", parity_cases::model_causality);
   plan.plain("model_packed", parity_cases::model_packed);
   plan.plain("model_batch_of_two", parity_cases::model_batch_of_two);
+  plan_standard(plan);
   return std::move(plan.cases);
 }
 
@@ -103,7 +156,14 @@ std::vector<harness::SettingSpec> parity_settings() {
            .meaning = "allowed error, as a multiple of the error of the naive computation in the same dtype",
            .allowed = "1 or more",
            .minimum = 1,
-           .maximum = 1000}};
+           .maximum = 1000},
+          {.key = "parity.handover_steps",
+           .type = harness::SettingType::integer,
+           .default_value = "96",
+           .meaning = "decoding steps that are compared after a prefill of part of the text",
+           .allowed = "1 or more",
+           .minimum = 1,
+           .maximum = 65536}};
 }
 
 harness::Suite parity(const Subject& subject) {

@@ -10,8 +10,8 @@
 #include "suites/oracle/selection.hpp"
 #include "suites/parity/cases.hpp"
 #include "suites/parity/documents.hpp"
+#include "suites/parity/prepared.hpp"
 #include "suites/probes/stages.hpp"
-#include "suites/probes/tokens.hpp"
 
 namespace suites::parity_cases {
 
@@ -20,30 +20,8 @@ namespace {
 using harness::Context;
 using Stages = std::vector<std::pair<std::string, at::Tensor>>;
 
-constexpr std::int64_t kLayers = 2;
-
-struct Prepared {
-  nsa::Config config;
-  Instance instance;
-  [[nodiscard]] nsa::LanguageModelImpl& model() { return *instance.model; }
-};
-
 Prepared prepare(const Context& context, const Subject& subject, nsa::Precision precision) {
-  Prepared prepared{subject.config(context), {}};
-  prepared.config.model.n_layers = std::min(prepared.config.model.n_layers, kLayers);
-  prepared.instance = subject.model({.config = prepared.config.model,
-                                     .flags = subject.flags(),
-                                     .precision = precision,
-                                     .device = device_of(context),
-                                     .seed = context.seed("model")});
-  return prepared;
-}
-
-// Longer than the window and than n blocks where the window is the longest thing.
-std::int64_t length_of(const nsa::Geometry& g) { return 2 * g.w + g.l_sel + 3; }
-
-at::Tensor prompt(const Context& context, const nsa::Config& config, probes::TokenShape shape) {
-  return probes::text_tokens(context, config, shape).slice(1, 0, shape.S).contiguous();  // [B,S]
+  return parity_cases::prepare(context, subject, shallow(context, subject), precision, subject.flags());
 }
 
 struct Watched {

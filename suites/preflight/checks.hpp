@@ -7,10 +7,13 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "harness/context.hpp"
 #include "nsa/flags.hpp"
+#include "suites/machine/memory_plan.hpp"
 #include "suites/probes/gpu_processes.hpp"
 #include "suites/subject.hpp"
 
@@ -33,6 +36,14 @@ void torch_version(Context& context, const std::string& built, const std::string
 void build_id(Context& context);
 void flags(Context& context, const nsa::Environment& environment);
 void facts(Context& context);  // threads, allocator: for the reader
+// Libraries that were loaded against those that the program was compiled with, by name.
+struct LibraryVersion {
+  std::string name;           // "CUDA runtime"
+  std::string built, loaded;  // "13.0"; "" when it cannot be told
+  bool same_major_is_enough = false;
+};
+[[nodiscard]] std::vector<LibraryVersion> library_versions();
+void libraries(Context& context, const std::vector<LibraryVersion>& versions);
 
 // -- gpu.cpp
 struct CudaState {
@@ -50,6 +61,7 @@ void cuda_works(Context& context);  // needs a GPU: one kernel and two copies
 void foreign_processes(Context& context, const probes::GpuCensus& census, const probes::ForeignProcesses& foreign,
                        std::int64_t own_bytes);
 void gpu_processes(Context& context);  // needs a GPU: takes the census and calls the former
+void gpu_state(Context& context);      // needs a GPU: at rest, and its clocks after a moment of work
 
 // -- flash.cpp
 enum class FlashKind { dense, window, varlen };
@@ -58,6 +70,22 @@ void flash_works(const Subject& subject, Context& context, FlashKind kind);  // 
 
 // -- run_folder.cpp
 void halt_files(Context& context);
+void run_folder_space(Context& context);
+// The folder of preflight.train_folder: control files of any run, and room for its checkpoints.
+void train_folder(const Subject& subject, Context& context);
+
+// -- surroundings.cpp: what the harness recorded of the environment, and the host
+void variables(Context& context);
+void threads(Context& context);
+void pins(Context& context);  // preflight.expect_environment
+void fix(Context& context);   // preflight.expect_commit
+void host(Context& context);
+
+// -- memory.cpp
+void memory_estimate(const Subject& subject, Context& context);
+// The law that was stored for this step on this device; nothing when none was, or when the step recomputes activations,
+// which no stored law does. Throws std::runtime_error for a file that cannot be read.
+[[nodiscard]] std::optional<machine::FittedLaw> stored_law(const machine::PlannedStep& step, const std::string& device);
 
 // -- configuration.cpp
 void configuration(const Subject& subject, Context& context);

@@ -1,20 +1,23 @@
 // Is there a GPU, does it work, and is it ours alone?
 #include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
+
 #include "suites/codes.hpp"
+#include "suites/machine/gpu.hpp"
 #include "suites/preflight/checks.hpp"
+#include "suites/probes/utilisation.hpp"
 
 namespace suites::preflight_checks {
 
 namespace {
 
-// Memory that no visible process explains but that is not yet worth a finding: contexts and libraries of this run's own
-// processes, ECC and firmware reserves.
-constexpr std::int64_t kUnexplainedBytes = std::int64_t{4} << 30;
+constexpr auto kLoad = std::chrono::milliseconds(1500);  // several of the driver's sampling periods
 
 std::string dotted(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
@@ -23,6 +26,31 @@ Json to_json(const CudaState& state) {
           {"runtime", dotted(state.runtime)},
           {"devices", state.devices},
           {"error", state.error}};
+}
+
+std::string bus_id() {
+  char text[32] = "";
+  if (const cudaError_t error = cudaDeviceGetPCIBusId(text, sizeof text, 0); error != cudaSuccess) {
+    throw std::runtime_error(fmt::format("cudaDeviceGetPCIBusId: {}", cudaGetErrorString(error)));
+  }
+  return text;
+}
+
+// Products of large matrices, one after the other, while the sampler looks.
+machine::ClocksUnderLoad clocks_under_load(Context& context) {
+  const at::Tensor a = at::ones({4096, 4096}, at::device(at::kCUDA).dtype(at::kBFloat16));
+  probes::UtilisationSampler sampler(bus_id());
+  const auto end = std::chrono::steady_clock::now() + kLoad;
+  while (std::chrono::steady_clock::now() < end) {
+    for (int i = 0; i < 50; ++i) (void)at::matmul(a, a);
+    at::cuda::getCurrentCUDAStream().synchronize();
+    context.progress();
+  }
+  const probes::Utilisation seen = sampler.stop();
+  // The first samples fall into the ramp from rest.
+  const std::size_t ramp = seen.sm_mhz.size() / 3;
+  return {
+      {seen.sm_mhz.begin() + static_cast<std::ptrdiff_t>(ramp), seen.sm_mhz.end()}, seen.sm_max_mhz, seen.throttled_by};
 }
 
 }  // namespace
@@ -85,45 +113,29 @@ void cuda_works(Context& context) {
 
 void foreign_processes(Context& context, const probes::GpuCensus& census, const probes::ForeignProcesses& foreign,
                        std::int64_t own_bytes) {
-  Json memory = {{"own_bytes", own_bytes}};
-  if (census.memory) {
-    memory["used_bytes"] = census.memory->used;
-    memory["total_bytes"] = census.memory->total;
-  }
-  context.fact("gpu.memory", memory);
-  if (foreign.can_tell) {
-    Json listed = Json::array();
-    std::string names;
-    for (const probes::ProcessOnGpu& process : foreign.foreign) {
-      const Json bytes = process.bytes ? Json(*process.bytes) : Json("unknown");
-      listed.push_back({{"pid", process.pid}, {"name", process.name}, {"bytes", bytes}});
-      names += fmt::format("{}pid {} ({}) with {} bytes", names.empty() ? "" : ", ", process.pid,
-                           process.name.empty() ? "name unknown" : process.name,
-                           process.bytes ? std::to_string(*process.bytes) : "an unknown number of");
-    }
-    context.expect("gpu.foreign_processes", foreign.foreign.empty(), "on this GPU: " + names, codes::kForeignProcess,
-                   {{"processes", listed}, {"memory", memory}});
-    return;
-  }
-  context.fact("gpu.foreign_processes", "cannot tell: " + foreign.why_not);
-  if (!census.memory) return;
-  // A process that cannot be seen still shows in what the device has given away.
-  const double unexplained = static_cast<double>(census.memory->used) - static_cast<double>(own_bytes);
-  context.expect_at_most("gpu.unexplained_bytes", unexplained, static_cast<double>(kUnexplainedBytes), "bytes",
-                         codes::kForeignProcess, {{"processes", "not visible here"}, {"memory", memory}});
+  machine::tell(context, machine::judge_foreign(census, foreign, own_bytes));
 }
 
 void gpu_processes(Context& context) {
   context.phase("NVML");
   const at::Tensor held = at::zeros({1}, at::kCUDA);  // so that this process is on the list
-  char bus_id[32] = "";
-  if (const cudaError_t error = cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, 0); error != cudaSuccess) {
-    throw std::runtime_error(fmt::format("cudaDeviceGetPCIBusId: {}", cudaGetErrorString(error)));
-  }
-  const probes::GpuCensus census = probes::take_census(probes::Nvml::load(), bus_id);
+  const probes::GpuCensus census = probes::take_census(probes::Nvml::load(), bus_id());
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
   foreign_processes(context, census, probes::find_foreign(census, getpid(), getppid()),
                     stats.reserved_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current);
+}
+
+void gpu_state(Context& context) {
+  context.phase("NVML at rest");
+  const probes::Nvml nvml = probes::Nvml::load();
+  const std::optional<probes::Nvml::Device> device = nvml.available() ? nvml.device(bus_id()) : std::nullopt;
+  if (!device) {
+    context.fact("gpu.state", "cannot tell: " + (nvml.available() ? "NVML does not know this GPU" : nvml.why_not()));
+    return;
+  }
+  machine::tell(context, machine::judge_gpu(machine::look_at_gpu(nvml, *device)));
+  context.phase("clocks under load");
+  machine::tell(context, machine::judge_clocks(clocks_under_load(context)));
 }
 
 }  // namespace suites::preflight_checks

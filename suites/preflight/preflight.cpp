@@ -11,31 +11,11 @@ namespace checks = preflight_checks;
 using harness::Case;
 using harness::Context;
 
-std::vector<harness::SettingSpec> preflight_settings() {
-  using enum harness::SettingType;
-  return {
-      {.key = "preflight.expect",
-       .type = text,
-       .default_value = "",
-       .meaning = "configuration file that the one in use must agree with; empty: none",
-       .allowed = "a path to a YAML file that sets any subset of a configuration",
-       .one_of = {}},
-      {.key = "preflight.first_batch_s",
-       .type = real,
-       .default_value = "20",
-       .meaning = "deadline for the first batch of training data, in seconds",
-       .allowed = "0.01 to 600",
-       .minimum = 0.01,
-       .maximum = 600,
-       .one_of = {}},
-  };
-}
-
 harness::Suite preflight(const Subject& subject) {
   harness::Suite suite;
   suite.name = "preflight";
   suite.purpose = "the machine, the build, the configuration and the data are what the run takes them for";
-  suite.cases = [subject](const harness::Settings&) {
+  suite.cases = [subject](const harness::Settings& settings) {
     std::vector<Case> cases;
     const auto add = [&](const std::string& name, std::function<void(Context&)> run) -> Case& {
       cases.push_back({.name = name, .params = {}, .run = std::move(run)});
@@ -63,6 +43,24 @@ harness::Suite preflight(const Subject& subject) {
     add("first_batch", [=](Context& x) { checks::first_batch_of_data(subject, x); }).timeout =
         std::chrono::seconds(700);  // the deadline is the case's own
     add("facts", checks::facts);
+
+    const auto deeper = [&](const std::string& name, std::function<void(Context&)> run) -> Case& {
+      Case& c = add(name, std::move(run));
+      c.level = harness::Level::standard;
+      return c;
+    };
+    deeper("libraries", [](Context& x) { checks::libraries(x, checks::library_versions()); });
+    deeper("variables", checks::variables);
+    deeper("threads", checks::threads);
+    deeper("host", checks::host);
+    deeper("run_folder", checks::run_folder_space);
+    deeper("gpu_state", checks::gpu_state).needs_cuda = true;
+    deeper("memory_estimate", [=](Context& x) { checks::memory_estimate(subject, x); });
+    // Only where somebody says what is expected: a check that compares with nothing must not count as passed.
+    if (!settings.texts("preflight.expect_environment").empty()) deeper("pins", checks::pins);
+    if (!settings.text("preflight.expect_commit").empty()) deeper("fix", checks::fix);
+    if (!settings.text("preflight.train_folder").empty())
+      deeper("train_folder", [=](Context& x) { checks::train_folder(subject, x); });
     return cases;
   };
   return suite;

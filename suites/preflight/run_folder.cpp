@@ -1,48 +1,39 @@
-// Control files of an earlier run: they stop a training run at its first step, and look like a fault of the model.
+// The folders that are written to: control files of earlier runs, and room.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <fstream>
+#include <stdexcept>
 
-#include "suites/codes.hpp"
+#include "suites/machine/control_files.hpp"
+#include "suites/machine/folder.hpp"
 #include "suites/preflight/checks.hpp"
 
 namespace suites::preflight_checks {
 
 namespace {
 
-constexpr std::size_t kQuotedBytes = 4096;
-
-bool is_control_file(const std::string& name) {
-  return name.starts_with("HALT") || name.starts_with(".HALT") || name == ".anomaly_type";
-}
-
-std::string head_of(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::string text(kQuotedBytes, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  return text;
-}
+constexpr std::uintmax_t kReportBytes = std::uintmax_t{100} << 20;  // journal, report files, logs of the workers
 
 }  // namespace
 
 void halt_files(Context& context) {
-  Json looked_at = Json::array();
-  for (const auto& entry : std::filesystem::directory_iterator(context.run_folder())) {
-    const std::string name = entry.path().filename().string();
-    if (!is_control_file(name)) continue;
-    looked_at.push_back(name);
-    const std::string content = entry.is_regular_file() ? head_of(entry.path()) : "";
-    const bool ours = content.find(context.run_id()) != std::string::npos;
-    context.expect(
-        "run_folder." + name, ours,
-        fmt::format("{} lies in the run's folder and {}: {}", name,
-                    content.empty() ? "names no run" : "is not of this run", content.empty() ? "it is empty" : content),
-        codes::kStaleHalt, {{"file", entry.path().string()}, {"content", content}, {"run", context.run_id()}});
-  }
-  context.fact("run_folder.control_files", looked_at);
+  if (!std::filesystem::is_directory(context.run_folder()))
+    throw std::runtime_error("the run's folder does not exist: " + context.run_folder().string());
+  machine::tell(context, machine::judge_control_files(context.run_folder(), "run_folder", context.run_id()));
+}
+
+void run_folder_space(Context& context) {
+  machine::tell(context, machine::judge_folder(machine::look_at_folder(context.run_folder()),
+                                               {"run_folder", kReportBytes, "the journal and the report"}));
+}
+
+void train_folder(const Subject& subject, Context& context) {
+  const std::filesystem::path folder = context.settings().text("preflight.train_folder");
+  const nsa::Config config = subject.config(context);
+  machine::tell(context, machine::judge_control_files(folder, "train_folder", /*run_id=*/""));
+  machine::tell(context, machine::judge_folder(machine::look_at_folder(folder),
+                                               {"train_folder", machine::checkpoint_bytes(config),
+                                                fmt::format("{} checkpoint(s) and the one that is being written",
+                                                            config.train.keep_checkpoints)}));
 }
 
 }  // namespace suites::preflight_checks

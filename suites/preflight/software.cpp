@@ -1,11 +1,15 @@
 // What the program is made of: torch, its own build, flags.
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <torch/version.h>
 
 #include <stdexcept>
 
 #include "suites/codes.hpp"
+#include "suites/machine/build.hpp"
+#include "suites/machine/flags.hpp"
 #include "suites/preflight/checks.hpp"
 
 namespace suites::preflight_checks {
@@ -31,36 +35,43 @@ void build_id(Context& context) {
   if (!planned.contains("build") || !planned["build"].contains("build_id")) {
     throw std::runtime_error("the supervisor journaled no build id: provenance lacks build.build_id");
   }
-  const Json& build = planned["build"];
-  context.fact("build", build);
-  if (!build.contains("source_hash") || build["source_hash"].is_null()) {
-    context.fact("build.compared", "no: there is no source tree beside the program to compare with");
-    return;
-  }
-  const std::string compiled = build["build_id"].get<std::string>(), sources = build["source_hash"].get<std::string>();
-  context.expect("build.sources", compiled == sources,
-                 fmt::format("the program was built from sources {}, those beside it are {}: what was changed since is "
-                             "not in the binary",
-                             compiled, sources),
-                 codes::kBuildStale, build);
+  machine::tell(context, machine::judge_build(planned["build"]));
 }
 
 void flags(Context& context, const nsa::Environment& environment) {
-  Json set = Json::object();
-  for (const auto& [name, value] : environment) set[name] = value;
-  context.fact("flags.set", set);
-  bool all_known = true;
-  for (const nsa::UnknownFlag& flag : nsa::unknown_flags(environment)) {
-    const Json evidence = {{"name", flag.name}, {"value", set[flag.name]}, {"nearest", flag.nearest}};
-    if (!flag.remark.empty()) {
-      context.finding(codes::kRetiredFlag, fmt::format("{} is set: {}", flag.name, flag.remark), evidence);
-      continue;
-    }
-    all_known = false;
-    const std::string hint = flag.nearest.empty() ? "" : fmt::format("; did you mean {}?", flag.nearest);
-    context.finding(codes::kUnknownFlag, fmt::format("{} is set and means nothing{}", flag.name, hint), evidence);
+  const machine::Inspection inspection = machine::judge_flags(environment);
+  machine::tell(context, inspection);
+  context.fact("flags.all_known", inspection.sound());
+}
+
+std::vector<LibraryVersion> library_versions() {
+  int runtime = 0;
+  (void)cudaRuntimeGetVersion(&runtime);
+  const auto dotted = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
+  // torch's own CUDA, as its build says of itself: "CUDA Runtime 13.0".
+  const std::string config = at::show_config(), key = "CUDA Runtime ";
+  const std::size_t at = config.find(key);
+  const std::string of_torch =
+      at == std::string::npos
+          ? ""
+          : config.substr(at + key.size(), config.find_first_of(", \n", at + key.size()) - at - key.size());
+  return {{"LibTorch", TORCH_VERSION, torch_version_found(), false},
+          {"CUDA runtime", dotted(CUDART_VERSION), runtime == 0 ? "" : dotted(runtime), true},
+          {"CUDA of LibTorch", dotted(CUDART_VERSION), of_torch, true}};
+}
+
+void libraries(Context& context, const std::vector<LibraryVersion>& versions) {
+  Json table = Json::object();
+  for (const LibraryVersion& v : versions) {
+    table[v.name] = {{"built", v.built}, {"loaded", v.loaded.empty() ? "unknown" : v.loaded}};
+    if (v.loaded.empty()) continue;  // told in the table; what does not say its version cannot be judged
+    const auto major = [](const std::string& version) { return version.substr(0, version.find('.')); };
+    const bool fits = v.same_major_is_enough ? major(v.built) == major(v.loaded) : v.built == v.loaded;
+    context.expect("library." + v.name, fits,
+                   fmt::format("{} {} is loaded, the program was built with {}", v.name, v.loaded, v.built),
+                   codes::kTorchVersion, {{"library", v.name}, {"built", v.built}, {"loaded", v.loaded}});
   }
-  context.fact("flags.all_known", all_known);
+  context.fact("libraries", table);
 }
 
 void facts(Context& context) {

@@ -18,6 +18,10 @@ struct InplaceWrite {
 // Nothing when `error` is about something else.
 [[nodiscard]] std::optional<InplaceWrite> inplace_write(const c10::Error& error);
 
+// Raises kInplaceWrite and returns false. Where many passes were refused, call it once and say in `evidence` how many.
+bool report_inplace_write(harness::Context& context, const InplaceWrite& write,
+                          harness::Json evidence = harness::Json::object());
+
 // Raises kInplaceWrite, or rethrows the current exception when it is about something else. Call it in the handler.
 // Returns false, for `return report_inplace_write(...)`.
 bool report_inplace_write(harness::Context& context, const c10::Error& error,

@@ -2,79 +2,67 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
+
+#include <cmath>
 
 #include "suites/codes.hpp"
 #include "suites/probes/autograd_errors.hpp"
+#include "suites/probes/finite_locator.hpp"
+#include "suites/probes/finite_watch.hpp"
 
 namespace suites::probes {
 
 namespace {
 
-// Sets the observer for a scope.
-class Observing {
- public:
-  Observing(nsa::Runtime& runtime, std::function<void(std::string_view, const at::Tensor&)> observer)
-      : runtime_(runtime), before_(std::move(runtime.observe)) {
-    runtime_.observe = std::move(observer);
-  }
-  ~Observing() { runtime_.observe = std::move(before_); }
-  Observing(const Observing&) = delete;
-  Observing& operator=(const Observing&) = delete;
-
- private:
-  nsa::Runtime& runtime_;
-  std::function<void(std::string_view, const at::Tensor&)> before_;
-};
-
-std::string first_bad_gradient(const nsa::LanguageModelImpl& model) {
-  std::vector<std::string> names;
-  std::vector<at::Tensor> fine;
-  for (const auto& parameter : model.named_parameters()) {
-    const at::Tensor& gradient = parameter.value().grad();
-    if (!gradient.defined()) continue;
-    names.push_back(parameter.key());
-    fine.push_back(gradient.isfinite().all());
-  }
-  if (names.empty()) return "";
-  const at::Tensor all = at::stack(fine).cpu();  // the one synchronisation
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (!all[static_cast<std::int64_t>(i)].item<bool>()) return names[i];
+std::string first_bad_parameter(const FiniteWatch& watch) {
+  for (const FiniteWatch::Peak& peak : watch.peaks()) {
+    if (peak.parameter && !std::isfinite(peak.largest)) return peak.name;
   }
   return "";
 }
 
-NonFinite not_located(const FiniteStep& step) {
-  NonFinite unknown;
-  unknown.backward = step.forward_finite;
-  unknown.stage.name = step.forward_finite ? step.parameter : "loss";
-  return unknown;
+// The loss itself, when no stage was seen to be bad.
+NonFinite bad_loss(double loss) {
+  NonFinite found;
+  found.ops_watched = false;
+  found.stage.name = "loss";
+  found.value = std::isnan(loss) ? "NaN" : "inf";
+  return found;
 }
 
 }  // namespace
 
-FiniteStep finite_step(nsa::LanguageModelImpl& model, const at::Tensor& tokens, Pass pass) {
+RowMap StepInput::rows(const nsa::Geometry& geometry) const { return {geometry, tokens.size(1) - 1, cu_seqlens}; }
+
+FiniteStep finite_step(nsa::LanguageModelImpl& model, const StepInput& input, Pass pass) {
   const at::AutoGradMode grad(pass == Pass::forward_and_backward);
   model.zero_grad();
-  FiniteStep step;
-  const at::Tensor loss = model.loss(tokens);
-  if (pass == Pass::forward_and_backward) {
-    loss.backward();
-    step.parameter = first_bad_gradient(model);
+  FiniteWatch watch;
+  at::Tensor loss;
+  {
+    const Observing observing(*model.runtime, watch.observer());
+    loss = model.loss(input.tokens, input.cu_seqlens);
+    if (pass == Pass::forward_and_backward) loss.backward();
   }
+  if (pass == Pass::forward_and_backward) watch.look_at_gradients(model);
+
+  FiniteStep step;
   step.loss = loss.item<double>();
   step.forward_finite = std::isfinite(step.loss);
-  step.finite = step.forward_finite && step.parameter.empty();
+  step.sighted = watch.read(input.rows(model.config.nsa));
+  if (step.sighted) step.parameter = first_bad_parameter(watch);
+  if (!step.sighted && !step.forward_finite) step.sighted = bad_loss(step.loss);
+  step.finite = !step.sighted;
   return step;
 }
 
-std::optional<NonFinite> locate(nsa::LanguageModelImpl& model, const at::Tensor& tokens, Pass pass) {
+std::optional<NonFinite> locate(nsa::LanguageModelImpl& model, const StepInput& input, Pass pass) {
   const at::AutoGradMode grad(pass == Pass::forward_and_backward);
   model.zero_grad();
-  FiniteLocator locator(model.config.nsa, tokens.size(1) - 1);
+  FiniteLocator locator(input.rows(model.config.nsa));
   const Observing observing(*model.runtime,
                             [&](std::string_view name, const at::Tensor& value) { locator.observe(name, value); });
-  const at::Tensor loss = model.loss(tokens);
+  const at::Tensor loss = model.loss(input.tokens, input.cu_seqlens);
   if (pass == Pass::forward_and_backward && !locator.forward_is_bad()) {
     locator.begin_backward();
     loss.backward();
@@ -82,23 +70,35 @@ std::optional<NonFinite> locate(nsa::LanguageModelImpl& model, const at::Tensor&
   return locator.first();
 }
 
-std::string_view code_of(const NonFinite& found) {
-  if (found.only_empty_rows) return codes::kEmptyRowNan;
-  return found.backward ? codes::kNonFiniteBackward : codes::kNonFiniteForward;
+std::optional<Diagnosis> diagnose(nsa::LanguageModelImpl& model, const StepInput& input, Pass pass,
+                                  const FiniteStep& step) {
+  if (step.finite) return std::nullopt;
+  const std::optional<NonFinite> located = locate(model, input, pass);
+  const NonFinite& found = located ? *located : *step.sighted;
+  Diagnosis diagnosis{std::string(code_of(found)), found.describe(), found.evidence()};
+  if (!step.parameter.empty()) diagnosis.evidence["parameter"] = step.parameter;
+  if (!located) {
+    diagnosis.code = codes::kNonFiniteOnce;
+    diagnosis.message += "; the same step was finite when it was repeated";
+  } else if (step.hidden()) {
+    diagnosis.code = codes::kHiddenNonFinite;
+    diagnosis.message += pass == Pass::forward ? "; the loss is finite all the same"
+                                               : "; the loss and every parameter's gradient are finite all the same";
+  }
+  return diagnosis;
 }
 
 bool expect_finite_step(harness::Context& context, const std::string& name, nsa::LanguageModelImpl& model,
-                        const at::Tensor& tokens, Pass pass, harness::Json evidence) {
+                        const StepInput& input, Pass pass, harness::Json evidence) {
   try {
-    const FiniteStep step = finite_step(model, tokens, pass);
+    const FiniteStep step = finite_step(model, input, pass);
     context.metric("loss", step.loss, "nat");
     if (step.finite) return context.expect(name, true, "", codes::kNonFiniteForward);
 
     context.phase("locate");
-    const NonFinite found = locate(model, tokens, pass).value_or(not_located(step));
-    evidence.update(found.evidence());
-    if (!step.parameter.empty()) evidence["parameter"] = step.parameter;
-    return context.expect(name, false, found.describe(), code_of(found), evidence);
+    const Diagnosis found = diagnose(model, input, pass, step).value();
+    evidence.update(found.evidence);
+    return context.expect(name, false, found.message, found.code, evidence);
   } catch (const c10::Error& error) {
     return report_inplace_write(context, error, evidence);
   }

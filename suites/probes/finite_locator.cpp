@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <atomic>
 #include <cmath>
@@ -33,8 +31,7 @@ struct ForwardOp {
 }  // namespace
 
 struct FiniteLocator::State {
-  nsa::Geometry geometry;
-  std::int64_t S = 0;
+  RowMap map;
   std::mutex mutex;
   bool in_backward = false;
 
@@ -64,25 +61,27 @@ at::Tensor plain(const at::Tensor& t) {
   return t.is_complex() ? at::view_as_real(t.detach().resolve_conj()) : t.detach();
 }
 
-// NaN or +inf: amax propagates both, and lets the -inf of masks pass.
-bool holds_nan_or_inf(const at::Tensor& t) {
+// NaN or +inf: amax propagates both, and lets the -inf of masks pass. A log-sum-exp that a fused attention kernel keeps
+// for its backward pass ([B,H,S]) is padded with +inf, so there only NaN counts.
+bool holds_nan_or_inf(const at::Tensor& t, bool attention) {
   if (!worth_a_look(t)) return false;
   const double top = plain(t).amax().item<double>();
-  return std::isnan(top) || top == kInf;
+  return std::isnan(top) || (top == kInf && !(attention && t.dim() == 3));
 }
 
-bool holds_nan_or_inf(const c10::IValue& value) {
-  if (value.isTensor()) return holds_nan_or_inf(value.toTensor());
+bool holds_nan_or_inf(const c10::IValue& value, bool attention) {
+  if (value.isTensor()) return holds_nan_or_inf(value.toTensor(), attention);
   if (!value.isTensorList()) return false;
   for (const at::Tensor& t : value.toTensorVector()) {
-    if (holds_nan_or_inf(t)) return true;
+    if (holds_nan_or_inf(t, attention)) return true;
   }
   return false;
 }
 
-bool any_holds(c10::ArrayRef<c10::IValue> values) {
+bool any_holds(std::string_view op, c10::ArrayRef<c10::IValue> values) {
+  const bool attention = op.find("_attention") != std::string_view::npos;
   for (const c10::IValue& value : values) {
-    if (holds_nan_or_inf(value)) return true;
+    if (holds_nan_or_inf(value, attention)) return true;
   }
   return false;
 }
@@ -121,7 +120,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& fn) {
     return nullptr;
   }
   auto begun = std::make_unique<OpBegun>();
-  begun->clean_inputs = !allocates(fn.name()) && !any_holds(read_arguments(fn));
+  begun->clean_inputs = !allocates(fn.name()) && !any_holds(fn.name(), read_arguments(fn));
   const std::lock_guard lock(state->mutex);
   if (!state->in_backward && fn.seqNr() >= 0) {
     state->differentiable.try_emplace(fn.seqNr(), ForwardOp{fn.name(), state->stages.size()});
@@ -140,7 +139,7 @@ void end(const at::RecordFunction& fn, at::ObserverContext* context) {
     return;
   }
   const auto* const begun = static_cast<OpBegun*>(context);
-  if (begun == nullptr || !begun->clean_inputs || !any_holds(fn.outputs())) return;
+  if (begun == nullptr || !begun->clean_inputs || !any_holds(fn.name(), fn.outputs())) return;
   const std::lock_guard lock(state->mutex);
   Maker maker;
   maker.op = fn.name();
@@ -160,26 +159,21 @@ std::optional<NonFinite> look(const State& state, std::string_view name, const a
   NonFinite found;
   found.backward = backward;
   found.stage = parse_stage(name);
-  const at::Tensor first = bad.nonzero()[0].cpu();  // [dimensions], the first bad index in memory order
   const double worst = t.flatten()[bad.flatten().to(at::kByte).argmax()].item<double>();
   found.value = std::isnan(worst) ? "NaN" : worst > 0 ? "+inf" : "-inf";
   const StageLayout layout = stage_layout(name, t.dim());
-  if (layout.head >= 0) found.head = first[layout.head].item<std::int64_t>();
   if (layout.row < 0) return found;
 
-  found.row = first[layout.row].item<std::int64_t>();
   std::vector<std::int64_t> others;
   for (std::int64_t i = 0; i < t.dim(); ++i) {
     if (i != layout.row) others.push_back(i);
   }
   const at::Tensor rows = (others.empty() ? bad : bad.any(at::IntArrayRef(others))).nonzero().flatten().cpu();
   for (std::int64_t i = 0; i < rows.numel(); ++i) found.rows.push_back(rows[i].item<std::int64_t>());
-  if (found.stage.branch.empty() || t.size(layout.row) != state.S) return found;
-  found.allowed_keys = allowed_keys(found.stage.branch, state.geometry, found.row);
-  found.only_empty_rows = true;
-  for (const std::int64_t t_row : found.rows) {
-    if (allowed_keys(found.stage.branch, state.geometry, t_row) != 0) found.only_empty_rows = false;
-  }
+  found.place(state.map, t.size(layout.row));
+  if (layout.head < 0) return found;
+  const at::Tensor in_row = bad.select(layout.row, found.row).nonzero()[0].cpu();
+  found.head = in_row[layout.head < layout.row ? layout.head : layout.head - 1].item<std::int64_t>();
   return found;
 }
 
@@ -216,9 +210,8 @@ void gradient_arrives(State& state, const std::string& name, const at::Tensor& g
 
 }  // namespace
 
-FiniteLocator::FiniteLocator(const nsa::Geometry& geometry, std::int64_t S) : state_(std::make_shared<State>()) {
-  state_->geometry = geometry;
-  state_->S = S;
+FiniteLocator::FiniteLocator(RowMap map) : state_(std::make_shared<State>()) {
+  state_->map = std::move(map);
   State* nobody = nullptr;
   if (!active.compare_exchange_strong(nobody, state_.get())) {
     throw std::logic_error("a FiniteLocator is active already");
@@ -277,42 +270,6 @@ std::optional<NonFinite> FiniteLocator::first() const {
   name_maker(*state_, *maker, *found);
   if (found->stage.name.empty()) found->stage = parse_stage(found->forward_stage);
   return found;
-}
-
-std::string NonFinite::describe() const {
-  std::string text =
-      fmt::format("{} first appears in the {} pass at {}{}", value.empty() ? "a non-finite value" : value,
-                  backward ? "backward" : "forward", backward ? "the gradient of " : "",
-                  stage.name.empty() ? "no observed stage" : stage.name);
-  if (row >= 0) text += fmt::format(", row {}", row);
-  if (head >= 0) text += fmt::format(", head {}", head);
-  if (allowed_keys >= 0) text += fmt::format(" ({} keys allowed in branch {})", allowed_keys, stage.branch);
-  if (rows.size() > 1) text += fmt::format(", {} rows from {} to {}", rows.size(), rows.front(), rows.back());
-  text += op.empty() ? "; no operation was caught making it from finite inputs" : "; made by " + op;
-  if (!node.empty()) text += " in " + node;
-  if (!forward_op.empty()) text += fmt::format(" (backward of {} on the way to {})", forward_op, forward_stage);
-  return text;
-}
-
-reports::Json NonFinite::evidence() const {
-  reports::Json json = {{"direction", backward ? "backward" : "forward"},
-                        {"stage", stage.name},
-                        {"layer", stage.layer},
-                        {"branch", stage.branch},
-                        {"row", row},
-                        {"head", head},
-                        {"allowed_keys", allowed_keys},
-                        {"value", value},
-                        {"operation", op},
-                        {"bad_rows", rows.size()}};
-  constexpr std::size_t kShown = 16;
-  json["first_bad_rows"] =
-      std::vector(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(std::min(rows.size(), kShown)));
-  if (!backward) return json;
-  json["autograd_node"] = node;
-  json["forward_operation"] = forward_op;
-  json["forward_stage"] = forward_stage;
-  return json;
 }
 
 }  // namespace suites::probes

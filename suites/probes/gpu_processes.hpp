@@ -15,7 +15,14 @@ struct ProcessOnGpu {
   std::int64_t pid = 0;
   std::string name;                    // from /proc; "" when it cannot be read
   std::optional<std::uint64_t> bytes;  // absent: the driver does not tell
+  std::string command = {};            // its command line, cut; "" when it cannot be read
+  std::string user = {};               // who runs it; "" likewise
+  char state = '?';                    // as in /proc: R runs, S sleeps, D waits for a device, Z is dead, not collected
 };
+// "pid 777 (python) with 10737418240 bytes"
+[[nodiscard]] std::string describe(const ProcessOnGpu& process);
+// How to end it: the command, and what it means that it does not end.
+[[nodiscard]] std::string how_to_end(const ProcessOnGpu& process);
 
 struct GpuCensus {
   std::string why_not;  // not empty: NVML could not be asked, and the rest means nothing
@@ -25,6 +32,7 @@ struct GpuCensus {
 
 // Of the GPU with this PCI bus id, as cudaDeviceGetPCIBusId writes it.
 [[nodiscard]] GpuCensus take_census(const Nvml& nvml, const std::string& bus_id);
+[[nodiscard]] GpuCensus take_census(const Nvml& nvml, Nvml::Device device);
 
 using ParentOf = std::function<std::optional<std::int64_t>(std::int64_t pid)>;
 // The parent in /proc/<pid>/stat; nullopt when there is no such process here.
@@ -40,5 +48,9 @@ struct ForeignProcesses {
 };
 [[nodiscard]] ForeignProcesses find_foreign(const GpuCensus& census, std::int64_t self, std::int64_t supervisor,
                                             const ParentOf& parent = parent_of);
+
+// Every process on the list, for a caller without a CUDA context: nothing on the list can be its own.
+// Where the device has given away more memory than a driver needs and no process is listed, nothing can be told.
+[[nodiscard]] ForeignProcesses all_processes(const GpuCensus& census);
 
 }  // namespace suites::probes

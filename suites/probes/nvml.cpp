@@ -26,6 +26,9 @@ struct Memory {
   unsigned long long total, free, used;
 };
 
+constexpr int kUncorrected = 1, kVolatile = 0, kAggregate = 1, kCore = 0;
+constexpr unsigned kNameLength = 96;
+
 struct ThrottleBit {
   std::uint64_t bit;
   const char* word;
@@ -153,6 +156,57 @@ std::optional<std::uint64_t> Nvml::throttle_reasons(Device device) const {
   const auto ask = find<Result(Device, unsigned long long*)>("nvmlDeviceGetCurrentClocksThrottleReasons");
   if (ask == nullptr || ask(device, &reasons) != kSuccess) return std::nullopt;
   return reasons;
+}
+
+std::optional<std::string> Nvml::name(Device device) const {
+  std::array<char, kNameLength> text{};
+  const auto ask = find<Result(Device, char*, unsigned)>("nvmlDeviceGetName");
+  if (ask == nullptr || ask(device, text.data(), text.size()) != kSuccess) return std::nullopt;
+  return std::string(text.data());
+}
+
+std::optional<std::string> Nvml::uuid(Device device) const {
+  std::array<char, kNameLength> text{};
+  const auto ask = find<Result(Device, char*, unsigned)>("nvmlDeviceGetUUID");
+  if (ask == nullptr || ask(device, text.data(), text.size()) != kSuccess) return std::nullopt;
+  return std::string(text.data());
+}
+
+std::optional<std::uint32_t> Nvml::temperature(Device device) const {
+  unsigned celsius = 0;
+  const auto ask = find<Result(Device, int, unsigned*)>("nvmlDeviceGetTemperature");
+  if (ask == nullptr || ask(device, kCore, &celsius) != kSuccess) return std::nullopt;
+  return celsius;
+}
+
+std::optional<GpuPower> Nvml::power(Device device) const {
+  const auto watts = [&](const char* symbol) -> std::optional<double> {
+    unsigned milliwatts = 0;
+    const auto ask = find<Result(Device, unsigned*)>(symbol);
+    if (ask == nullptr || ask(device, &milliwatts) != kSuccess) return std::nullopt;
+    return milliwatts / 1000.0;
+  };
+  const auto draw = watts("nvmlDeviceGetPowerUsage"), limit = watts("nvmlDeviceGetEnforcedPowerLimit"),
+             normal = watts("nvmlDeviceGetPowerManagementDefaultLimit");
+  if (!draw || !limit || !normal) return std::nullopt;
+  return GpuPower{*draw, *limit, *normal};
+}
+
+std::optional<GpuErrors> Nvml::errors(Device device) const {
+  const auto count = find<Result(Device, int, int, unsigned long long*)>("nvmlDeviceGetTotalEccErrors");
+  unsigned long long now = 0, ever = 0;
+  if (count == nullptr || count(device, kUncorrected, kVolatile, &now) != kSuccess ||
+      count(device, kUncorrected, kAggregate, &ever) != kSuccess) {
+    return std::nullopt;
+  }
+  GpuErrors errors{now, ever, false, false};
+  const auto rows = find<Result(Device, unsigned*, unsigned*, unsigned*, unsigned*)>("nvmlDeviceGetRemappedRows");
+  unsigned corrected = 0, uncorrected = 0, pending = 0, failed = 0;
+  if (rows != nullptr && rows(device, &corrected, &uncorrected, &pending, &failed) == kSuccess) {
+    errors.rows_pending = pending != 0;
+    errors.rows_failed = failed != 0;
+  }
+  return errors;
 }
 
 std::vector<std::string> throttle_words(std::uint64_t reasons) {

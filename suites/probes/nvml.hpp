@@ -23,6 +23,15 @@ struct GpuMemory {
 struct GpuClocks {
   std::uint32_t sm_mhz = 0, sm_max_mhz = 0, memory_mhz = 0;
 };
+struct GpuPower {
+  double draw_w = 0, limit_w = 0, default_limit_w = 0;
+};
+struct GpuErrors {
+  std::uint64_t uncorrected = 0;           // ECC, since the driver was loaded
+  std::uint64_t uncorrected_lifetime = 0;  // ECC, of the board
+  bool rows_pending = false;               // rows of memory that a reset of the GPU will replace
+  bool rows_failed = false;                // a row could not be replaced
+};
 
 class Nvml {
  public:
@@ -52,6 +61,12 @@ class Nvml {
   [[nodiscard]] std::optional<GpuMemory> memory(Device device) const;
   [[nodiscard]] std::optional<GpuClocks> clocks(Device device) const;
   [[nodiscard]] std::optional<std::uint64_t> throttle_reasons(Device device) const;  // bits, see throttle_words
+  [[nodiscard]] std::optional<std::string> name(Device device) const;                // "NVIDIA H200"
+  [[nodiscard]] std::optional<std::string> uuid(Device device) const;
+  [[nodiscard]] std::optional<std::uint32_t> temperature(Device device) const;  // degrees Celsius
+  [[nodiscard]] std::optional<GpuPower> power(Device device) const;
+  // Absent when ECC is off or not there. Row replacement is false where the GPU does not do it.
+  [[nodiscard]] std::optional<GpuErrors> errors(Device device) const;
 
  private:
   Lookup lookup_;

@@ -42,6 +42,10 @@ class Reporter : public c10::MemoryReportingInfoBase {
     ++figures_.ops;
     if (outermost) ++figures_.by_op[current_op].calls;
   }
+  void restart_peak() {
+    const std::lock_guard lock(mutex_);
+    figures_.peak = alive_;
+  }
   [[nodiscard]] OpBytes figures() const {
     const std::lock_guard lock(mutex_);
     return figures_;
@@ -108,6 +112,9 @@ OpBytes OpBytesScope::stop() {
   }
   return state_->reporter->figures();
 }
+
+OpBytes OpBytesScope::so_far() const { return state_->reporter->figures(); }
+void OpBytesScope::restart_peak() { state_->reporter->restart_peak(); }
 
 OpBytes measure_bytes(const std::function<void()>& code) {
   OpBytesScope scope;

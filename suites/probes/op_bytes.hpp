@@ -37,6 +37,9 @@ class OpBytesScope {
   OpBytesScope& operator=(const OpBytesScope&) = delete;
   // Ends the measurement; a second call returns the same figures.
   OpBytes stop();
+  [[nodiscard]] OpBytes so_far() const;
+  // What is alive now becomes the peak: from here on the peak of what follows is told.
+  void restart_peak();
 
  private:
   struct State;

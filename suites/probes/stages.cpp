@@ -1,5 +1,7 @@
 #include "suites/probes/stages.hpp"
 
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -46,5 +48,29 @@ std::int64_t allowed_keys(std::string_view branch, const nsa::Geometry& g, std::
   if (branch == "sel") return (std::min(g.n_sel, t / g.l_sel + 1) - 1) * g.l_sel + t % g.l_sel + 1;
   return -1;
 }
+
+RowMap::Place RowMap::place(std::int64_t t) const {
+  if (!cu_seqlens) return {0, t};
+  const auto begins = cu_seqlens->accessor<std::int32_t, 1>();
+  Place found{0, t};
+  for (std::int64_t i = 0; i + 1 < begins.size(0); ++i) {
+    if (begins[i] <= t && t < begins[i + 1]) found = {i, t - begins[i]};
+  }
+  return found;
+}
+
+std::int64_t RowMap::allowed(const Stage& stage, std::int64_t rows, std::int64_t t) const {
+  return rows == S ? allowed_keys(stage.branch, geometry, place(t).row) : -1;
+}
+
+Observing::Observing(nsa::Runtime& runtime, Observer observer) : runtime_(runtime), before_(runtime.observe) {
+  runtime_.observe = [before = before_, observer = std::move(observer)](std::string_view name,
+                                                                        const at::Tensor& value) {
+    if (before) before(name, value);
+    observer(name, value);
+  };
+}
+
+Observing::~Observing() { runtime_.observe = std::move(before_); }
 
 }  // namespace suites::probes

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <stdexcept>
 
@@ -104,6 +105,66 @@ Line fit_line(std::span<const double> x, std::span<const double> y) {
   }
   if (!(variance > 0)) return {kNan, kNan};
   return {y_mean - covariance / variance * x_mean, covariance / variance};
+}
+
+PowerLaw fit_power(std::span<const double> x, std::span<const double> y) {
+  std::vector<double> log_x, log_y;
+  for (const double value : x) log_x.push_back(value > 0 ? std::log(value) : kNan);
+  for (const double value : y) log_y.push_back(value > 0 ? std::log(value) : kNan);
+  const Line line = fit_line(log_x, log_y);
+  const double centre = mean(log_y);
+  double left = 0, total = 0;
+  for (std::size_t i = 0; i < log_x.size(); ++i) {
+    left += std::pow(log_y[i] - line.intercept - line.slope * log_x[i], 2);
+    total += std::pow(log_y[i] - centre, 2);
+  }
+  return {std::exp(line.intercept), line.slope, total > 0 ? 1 - left / total : 1};
+}
+
+Trend theil_sen(std::span<const double> sample, double z) {
+  const std::size_t n = sample.size();
+  if (n < 8 || has_nan(sample)) return {kNan, {kNan, kNan}};
+  std::vector<double> slopes;
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = i + 1; j < n; ++j) slopes.push_back((sample[j] - sample[i]) / static_cast<double>(j - i));
+  }
+  std::sort(slopes.begin(), slopes.end());
+  const auto count = static_cast<double>(n), pairs = static_cast<double>(slopes.size());
+  const double reach = z * std::sqrt(count * (count - 1) * (2 * count + 5) / 18);
+  const auto at_rank = [&](double rank) { return slopes[static_cast<std::size_t>(std::clamp(rank, 0.0, pairs - 1))]; };
+  return {median(slopes), {at_rank(std::floor((pairs - reach) / 2) - 1), at_rank(std::ceil((pairs + reach) / 2))}};
+}
+
+double mann_whitney(std::span<const double> a, std::span<const double> b) {
+  if (a.empty() || b.empty() || has_nan(a) || has_nan(b)) return kNan;
+  std::map<double, std::pair<double, double>> counts;  // value -> how often in a, in b
+  for (const double x : a) counts[x].first += 1;
+  for (const double x : b) counts[x].second += 1;
+  const auto n_a = static_cast<double>(a.size()), n_b = static_cast<double>(b.size()), n = n_a + n_b;
+  double below = 0, u = 0, ties = 0;  // u: pairs in which a is the larger, ties half
+  for (const auto& [value, count] : counts) {
+    const auto [in_a, in_b] = count;
+    u += in_a * (below + in_b / 2);
+    below += in_b;
+    ties += std::pow(in_a + in_b, 3) - (in_a + in_b);
+  }
+  const double variance = n_a * n_b / 12 * (n + 1 - ties / (n * (n - 1)));
+  if (!(variance > 0)) return 1;
+  const double distance = std::max(0.0, std::abs(u - n_a * n_b / 2) - 0.5);
+  return std::erfc(distance / std::sqrt(2 * variance));
+}
+
+std::vector<double> holm(std::span<const double> p) {
+  std::vector<std::size_t> order(p.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t i, std::size_t j) { return p[i] < p[j]; });
+  std::vector<double> adjusted(p.size());
+  double largest = 0;
+  for (std::size_t rank = 0; rank < order.size(); ++rank) {
+    largest = std::max(largest, std::min(1.0, p[order[rank]] * static_cast<double>(p.size() - rank)));
+    adjusted[order[rank]] = largest;
+  }
+  return adjusted;
 }
 
 }  // namespace suites::probes

@@ -44,6 +44,11 @@ std::optional<double> Utilisation::gpu_percent_median() const {
   return median(gpu_percent);
 }
 
+std::optional<double> Utilisation::sm_mhz_median() const {
+  if (sm_mhz.empty()) return std::nullopt;
+  return median(sm_mhz);
+}
+
 reports::Json Utilisation::to_json() const {
   reports::Json json = {{"wall_s", reports::number(wall_s)},
                         {"cpu_percent_of_core", reports::number(cpu_percent_of_core())},

@@ -25,6 +25,7 @@ struct Utilisation {
   [[nodiscard]] double cpu_percent_of_core() const;     // 100: one core busy all the time
   [[nodiscard]] double cpu_percent_of_machine() const;  // 100: every core
   [[nodiscard]] std::optional<double> gpu_percent_median() const;
+  [[nodiscard]] std::optional<double> sm_mhz_median() const;  // nullopt: the driver does not tell, or no GPU
   [[nodiscard]] reports::Json to_json() const;
 };
 

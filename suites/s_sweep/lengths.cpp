@@ -15,6 +15,18 @@ std::vector<std::int64_t> boundary_lengths(const nsa::Geometry& g, const std::ve
   return {lengths.begin(), lengths.end()};
 }
 
+std::vector<std::int64_t> standard_lengths(const nsa::Geometry& g) {
+  const std::vector<std::int64_t> edges = boundary_lengths(g, {});
+  std::set<std::int64_t> lengths(edges.begin(), edges.end());
+  for (const std::int64_t size : {g.d, std::int64_t{16}, std::int64_t{32}, std::int64_t{64}, std::int64_t{128},
+                                  std::int64_t{256}, std::int64_t{1024}}) {
+    lengths.insert({size - 1, size, size + 1});
+    if (size <= 256) lengths.insert(size + size / 2);
+  }
+  lengths.erase(lengths.begin(), lengths.lower_bound(1));  // d = 1 gives 0
+  return {lengths.begin(), lengths.end()};
+}
+
 std::vector<std::pair<std::string, std::int64_t>> block_sizes(const nsa::Geometry& g) {
   return {{"l", g.l}, {"d", g.d}, {"l'", g.l_sel}, {"w", g.w}, {"n*l'", g.n_sel * g.l_sel}};
 }

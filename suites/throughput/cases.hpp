@@ -7,14 +7,25 @@
 
 namespace suites::throughput_cases {
 
+// smoke
 void training_step(const Subject& subject, harness::Context& context);
 void inference(const Subject& subject, harness::Context& context);
 void kv_expansion(const Subject& subject, harness::Context& context);
 void packing(const Subject& subject, harness::Context& context);
 void layer_scaling(const Subject& subject, harness::Context& context);
 void backends(const Subject& subject, harness::Context& context);
+// standard
+void rate(const Subject& subject, harness::Context& context);
+void stage_shares(const Subject& subject, harness::Context& context);
+void attention_alone(const Subject& subject, harness::Context& context);
+void host_and_device(const Subject& subject, harness::Context& context);
+void step_bytes(const Subject& subject, harness::Context& context);
+void memory_law(const Subject& subject, harness::Context& context);
+void layers(const Subject& subject, harness::Context& context);
+void shapes(const Subject& subject, harness::Context& context);
+void data_loading(const Subject& subject, harness::Context& context);
 
-// A model of `config` on the case's device, and text to feed it.
+// A model of `config` on the case's device, and text to feed it. Copies share the model.
 struct Bench {
   nsa::Config config;
   at::Device device = at::kCPU;
@@ -25,5 +36,8 @@ struct Bench {
 
 // Metric NAME (median) and fact NAME (the whole summary); warns when the sample scatters too much to be judged.
 Summary tell_rate(harness::Context& context, const std::string& name, const std::vector<double>& tokens_per_s);
+
+// The PCI bus id of a CUDA device, as NVML knows it; "" for the CPU.
+[[nodiscard]] std::string bus_id(at::Device device);
 
 }  // namespace suites::throughput_cases

@@ -16,14 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double timed(at::Device device, const std::function<void()>& work) {
-  synchronise(device);
-  const auto begin = Clock::now();
-  work();
-  synchronise(device);
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 // Keeps every repeat and prints nothing.
 class Collector : public benchmark::BenchmarkReporter {
  public:
@@ -64,12 +56,41 @@ void synchronise(at::Device device) {
   if (device.is_cuda()) torch::cuda::synchronize(device.index());
 }
 
+double time_once(at::Device device, const std::function<void()>& work) {
+  synchronise(device);
+  const auto begin = Clock::now();
+  work();
+  synchronise(device);
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+Abba time_abba(at::Device device, int blocks, const std::function<void()>& a, const std::function<void()>& b) {
+  Abba times;
+  const auto one = [&](const std::function<void()>& work, std::vector<double>& samples) {
+    samples.push_back(time_once(device, work));
+    times.in_order.push_back(samples.back());
+  };
+  for (int block = 0; block < blocks; ++block) {
+    const bool a_outside = block % 2 == 0;
+    const auto& outer = a_outside ? a : b;
+    const auto& inner = a_outside ? b : a;
+    auto &outer_samples = a_outside ? times.a : times.b, &inner_samples = a_outside ? times.b : times.a;
+    one(outer, outer_samples);
+    one(inner, inner_samples);
+    one(inner, inner_samples);
+    one(outer, outer_samples);
+  }
+  return times;
+}
+
 std::vector<double> time_repeats(const std::string& name, at::Device device, const TimingPlan& plan,
                                  const std::function<void()>& work) {
   double last = 0;
-  for (int i = 0; i < std::max(1, plan.warm_up); ++i) last = timed(device, work);
-  const double affordable = std::floor(plan.budget_s / std::max(last, 1e-9));
-  const int repeats = static_cast<int>(std::clamp<double>(affordable, plan.least, std::max(plan.least, plan.repeats)));
+  for (int i = 0; i < std::max(1, plan.warm_up); ++i) last = time_once(device, work);
+  const auto affordable = [last](double seconds) { return std::floor(seconds / std::max(last, 1e-9)); };
+  const double least = std::clamp<double>(affordable(plan.patience_s), 1, plan.least);
+  const int repeats =
+      static_cast<int>(std::clamp<double>(affordable(plan.budget_s), least, std::max(plan.least, plan.repeats)));
 
   initialise_once();
   benchmark::ClearRegisteredBenchmarks();
@@ -79,7 +100,7 @@ std::vector<double> time_repeats(const std::string& name, at::Device device, con
       (void)_;
       if (failure) continue;
       try {
-        state.SetIterationTime(timed(device, work));
+        state.SetIterationTime(time_once(device, work));
       } catch (...) {
         failure = std::current_exception();
       }

@@ -1,15 +1,13 @@
 // Case training_step: tokens per second of the whole training step against its floor, and who is busy meanwhile.
 // Case backends: the same figure for every backend.
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
 #include <array>
 
-#include "nsa/train/trainer.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/utilisation.hpp"
-#include "suites/throughput/cases.hpp"
-#include "suites/throughput/timing.hpp"
+#include "suites/throughput/backend_flags.hpp"
+#include "suites/throughput/training_run.hpp"
 
 namespace suites::throughput_cases {
 
@@ -17,56 +15,6 @@ namespace {
 
 using harness::Context;
 using harness::Json;
-using nsa::train::StepReport;
-using nsa::train::Stop;
-
-// The trainer refused to go on: there is no time to speak of.
-struct NoProgress {
-  StepReport report;
-};
-
-class Training {
- public:
-  Training(Bench bench, Context& context)
-      : bench_(std::move(bench)),
-        context_(context),
-        crops_(nsa::train::read_bytes(text_file(context.settings(), bench_.config)), train().batch_size,
-               train().seq_len, train().seed),
-        trainer_(bench_.instance.model, train(), [this] { return crops_.next(); }) {}
-  Training(const Training&) = delete;
-  Training& operator=(const Training&) = delete;
-
-  [[nodiscard]] std::vector<double> seconds(const TimingPlan& plan) {
-    return time_repeats("training step", bench_.device, plan, [this] {
-      const StepReport report = trainer_.step();
-      context_.progress();
-      if (report.stop != Stop::none) throw NoProgress{report};
-    });
-  }
-  [[nodiscard]] double tokens() const {
-    return static_cast<double>(train().batch_size * train().seq_len * train().accumulate_grad_batches);
-  }
-  [[nodiscard]] std::map<std::string, std::int64_t> routes() const {
-    return bench_.instance.dispatcher->routes_taken();
-  }
-
- private:
-  [[nodiscard]] const nsa::TrainConfig& train() const { return bench_.config.train; }
-
-  Bench bench_;
-  Context& context_;
-  nsa::train::RandomCrops crops_;
-  nsa::train::Trainer trainer_;
-};
-
-std::string bus_id(const at::Device& device) {
-  std::array<char, 32> text{};
-  if (!device.is_cuda() ||
-      cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device.index()) != cudaSuccess) {
-    return "";
-  }
-  return text.data();
-}
 
 // The median decides; where the interval holds the floor (also when measured again) the doubt is told.
 void judge_rate(const Summary& rate, Gate gate, Context& context, const Json& evidence) {
@@ -128,42 +76,30 @@ void training_step(const Subject& subject, Context& context) {
     judge_rate(rate, judge(rate, floor), context,
                {{"rate", to_json(rate)}, {"floor", floor}, {"utilisation", use.to_json()}});
   } catch (const NoProgress& stopped) {
-    context.finding(codes::kFarBelowGate,
-                    fmt::format("no progress: training stopped in step {} with '{}' {}", stopped.report.step,
-                                nsa::train::to_string(stopped.report.stop), stopped.report.anomaly),
-                    {{"step", stopped.report.step}, {"anomaly", stopped.report.anomaly}});
+    stopped.tell(context, "training step");
   }
 }
 
 void backends(const Subject& subject, Context& context) {
   struct Row {
     const char* name;
-    nsa::EffectiveFlags flags;
     int repeats;
   };
-  std::vector<Row> rows = {
-      {"flash", {}, 3}, {"flash_masked", {}, 3}, {"sdpa", {}, 3}, {"sdpa_masked", {}, 3}, {"reference", {}, 2}};
-  for (Row& row : rows) {
-    const std::string_view name = row.name;
-    row.flags.fa2_all = row.flags.fa2_win = row.flags.fa2_cmp = name.starts_with("flash");
-    row.flags.sel_mask = name.ends_with("masked");
-    row.flags.sel_pack = !row.flags.sel_mask;
-    row.flags.force_parity = name == "reference";
-  }
+  constexpr std::array kRows = {Row{"flash", 3}, Row{"flash_masked", 3}, Row{"sdpa", 3}, Row{"sdpa_masked", 3},
+                                Row{"reference", 2}};
   const nsa::Config config = subject.config(context);
   Json table = Json::array();
-  for (const Row& row : rows) {
+  for (const Row& row : kRows) {
     context.phase(row.name);
-    Training training(make_bench(subject, context, config, row.flags), context);
+    Training training(make_bench(subject, context, config, flags_of_backend(row.name)), context);
     try {
-      const TimingPlan plan{.warm_up = 1, .repeats = row.repeats, .least = 2, .budget_s = 1};
+      const TimingPlan plan{.warm_up = 1, .repeats = row.repeats, .least = 2, .budget_s = 1, .patience_s = 5};
       const Summary rate = summarise(rates(training.seconds(plan), training.tokens()));
       context.metric(fmt::format("tok_s_{}", row.name), rate.median, "tok/s");
       table.push_back({{"backend", row.name}, {"tok_s", to_json(rate)}, {"routes", training.routes()}});
     } catch (const NoProgress& stopped) {
       table.push_back({{"backend", row.name}, {"stopped", nsa::train::to_string(stopped.report.stop)}});
-      context.finding(codes::kFarBelowGate, fmt::format("{}: no progress, training stopped in step {}: {}", row.name,
-                                                        stopped.report.step, stopped.report.anomaly));
+      stopped.tell(context, row.name);
     }
   }
   context.fact("backends", table);

@@ -1,35 +1,38 @@
-// The cases of the suite `training`, and the small parts that they share.
+// The cases of the suite `training`, one file a family; training.cpp plans them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
-#include <utility>
+#include <cstdint>
 #include <vector>
 
 #include "harness/context.hpp"
-#include "nsa/train/trainer.hpp"
 #include "suites/subject.hpp"
+#include "suites/training/run.hpp"
 
 namespace suites::training_cases {
 
-void real_text(const Subject& subject, harness::Context& context);
-void loss_floor(const Subject& subject, harness::Context& context);
-void guards(const Subject& subject, harness::Context& context);
+// -- smoke
+void real_text(const Subject& subject, harness::Context& context);   // training_run.cpp
+void loss_floor(const Subject& subject, harness::Context& context);  // loss_floor.cpp
+void guards(const Subject& subject, harness::Context& context);      // guards.cpp
 
-// A deep copy of every parameter, to ask later whether an update was made.
-using Weights = std::vector<std::pair<std::string, at::Tensor>>;
-[[nodiscard]] Weights copy_weights(nsa::LanguageModelImpl& model);
-// The parameters that are no longer bit-equal to `before` (a NaN equals the same NaN).
-[[nodiscard]] std::vector<std::string> changed_weights(const Weights& before, nsa::LanguageModelImpl& model);
-// The first parameter that holds a NaN or an infinity, or "".
-[[nodiscard]] std::string nonfinite_weight(nsa::LanguageModelImpl& model);
-
-// The schedule as the configuration describes it, written out here and not taken from the trainer.
-[[nodiscard]] double expected_learning_rate(const nsa::TrainConfig& config, std::int64_t step);
-
-// The expected loss of an untrained model: ln V, and half of the logits' variance (1/3) by their spread.
-[[nodiscard]] double expected_initial_loss(const nsa::ModelConfig& model);
+// -- standard
+// training_run.cpp: one length of run, one kind of data, one precision. What is limited to keep the time is said there.
+struct RunKind {
+  Data data = Data::text;
+  nsa::Precision precision = nsa::Precision::fp32;
+  std::int64_t steps = 10;
+};
+void training_run(const Subject& subject, harness::Context& context, const RunKind& kind);
+// resume.cpp: a run that was cut off and goes on from its checkpoint file is the run that was not.
+void resume(const Subject& subject, harness::Context& context, Data data, nsa::Precision precision);
+// accumulation.cpp: n batches of one row are one batch of n rows.
+void accumulation(const Subject& subject, harness::Context& context, nsa::Precision precision);
+// variants.cpp: what the first steps do when one thing at a time is changed; tells causes apart when they fail.
+void variants(const Subject& subject, harness::Context& context);
+// anomaly_stop.cpp: a NaN at step k leaves the last good state, a HALT record that says so, and a run that goes on.
+void anomaly_stop(const Subject& subject, harness::Context& context);
 
 // Fresh uniform tokens [batch, length] for every call, on the CPU; torch's generator is not touched.
 class RandomTokens {
@@ -41,6 +44,9 @@ class RandomTokens {
   std::int64_t vocab_;
   at::Generator generator_;
 };
+
+// Row i of tokens [rows, length].
+[[nodiscard]] std::vector<std::int64_t> row_of(const at::Tensor& rows, std::int64_t i);
 
 // Mean and standard deviation of the negative log-likelihood of tokens[:, 1:] given tokens[:, :-1], in nats a token,
 // computed here from the logits (fp32) without gradients.

@@ -1,62 +1,20 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <cmath>
-#include <numbers>
-
 #include "suites/training/cases.hpp"
 
 namespace suites::training_cases {
-
-namespace {
-
-at::Tensor bits(const at::Tensor& t) { return t.detach().contiguous().flatten().view(at::kByte); }
-
-}  // namespace
-
-Weights copy_weights(nsa::LanguageModelImpl& model) {
-  Weights weights;
-  for (const auto& parameter : model.named_parameters()) {
-    weights.emplace_back(parameter.key(), parameter.value().detach().clone());
-  }
-  return weights;
-}
-
-std::vector<std::string> changed_weights(const Weights& before, nsa::LanguageModelImpl& model) {
-  const auto now = model.named_parameters();
-  std::vector<std::string> changed;
-  for (const auto& [name, old] : before) {
-    const at::Tensor* value = now.find(name);
-    if (value == nullptr || !at::equal(bits(old), bits(*value))) changed.push_back(name);
-  }
-  return changed;
-}
-
-std::string nonfinite_weight(nsa::LanguageModelImpl& model) {
-  for (const auto& parameter : model.named_parameters()) {
-    if (!at::isfinite(parameter.value().detach()).all().item<bool>()) return parameter.key();
-  }
-  return "";
-}
-
-double expected_learning_rate(const nsa::TrainConfig& config, std::int64_t step) {
-  const auto t = static_cast<double>(step), warm_up = static_cast<double>(config.warmup_steps);
-  if (t < warm_up) return config.lr * (t + 1) / warm_up;
-  const double last = static_cast<double>(config.steps) - 1;
-  const double progress = last > warm_up ? std::fmin((t - warm_up) / (last - warm_up), 1) : (t > warm_up ? 1 : 0);
-  const double cosine = std::cos(std::numbers::pi * progress);
-  return config.lr * (1 + cosine) / 2 + config.lr_min * (1 - cosine) / 2;
-}
-
-double expected_initial_loss(const nsa::ModelConfig& model) {
-  return std::log(static_cast<double>(model.vocab)) + 1.0 / 6;
-}
 
 RandomTokens::RandomTokens(std::int64_t vocab, std::uint64_t seed)
     : vocab_(vocab), generator_(at::detail::createCPUGenerator(seed)) {}
 
 at::Tensor RandomTokens::next(std::int64_t batch, std::int64_t length) {
   return at::randint(0, vocab_, {batch, length}, generator_, at::kLong);
+}
+
+std::vector<std::int64_t> row_of(const at::Tensor& rows, std::int64_t i) {
+  const at::Tensor row = rows[i].to(at::kLong).contiguous();
+  return {row.const_data_ptr<std::int64_t>(), row.const_data_ptr<std::int64_t>() + row.numel()};
 }
 
 TokenLoss evaluate(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {

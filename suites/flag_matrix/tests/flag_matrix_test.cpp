@@ -72,9 +72,74 @@ TEST(FlagMatrix, TablesAssembledFromDefaultsAreFound) {
     const nsa::EffectiveFlags defaults;
     return nsa::assemble(nsa::route(defaults, call), defaults);
   }));
-  EXPECT_EQ(outcome.codes, Codes{code(codes::kFlagIgnored)});
+  // What ran is not what was asked for, and not what the product recorded.
+  EXPECT_EQ(outcome.codes, (Codes{code(codes::kFlagIgnored), code(codes::kRouteRecord)}));
   EXPECT_NE(outcome.message.find("NSA_FORCE_SEL_MASK=1"), std::string::npos) << outcome.message;
   EXPECT_NE(outcome.message.find("must run as masked, but ran as packed"), std::string::npos) << outcome.message;
+}
+
+// A gate whose last layer is all zero mixes by a third each and learns nothing: that is not what the flags do.
+TEST(FlagMatrix, AFrozenGateIsNotTakenForAFlag) {
+  const auto seams = std::make_shared<Seams>();
+  seams->model.push_back([](nsa::LanguageModelImpl& model) {
+    const at::NoGradGuard no_grad;
+    for (auto& parameter : model.named_parameters())
+      if (parameter.key().find("gate.fc2") != std::string::npos) parameter.value().zero_();
+  });
+  for (const bool training : {false, true}) {
+    EXPECT_EQ(disagreements(Subject(seams), {}, {}, training), 0U);
+    EXPECT_EQ(disagreements(Subject(seams), {{"NSA_STOPGRAD_GATES", "1"}}, {{"NSA_STOPGRAD_GATES", "1"}}, training),
+              0U);
+  }
+}
+
+TEST(FlagMatrix, AWriteInPlaceIsToldOnceAndByName) {
+  const Outcome outcome = run(with_ops([](nsa::Ops ops, const nsa::Call&) {
+                                ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+                                  nsa::Attended out = inner(args);
+                                  if (out.o.requires_grad()) {
+                                    const at::NoGradGuard no_grad;
+                                    args.v.as_strided({1}, {1}, args.v.storage_offset()).mul_(1.0);
+                                  }
+                                  return out;
+                                };
+                                return ops;
+                              }),
+                              "singles");
+  EXPECT_EQ(outcome.codes, Codes{code(codes::kInplaceWrite)}) << outcome.message;
+  EXPECT_EQ(outcome.message.find("backward refused"), outcome.message.rfind("backward refused")) << outcome.message;
+}
+
+TEST(FlagMatrix, ARecordThatIsNotWhatRanIsFound) {
+  // The way is changed behind the route's back, to one that the flags would allow for another reason.
+  const Subject subject(with_ops([](nsa::Ops ops, const nsa::Call&) {
+    ops.attend_window = nsa::backend_ops(nsa::Backend::reference).attend_window;
+    return ops;
+  }));
+  const Plan plan = tiny_plan();
+  const auto yardstick = flag_witness::measure(plan, false);
+  const auto seen = flag_execution::execute(subject, plan, {}, false);
+  bool named = false;
+  for (const auto& d : flag_witness::judge({}, yardstick, seen, plan)) named = named || d.code == codes::kRouteRecord;
+  EXPECT_TRUE(named);
+}
+
+TEST(FlagMatrix, ARefusalMustGiveARuleThatRefuses) {
+  const Plan plan = tiny_plan();
+  const auto yardstick = flag_witness::measure(plan, false);
+  const nsa::Environment asked = {{"NSA_USE_FA2", "1"}};
+  auto seen = flag_execution::execute(Subject(std::make_shared<Seams>()), plan, nsa::resolve(asked), false);
+  const auto refusals = [&] {
+    std::size_t count = 0;
+    for (const auto& d : flag_witness::judge(asked, yardstick, seen, plan))
+      count += d.code == codes::kRefusalWithoutReason ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(refusals(), 0U);
+  seen.routes["attend_window"] = "sdpa (flash refused: the moon is full)";
+  EXPECT_EQ(refusals(), 1U);
+  seen.routes["attend_compressed"] = "sdpa ()";
+  EXPECT_EQ(refusals(), 2U);
 }
 
 // Each flag that changes what runs, asked for and not given: the witness must see it, in every gradient mode in which

@@ -73,6 +73,16 @@ TEST(Sample, AnotherShapeOrMeanIsCaught) {
   EXPECT_FALSE(violated(frozen, kUniform).empty());
 }
 
+// The right mean and deviation, but values that end too early: only the largest value tells in samples of this size.
+TEST(Sample, ANormalLawWithoutItsTailsIsCaught) {
+  const Law flat{Kind::uniform, 2.0 * std::sqrt(3.0), ""};
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    EXPECT_EQ(violated(draw(flat, 500, seed), kNormal), std::vector<std::string>{"largest"}) << seed;
+    const at::Tensor cut = draw(kNormal, 2000, seed).fmod(4.0);  // ends at two deviations
+    EXPECT_FALSE(violated(cut, kNormal).empty()) << seed;
+  }
+}
+
 TEST(Sample, ConstantsAreExact) {
   const Law ones{Kind::ones, 0, ""}, zeros{Kind::zeros, 0, ""};
   EXPECT_TRUE(violated(at::ones({5}), ones).empty());

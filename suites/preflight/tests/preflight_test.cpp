@@ -10,6 +10,7 @@
 #include "nsa/config.hpp"
 #include "suites/codes.hpp"
 #include "suites/preflight/checks.hpp"
+#include "suites/probes/op_bytes.hpp"
 #include "suites/program.hpp"
 #include "suites/tests/recording_context.hpp"
 
@@ -74,7 +75,7 @@ TEST_F(Preflight, FreshBuildAndMissingSourcesAreSilent) {
   EXPECT_EQ(context.checks, 1);
   context.provenance["build"] = {{"build_id", "aaaa"}, {"source_hash", nullptr}};
   checks::build_id(context);
-  EXPECT_TRUE(context.facts.contains("build.compared"));
+  EXPECT_EQ(context.facts["build"]["compared"], false);
   EXPECT_TRUE(context.findings.empty());
   context.provenance["build"] = harness::Json::object();
   EXPECT_THROW(checks::build_id(context), std::runtime_error);
@@ -148,7 +149,7 @@ TEST_F(Preflight, InvisibleProcessesAreNoPass) {
   EXPECT_FALSE(foreign.can_tell);
   checks::foreign_processes(context, c, foreign, 0);
   EXPECT_TRUE(context.findings.empty());
-  EXPECT_EQ(context.facts["gpu.foreign_processes"].get<std::string>().rfind("cannot tell", 0), 0U);
+  EXPECT_EQ(context.facts["gpu.processes"]["foreign"].get<std::string>().rfind("cannot tell", 0), 0U);
 }
 
 TEST_F(Preflight, MemoryThatNobodyVisibleHoldsIsFound) {
@@ -162,7 +163,7 @@ TEST_F(Preflight, UnusableNvmlIsAFact) {
   c.why_not = "libnvidia-ml.so.1: no such file";
   checks::foreign_processes(context, c, probes::find_foreign(c, 100, 99), 0);
   EXPECT_TRUE(context.findings.empty());
-  EXPECT_NE(context.facts["gpu.foreign_processes"].get<std::string>().find("libnvidia-ml"), std::string::npos);
+  EXPECT_NE(context.facts["gpu.processes"]["foreign"].get<std::string>().find("libnvidia-ml"), std::string::npos);
 }
 
 // -- run folder
@@ -288,8 +289,96 @@ TEST_F(Preflight, RoutingThatDoesNotGoOnIsFound) {
   EXPECT_EQ(all_codes(), Codes{code(codes::kFlashUnavailable)});
 }
 
+// -- standard level
+
+TEST_F(Preflight, AnotherLibraryIsFoundAndTheOnesHereAreRight) {
+  checks::libraries(context, checks::library_versions());
+  EXPECT_TRUE(context.findings.empty());
+  EXPECT_GE(context.checks, 2);
+  checks::libraries(context,
+                    {{"CUDA runtime", "13.0", "12.8", true}, {"cuDNN", "9.1", "9.7", true}, {"x", "1", "", false}});
+  ASSERT_EQ(context.findings.size(), 1U);
+  EXPECT_EQ(context.findings[0].code, codes::kTorchVersion);
+  EXPECT_NE(context.findings[0].message.find("CUDA runtime 12.8 is loaded"), std::string::npos);
+}
+
+TEST_F(Preflight, VariablesAndThreadsComeFromTheProvenance) {
+  context.provenance["environment"] = {{"CUDA_LAUNCH_BLOCKING", "1"}, {"OMP_NUM_THREADS", "4096"}};
+  checks::variables(context);
+  checks::threads(context);
+  EXPECT_EQ(all_codes(), (Codes{code(codes::kHarmfulVariable), code(codes::kThreadSettings)}));
+}
+
+TEST_F(Preflight, PinsAreJudgedAndCasesExistOnlyForWhatIsExpected) {
+  const auto names = [&] {
+    std::set<std::string> found;
+    for (const harness::Case& c : preflight(subject()).cases(settings)) found.insert(c.name);
+    return found;
+  };
+  EXPECT_FALSE(names().contains("pins") || names().contains("fix") || names().contains("train_folder"));
+  settings.set("preflight.expect_environment", "[NSA_FORCE_SEL_MASK=1]", "test");
+  settings.set("preflight.expect_commit", "0123abcd", "test");
+  settings.set("preflight.train_folder", folder.string(), "test");
+  EXPECT_TRUE(names().contains("pins") && names().contains("fix") && names().contains("train_folder"));
+  checks::pins(context);
+  EXPECT_EQ(all_codes(), Codes{code(codes::kUnexpectedFlags)});
+}
+
+TEST_F(Preflight, AProgramWithoutTheFixIsFound) {
+  settings.set("preflight.expect_commit", "0123abcd0123abcd", "test");
+  context.provenance["build"] = {{"build_id", "a"}, {"source_hash", "a"}};
+  context.provenance["source"] = {{"folder", folder.string()}};
+  checks::fix(context);
+  EXPECT_EQ(all_codes(), Codes{code(codes::kFixMissing)});
+}
+
+TEST_F(Preflight, ATrainingFolderWithAHaltFileIsFound) {
+  settings.set("preflight.train_folder", folder.string(), "test");
+  checks::train_folder(subject(), context);
+  EXPECT_TRUE(context.findings.empty());
+  write(".HALT", "{\"run\": \"abc\", \"anomaly\": \"nan_loss\"}");
+  checks::train_folder(subject(), context);
+  ASSERT_EQ(all_codes(), Codes{code(codes::kStaleHalt)});
+  EXPECT_NE(context.findings[0].message.find("belongs to run abc"), std::string::npos);
+}
+
+TEST_F(Preflight, AHostWithTooLittleMemoryIsFound) {
+  checks::host(context);
+  EXPECT_TRUE(context.grave_codes().empty());
+  settings.set("preflight.host_memory_gib", "65536", "test");
+  checks::host(context);
+  EXPECT_EQ(all_codes(), Codes{code(codes::kHostResources)});
+}
+
+TEST_F(Preflight, AStepThatCannotFitIsFound) {
+  checks::memory_estimate(subject(), context);
+  EXPECT_TRUE(context.grave_codes().empty());
+  seams->configuration.push_back([](nsa::Config& c) { c.train.batch_size = std::int64_t{1} << 30; });
+  checks::memory_estimate(subject(), context);
+  ASSERT_EQ(all_codes(), Codes{code(codes::kDoesNotFit)});
+  EXPECT_NE(context.findings[0].message.find("fits: "), std::string::npos) << context.findings[0].message;
+}
+
+// What the lower count says is kept must really be kept: so much is alive at once in a training pass.
+TEST_F(Preflight, TheLowerCountIsNoOverestimate) {
+  const nsa::Config config = subject().config(context);
+  const machine::PlannedStep step{config, {}, false};
+  Instance instance = subject().model({.config = config.model, .flags = {}, .seed = 1});
+  const at::Tensor tokens = at::zeros({2, 129}, at::kLong);
+  const auto peak = static_cast<double>(probes::measure_bytes([&] { instance.model->loss(tokens).backward(); }).peak);
+  EXPECT_LE(machine::lower_count(step, 128, 2).activations, peak);
+  EXPECT_GE(machine::lower_count(step, 128, 2).activations, peak / 8) << "too low to say anything";
+}
+
+TEST_F(Preflight, AStoredLawIsNotUsedForARecomputedStep) {
+  nsa::Config config = subject().config(context);
+  config.train.gradient_checkpointing = true;
+  EXPECT_FALSE(checks::stored_law({config, {}, false}, "cpu").has_value());
+}
+
 TEST_F(Preflight, CleanCasesAreSilent) {
   context.provenance["build"] = {{"build_id", "a"}, {"source_hash", "a"}};
+  context.provenance["source"] = {{"folder", "/nowhere"}};
   write("text", std::string(4096, 'a'));
   settings.set("data", (folder / "text").string(), "test");
   for (const harness::Case& c : preflight(subject()).cases(settings)) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 
 #include <limits>
 
@@ -134,13 +135,13 @@ TEST(FiniteLocator, NamesTheOperationOfABackwardNan) {
 
 TEST(FiniteLocator, TakesMinusInfinityForAMaskInsideAndAnErrorInAStage) {
   {
-    FiniteLocator locator({}, 4);
+    FiniteLocator locator(RowMap{{}, 4, {}});
     const at::Tensor scores = at::zeros({1, 2, 4, 4}).masked_fill(at::ones({4, 4}, at::kBool).triu(1), -kInf);
     locator.observe("layers.0.attention.win.o", at::softmax(scores, -1));
     locator.observe("layers.0.attention.cmp.lse", at::full({1, 2, 4}, -kInf));
     EXPECT_FALSE(locator.first().has_value());
   }
-  FiniteLocator locator({}, 4);
+  FiniteLocator locator(RowMap{{}, 4, {}});
   locator.observe("layers.0.attention.win.o", put(at::zeros({1, 4, 2, 3}), 2, 1, -kInf));
   const auto found = locator.first();
   ASSERT_TRUE(found.has_value());
@@ -150,7 +151,7 @@ TEST(FiniteLocator, TakesMinusInfinityForAMaskInsideAndAnErrorInAStage) {
 }
 
 TEST(FiniteLocator, BlamesTheMakerNotTheCarrier) {
-  FiniteLocator locator({}, 3);
+  FiniteLocator locator(RowMap{{}, 3, {}});
   const at::Tensor x = at::tensor({1.0F, 0.0F, 2.0F}).view({1, 3, 1});
   locator.observe("embedding", x);
   const at::Tensor made = at::log(-x - 1.0);  // NaN here
@@ -163,9 +164,23 @@ TEST(FiniteLocator, BlamesTheMakerNotTheCarrier) {
   EXPECT_EQ(found->evidence()["operation"], "aten::log");
 }
 
+TEST(FiniteLocator, DoesNotBlameAPaddedLogSumExp) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU: only its fused kernels pad what they keep";
+  // 41 queries in fp32 with a mask take the memory-efficient kernel, whose log-sum-exp is filled up with +inf.
+  const auto options = at::TensorOptions(at::kFloat).device(at::kCUDA, 0);
+  const at::Tensor q = at::randn({1, 2, kS, 16}, options).requires_grad_();
+  const at::Tensor mask = at::ones({kS, kS}, options.dtype(at::kBool)).tril();
+  FiniteLocator locator(RowMap{{}, kS, {}});
+  const at::Tensor o = at::scaled_dot_product_attention(q, q, q, mask);
+  locator.observe("layers.0", at::log(-o.abs() - 1.0));
+  const auto found = locator.first();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->op, "aten::log");
+}
+
 TEST(FiniteLocator, AllowsOnlyOneAtATime) {
-  const FiniteLocator locator({}, 4);
-  EXPECT_THROW(FiniteLocator({}, 4), std::logic_error);
+  const FiniteLocator locator(RowMap{{}, 4, {}});
+  EXPECT_THROW(FiniteLocator(RowMap{{}, 4, {}}), std::logic_error);
 }
 
 }  // namespace

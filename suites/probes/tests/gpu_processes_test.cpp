@@ -50,6 +50,24 @@ TEST(GpuProcesses, CannotTellWithoutNvml) {
   EXPECT_FALSE(find_foreign(c, 10, 9, family).can_tell);
 }
 
+TEST(GpuProcesses, WithoutAContextNothingOnTheListIsOwn) {
+  EXPECT_EQ(all_processes(census({{50, "python", 7}})).foreign.size(), 1U);
+  EXPECT_TRUE(all_processes(census({})).can_tell);
+  GpuCensus hidden = census({});
+  hidden.memory = GpuMemory{std::uint64_t{140} << 30, std::uint64_t{120} << 30, std::uint64_t{20} << 30};
+  EXPECT_FALSE(all_processes(hidden).can_tell) << "20 GiB are held by somebody who is not on the list";
+  hidden.why_not = "no driver";
+  EXPECT_FALSE(all_processes(hidden).can_tell);
+}
+
+TEST(GpuProcesses, HowToEndOneDependsOnItsState) {
+  EXPECT_EQ(how_to_end({7, "python", 1, "", "ada", 'S'}), "of ada; kill 7, and kill -9 7 if it stays");
+  EXPECT_NE(how_to_end({7, "python", 1, "", "ada", 'Z'}).find("end the parent"), std::string::npos);
+  EXPECT_NE(how_to_end({7, "python", 1, "", "ada", 'D'}).find("reset the GPU"), std::string::npos);
+  EXPECT_NE(how_to_end({7, "", 1}).find("not visible here"), std::string::npos);
+  EXPECT_EQ(describe({7, "", std::nullopt}), "pid 7 (name unknown) with an unknown number of bytes");
+}
+
 TEST(GpuProcesses, ParentOfThisProcess) {
   EXPECT_EQ(parent_of(getpid()), getppid());
   EXPECT_EQ(parent_of(0x7fffffff), std::nullopt);

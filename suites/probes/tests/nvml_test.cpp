@@ -19,6 +19,7 @@ struct FakeDriver {
   int init_result = 0, query_result = 0;
   unsigned processes = 2;
   int shutdowns = 0;
+  int rows_result = 0;  // 3: this GPU replaces no rows
 } fake;
 int gpu;  // its address is the device's handle
 
@@ -41,6 +42,20 @@ int fake_memory(void*, unsigned long long* rows) {
 int fake_clock(void*, int type, unsigned* mhz) { return *mhz = type == 1 ? 1500 : 2600, fake.query_result; }
 int fake_max_clock(void*, int, unsigned* mhz) { return *mhz = 1980, fake.query_result; }
 int fake_throttle(void*, unsigned long long* reasons) { return *reasons = 0x1 | 0x4 | 0x40, fake.query_result; }
+int fake_name(void*, char* text, unsigned length) {
+  return std::strncpy(text, "NVIDIA H200", length), fake.query_result;
+}
+int fake_uuid(void*, char* text, unsigned length) { return std::strncpy(text, "GPU-1", length), fake.query_result; }
+int fake_temperature(void*, int, unsigned* celsius) { return *celsius = 41, fake.query_result; }
+int fake_draw(void*, unsigned* mw) { return *mw = 75500, fake.query_result; }
+int fake_limit(void*, unsigned* mw) { return *mw = 600000, fake.query_result; }
+int fake_default_limit(void*, unsigned* mw) { return *mw = 700000, fake.query_result; }
+int fake_ecc(void*, int type, int counter, unsigned long long* count) {
+  return *count = type != 1 ? 99 : counter == 0 ? 2 : 5, fake.query_result;
+}
+int fake_rows(void*, unsigned* a, unsigned* b, unsigned* pending, unsigned* failed) {
+  return *a = *b = 7, *pending = 1, *failed = 0, fake.rows_result;
+}
 
 void* lookup(const char* symbol) {
   static const std::map<std::string, void*> table = {
@@ -56,7 +71,15 @@ void* lookup(const char* symbol) {
       {"nvmlDeviceGetMemoryInfo", reinterpret_cast<void*>(&fake_memory)},
       {"nvmlDeviceGetClockInfo", reinterpret_cast<void*>(&fake_clock)},
       {"nvmlDeviceGetMaxClockInfo", reinterpret_cast<void*>(&fake_max_clock)},
-      {"nvmlDeviceGetCurrentClocksThrottleReasons", reinterpret_cast<void*>(&fake_throttle)}};
+      {"nvmlDeviceGetCurrentClocksThrottleReasons", reinterpret_cast<void*>(&fake_throttle)},
+      {"nvmlDeviceGetName", reinterpret_cast<void*>(&fake_name)},
+      {"nvmlDeviceGetUUID", reinterpret_cast<void*>(&fake_uuid)},
+      {"nvmlDeviceGetTemperature", reinterpret_cast<void*>(&fake_temperature)},
+      {"nvmlDeviceGetPowerUsage", reinterpret_cast<void*>(&fake_draw)},
+      {"nvmlDeviceGetEnforcedPowerLimit", reinterpret_cast<void*>(&fake_limit)},
+      {"nvmlDeviceGetPowerManagementDefaultLimit", reinterpret_cast<void*>(&fake_default_limit)},
+      {"nvmlDeviceGetTotalEccErrors", reinterpret_cast<void*>(&fake_ecc)},
+      {"nvmlDeviceGetRemappedRows", reinterpret_cast<void*>(&fake_rows)}};
   const auto it = table.find(symbol);
   return it == table.end() ? nullptr : it->second;
 }
@@ -80,6 +103,18 @@ TEST_F(NvmlTest, AnswersEveryQuestion) {
   EXPECT_EQ(nvml.clocks(*device)->sm_max_mhz, 1980U);
   EXPECT_EQ(nvml.clocks(*device)->memory_mhz, 2600U);
   EXPECT_EQ(nvml.throttle_reasons(*device), 0x45U);
+  EXPECT_EQ(nvml.name(*device), "NVIDIA H200");
+  EXPECT_EQ(nvml.uuid(*device), "GPU-1");
+  EXPECT_EQ(nvml.temperature(*device), 41U);
+  EXPECT_EQ(nvml.power(*device)->draw_w, 75.5);
+  EXPECT_EQ(nvml.power(*device)->limit_w, 600);
+  EXPECT_EQ(nvml.power(*device)->default_limit_w, 700);
+  EXPECT_EQ(nvml.errors(*device)->uncorrected, 2U);
+  EXPECT_EQ(nvml.errors(*device)->uncorrected_lifetime, 5U);
+  EXPECT_TRUE(nvml.errors(*device)->rows_pending);
+  EXPECT_FALSE(nvml.errors(*device)->rows_failed);
+  fake.rows_result = 3;
+  EXPECT_FALSE(nvml.errors(*device)->rows_pending);
 }
 
 TEST_F(NvmlTest, ListsProcessesAndKeepsUnknownBytesApart) {
@@ -113,6 +148,11 @@ TEST_F(NvmlTest, ARefusedQuestionIsUnknownAndNeverZero) {
   EXPECT_FALSE(nvml.memory(&gpu).has_value());
   EXPECT_FALSE(nvml.clocks(&gpu).has_value());
   EXPECT_FALSE(nvml.throttle_reasons(&gpu).has_value());
+  EXPECT_FALSE(nvml.name(&gpu).has_value());
+  EXPECT_FALSE(nvml.uuid(&gpu).has_value());
+  EXPECT_FALSE(nvml.temperature(&gpu).has_value());
+  EXPECT_FALSE(nvml.power(&gpu).has_value());
+  EXPECT_FALSE(nvml.errors(&gpu).has_value());
 }
 
 TEST_F(NvmlTest, AFailedStartSaysWhy) {

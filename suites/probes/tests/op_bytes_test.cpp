@@ -45,6 +45,17 @@ TEST(OpBytes, FreeingWhatWasThereBeforeDoesNotCount) {
   EXPECT_EQ(figures.peak, 16 * kFloat);
 }
 
+TEST(OpBytes, ThePeakOfALaterPartCanBeTold) {
+  OpBytesScope scope;
+  const at::Tensor kept = at::empty({256}, at::kFloat);
+  (void)at::empty({4096}, at::kFloat);
+  EXPECT_EQ(scope.so_far().peak, (256 + 4096) * kFloat);
+  scope.restart_peak();
+  EXPECT_EQ(scope.so_far().peak, 256 * kFloat);
+  (void)at::empty({512}, at::kFloat);
+  EXPECT_EQ(scope.stop().peak, (256 + 512) * kFloat);
+}
+
 TEST(OpBytes, ViewsAreFreeAndCopiesAreNot) {
   const at::Tensor k = at::ones({2, 5, 1, 8});
   const OpBytes view = measure_bytes([&] { (void)k.expand({2, 5, 4, 8}); });

@@ -1,5 +1,6 @@
 #include "suites/probes/stages.hpp"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 namespace suites::probes {
@@ -29,6 +30,22 @@ TEST(Stages, CountsAllowedKeysOfARow) {
   EXPECT_EQ(allowed_keys("sel", g, 16), 17);
   EXPECT_EQ(allowed_keys("sel", g, 400), 3 * 16 + 1);
   EXPECT_EQ(allowed_keys("", g, 400), -1);
+}
+
+TEST(RowMap, FindsTheDocumentOfARow) {
+  const nsa::Geometry g{.l = 8, .d = 4, .l_sel = 16, .n_sel = 4, .w = 32};
+  const RowMap plain{g, 20, {}};
+  EXPECT_EQ(plain.place(13).document, 0);
+  EXPECT_EQ(plain.place(13).row, 13);
+  const RowMap packed{g, 20, at::tensor(std::vector<int>{0, 0, 9, 10, 21}, at::kInt)};  // one token more than rows
+  EXPECT_EQ(packed.place(0).document, 1);
+  EXPECT_EQ(packed.place(9).document, 2);
+  EXPECT_EQ(packed.place(19).document, 3);
+  EXPECT_EQ(packed.place(19).row, 9);
+  EXPECT_EQ(packed.allowed(parse_stage("layers.0.attention.win.o"), 20, 12), 3);
+  EXPECT_EQ(packed.allowed(parse_stage("layers.0.attention.cmp.o"), 20, 12), 0);
+  EXPECT_EQ(packed.allowed(parse_stage("layers.0.attention.cmp.k"), 3, 1), -1);  // its rows are blocks
+  EXPECT_EQ(packed.allowed(parse_stage("layers.0.mlp"), 20, 12), -1);
 }
 
 TEST(Stages, KnowsWhichDimensionIsTheRow) {

@@ -90,5 +90,64 @@ TEST(Statistics, LineThroughKnownPoints) {
   EXPECT_THROW((void)fit_line(Sample{1}, Sample{1, 2}), std::invalid_argument);
 }
 
+TEST(Statistics, PowerLawThroughKnownPoints) {
+  const PowerLaw law = fit_power(Sample{1, 2, 4, 8}, Sample{3, 12, 48, 192});
+  EXPECT_NEAR(law.exponent, 2, 1e-12);
+  EXPECT_NEAR(law.factor, 3, 1e-12);
+  EXPECT_NEAR(law.r2, 1, 1e-12);
+  EXPECT_TRUE(std::isnan(fit_power(Sample{1, 2}, Sample{1, 0}).exponent)) << "0 has no logarithm";
+  EXPECT_TRUE(std::isnan(fit_power(Sample{2, 2}, Sample{1, 3}).exponent));
+}
+
+TEST(Statistics, ATrendIsSeenThroughOutliersAndNoiseHasNone) {
+  Sample grows, level;
+  for (int i = 0; i < 24; ++i) {
+    const double wobble = 0.5 * ((i * 7) % 5) - 1;
+    grows.push_back(100 + 2 * i + wobble);
+    level.push_back(100 + wobble);
+  }
+  grows[5] = grows[17] = 500;
+  level[20] = level[22] = 500;
+  const Trend up = theil_sen(grows), flat = theil_sen(level);
+  EXPECT_NEAR(up.slope, 2, 0.15);
+  EXPECT_GT(up.interval.low, 1.5);
+  EXPECT_LT(flat.interval.low, 0.01);
+  EXPECT_GT(flat.interval.high, -0.01);
+  EXPECT_TRUE(std::isnan(theil_sen(Sample{1, 2, 3}).interval.low)) << "three values show no trend";
+}
+
+TEST(Statistics, TrendIntervalRarelyExcludesZeroForNoise) {
+  std::uint64_t state = 99;
+  const auto uniform = [&state] {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return static_cast<double>(state >> 11) / 9007199254740992.0;
+  };
+  int alarms = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    Sample sample(20);
+    for (double& x : sample) x = uniform();
+    const Interval interval = theil_sen(sample).interval;
+    alarms += interval.low > 0 || interval.high < 0;
+  }
+  EXPECT_LE(alarms, 12) << "of 300; 1 % is 3";
+}
+
+TEST(Statistics, MannWhitneyOfKnownSamples) {
+  const Sample low{1, 2, 3, 4, 5, 6, 7, 8}, high{11, 12, 13, 14, 15, 16, 17, 18};
+  EXPECT_LT(mann_whitney(low, high), 0.001);
+  EXPECT_DOUBLE_EQ(mann_whitney(low, high), mann_whitney(high, low));
+  EXPECT_GT(mann_whitney(low, low), 0.9);
+  EXPECT_EQ(mann_whitney(Sample{2, 2, 2}, Sample{2, 2}), 1) << "all tied";
+  EXPECT_TRUE(std::isnan(mann_whitney(Sample{}, low)));
+}
+
+TEST(Statistics, HolmMultipliesByWhatIsLeftAndNeverFalls) {
+  const std::vector<double> adjusted = holm(Sample{0.04, 0.01, 0.03});
+  EXPECT_DOUBLE_EQ(adjusted[1], 0.03);
+  EXPECT_DOUBLE_EQ(adjusted[2], 0.06);
+  EXPECT_DOUBLE_EQ(adjusted[0], 0.06) << "not below a smaller p";
+  EXPECT_TRUE(holm(Sample{}).empty());
+}
+
 }  // namespace
 }  // namespace suites::probes

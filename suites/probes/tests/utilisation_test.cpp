@@ -19,6 +19,9 @@ TEST(Utilisation, PercentagesFromKnownFigures) {
   EXPECT_DOUBLE_EQ(u.cpu_percent_of_core(), 150);
   EXPECT_DOUBLE_EQ(u.cpu_percent_of_machine(), 37.5);
   EXPECT_EQ(u.gpu_percent_median(), 80);
+  EXPECT_FALSE(u.sm_mhz_median().has_value()) << "unknown is not 0";
+  u.sm_mhz = {1980, 1755, 1800};
+  EXPECT_EQ(u.sm_mhz_median(), 1800);
   EXPECT_EQ(u.to_json()["gpu_samples"], 3);
 }
 

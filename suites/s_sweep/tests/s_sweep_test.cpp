@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
+#include <set>
 
 #include "suites/codes.hpp"
 #include "suites/program.hpp"
@@ -12,11 +14,23 @@ namespace {
 
 using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
 
-std::vector<tests::RunCase> run(const Change& change, const std::string& filter) {
+const harness::Settings& test_settings() {
+  static const harness::Settings settings = [] {
+    harness::Settings s = tests::default_settings(s_sweep_settings());
+    s.set("s_sweep.watch_rounds", "2", "test");
+    return s;
+  }();
+  return settings;
+}
+
+std::vector<tests::RunCase> run(const Change& change, const std::string& filter,
+                                harness::Level level = harness::Level::smoke) {
   auto seams = std::make_shared<Seams>();
   if (change) seams->ops.push_back(change);
-  static const harness::Settings settings = tests::default_settings(s_sweep_settings());
-  return tests::run_suite(s_sweep(Subject(seams)), settings, filter);
+  return tests::run_suite(s_sweep(Subject(seams)), test_settings(), filter, level);
+}
+std::vector<tests::RunCase> run_standard(const Change& change, const std::string& filter) {
+  return run(change, filter, harness::Level::standard);
 }
 
 at::Tensor poison(const at::Tensor& t, std::int64_t begin, std::int64_t end) {
@@ -45,7 +59,7 @@ nsa::Ops boundary_is_nan(nsa::Ops ops, const nsa::Call&) {
 }
 
 TEST(SSweep, PlansOneCaseForEachLengthAndScale) {
-  const harness::Settings settings = tests::default_settings(s_sweep_settings());
+  const harness::Settings& settings = test_settings();
   std::set<std::string> ids;
   for (const harness::Case& c : s_sweep(Subject(std::make_shared<Seams>())).cases(settings)) {
     EXPECT_TRUE(ids.insert(harness::case_id("s_sweep", c)).second);
@@ -124,6 +138,91 @@ TEST(SSweep, TellsAnInPlaceWriteFromACrash) {
   ASSERT_EQ(cases.size(), 1U);
   EXPECT_EQ(cases[0].exception, "");
   EXPECT_EQ(cases[0].context.grave_codes(), std::set<std::string>{std::string(codes::kInplaceWrite)});
+}
+
+TEST(SSweep, PlansTheStandardLevel) {
+  std::map<std::string, bool> needs_cuda;
+  for (const harness::Case& c : s_sweep(Subject(std::make_shared<Seams>())).cases(test_settings())) {
+    if (c.level == harness::Level::standard) needs_cuda[harness::case_id("s_sweep", c)] = c.needs_cuda;
+  }
+  const std::map<std::string, bool> wanted = {{"s_sweep/ops[backend=sdpa,op=attend_window]", false},
+                                              {"s_sweep/ops[backend=sdpa_masked,op=attend_selected]", false},
+                                              {"s_sweep/ops[backend=reference,op=compress_mlp]", false},
+                                              {"s_sweep/ops[backend=flash_varlen,op=attend_compressed]", true},
+                                              {"s_sweep/model[way=reference]", false},
+                                              {"s_sweep/model[way=flash]", true},
+                                              {"s_sweep/long[S=4096,way=default]", false},
+                                              {"s_sweep/long[S=65536,way=default]", true},
+                                              {"s_sweep/long[S=4096,way=flash]", true},
+                                              {"s_sweep/watch_overhead", false},
+                                              {"s_sweep/coverage", false}};
+  for (const auto& [id, cuda] : wanted) {
+    ASSERT_TRUE(needs_cuda.contains(id)) << id;
+    EXPECT_EQ(needs_cuda[id], cuda) << id;
+  }
+}
+
+TEST(SSweep, StandardIsSilentOnTheProduct) {
+  for (const char* filter : {"ops[backend=sdpa,op=attend_window]", "ops[backend=sdpa_packed",
+                             "ops[backend=sdpa,op=select]", "watch_overhead", "coverage"}) {
+    const auto cases = run_standard(nullptr, filter);
+    ASSERT_EQ(cases.size(), 1U) << filter;
+    EXPECT_EQ(cases[0].exception, "") << filter;
+    EXPECT_TRUE(cases[0].context.findings.empty()) << filter << ": " << cases[0].context.findings.front().message;
+    EXPECT_GT(cases[0].context.checks, 0) << filter;
+  }
+}
+
+TEST(SSweep, MeasuresTheWatch) {
+  const auto cases = run_standard(nullptr, "watch_overhead");
+  ASSERT_EQ(cases.size(), 1U);
+  for (const char* metric :
+       {"step_plain_ms", "step_watched_ms", "watched_overhead_percent", "counted_overhead_percent"}) {
+    EXPECT_TRUE(cases[0].context.metrics.contains(metric)) << metric;
+  }
+  EXPECT_EQ(cases[0].context.facts["watched"]["rounds"], 2);
+  EXPECT_FALSE(cases[0].context.facts["headroom"].empty());
+}
+
+TEST(SSweep, TheWatchReportsFromATrainingStep) {
+  const auto cases = run_standard(
+      [](nsa::Ops ops, const nsa::Call&) {
+        ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+          nsa::Attended out = inner(args);
+          out.o = poison(out.o, 5, 6);
+          return out;
+        };
+        return ops;
+      },
+      "watch_overhead");
+  ASSERT_EQ(cases.size(), 1U);
+  ASSERT_EQ(cases[0].context.findings.size(), 1U);
+  EXPECT_EQ(cases[0].context.findings[0].code, codes::kNonFiniteForward);
+  EXPECT_EQ(cases[0].context.findings[0].evidence["stage"], "layers.0.attention.win.o");
+  EXPECT_EQ(cases[0].context.findings[0].evidence["row"], 5);
+}
+
+TEST(SSweep, TellsWhatFailingModelPointsHaveInCommon) {
+  const auto cases = run_standard(
+      [](nsa::Ops ops, const nsa::Call& call) {
+        if (!call.packed) return ops;
+        ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+          nsa::Attended out = inner(args);
+          out.o = poison(out.o, 5, 6);
+          return out;
+        };
+        return ops;
+      },
+      "model[way=masked]");
+  ASSERT_EQ(cases.size(), 1U);
+  const auto& findings = cases[0].context.findings;
+  ASSERT_EQ(findings.size(), 4U);  // three points, and what all have in common
+  EXPECT_EQ(findings[0].code, codes::kNonFiniteForward);
+  EXPECT_EQ(findings[0].evidence["branch"], "sel");
+  EXPECT_EQ(findings[0].evidence["row"], 5);
+  EXPECT_EQ(findings.back().code, codes::kSweepPattern);
+  EXPECT_NE(findings.back().message.find("exactly those with layout=packed"), std::string::npos)
+      << findings.back().message;
 }
 
 }  // namespace

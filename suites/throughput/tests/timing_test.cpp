@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
 namespace suites::throughput_cases {
@@ -27,6 +28,21 @@ TEST(Timing, SamplesAreTheTimeOfTheWork) {
 TEST(Timing, ASlowSubjectIsRepeatedLessOftenButNeverTooRarely) {
   const TimingPlan plan{.warm_up = 1, .repeats = 50, .least = 3, .budget_s = 0.001};
   EXPECT_EQ(time_repeats("slow", at::kCPU, plan, [] { std::this_thread::sleep_for(2ms); }).size(), 3U);
+}
+
+TEST(Timing, WhatIsSlowBeyondPatienceIsTimedOnce) {
+  const TimingPlan plan{.warm_up = 1, .repeats = 5, .least = 5, .budget_s = 0.001, .patience_s = 0.002};
+  EXPECT_EQ(time_repeats("very slow", at::kCPU, plan, [] { std::this_thread::sleep_for(2ms); }).size(), 1U);
+}
+
+TEST(Timing, TwoPiecesOfWorkTakeTurnsSoThatADriftMeetsBothAlike) {
+  std::string order;
+  const Abba times = time_abba(
+      at::kCPU, 3, [&] { order += 'a'; }, [&] { order += 'b'; });
+  EXPECT_EQ(order, "abbabaababba");
+  EXPECT_EQ(times.a.size(), 6U);
+  EXPECT_EQ(times.b.size(), 6U);
+  EXPECT_EQ(times.in_order.size(), 12U);
 }
 
 TEST(Timing, SaysNothingOnStdoutOrStderr) {

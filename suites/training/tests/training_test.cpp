@@ -10,6 +10,9 @@
 #include "suites/program.hpp"
 #include "suites/tests/recording_context.hpp"
 #include "suites/training/cases.hpp"
+#include "suites/training/stops.hpp"
+#include "suites/training/tests/support.hpp"
+#include "suites/training/verdicts.hpp"
 
 namespace suites {
 namespace {
@@ -19,57 +22,27 @@ using tests::RecordingContext;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-harness::Settings settings(const std::string& steps = "0", const std::string& floor_steps = "40") {
-  harness::Settings s = tests::default_settings(training_settings());
-  s.set("training.steps", steps, "test");
-  s.set("training.floor_steps", floor_steps, "test");
-  return s;
-}
-
-// One case of the suite with `seams` planted.
-RecordingContext run(const std::string& name, const std::shared_ptr<Seams>& seams,
-                     const harness::Settings& with = settings()) {
-  const harness::Suite suite = training(Subject(seams));
-  for (const harness::Case& c : suite.cases(with)) {
-    if (c.name != name) continue;
-    RecordingContext context(with, harness::case_id(suite.name, c));
-    c.run(context);
-    return context;
-  }
-  throw std::logic_error("no case " + name);
-}
-
-bool found(const RecordingContext& context, std::string_view code) {
-  return std::any_of(context.findings.begin(), context.findings.end(), [&](const auto& f) { return f.code == code; });
-}
-const RecordingContext::Found& finding(const RecordingContext& context, std::string_view code) {
-  const auto it =
-      std::find_if(context.findings.begin(), context.findings.end(), [&](const auto& f) { return f.code == code; });
-  if (it == context.findings.end()) throw std::logic_error("no finding " + std::string(code));
-  return *it;
-}
-std::string listed(const RecordingContext& context) {
-  std::string text;
-  for (const auto& f : context.findings) text += f.code + ": " + f.message + "\n";
-  return text;
-}
-
-std::shared_ptr<Seams> on_model(std::function<void(nsa::LanguageModelImpl&)> change) {
-  auto seams = std::make_shared<Seams>();
-  seams->model.push_back(std::move(change));
-  return seams;
-}
-std::shared_ptr<Seams> on_configuration(std::function<void(nsa::Config&)> change) {
-  auto seams = std::make_shared<Seams>();
-  seams->configuration.push_back(std::move(change));
-  return seams;
-}
+using namespace training_tests;  // NOLINT
 
 TEST(Training, IsSilentOnAHealthyModel) {
   for (const std::string name : {"real_text", "loss_floor", "guards"}) {
     const RecordingContext context = run(name, std::make_shared<Seams>());
     EXPECT_TRUE(context.findings.empty()) << name << "\n" << listed(context);
     EXPECT_GT(context.checks, 1) << name;
+  }
+}
+
+TEST(Training, StandardCasesAreSilentOnAHealthyModel) {
+  const auto smaller = on_configuration([](nsa::Config& c) {
+    c.model.n_layers = 1;
+    c.train.batch_size = 4;
+  });
+  for (const std::string id :
+       {"steps[data=text,precision=bf16,steps=10]", "steps[data=synthetic,precision=fp32,steps=10]",
+        "accumulation[precision=fp32]", "accumulation[precision=bf16]", "variants"}) {
+    const RecordingContext context = run(id, smaller);
+    EXPECT_TRUE(context.findings.empty()) << id << "\n" << listed(context);
+    EXPECT_GT(context.checks, 0) << id;
   }
 }
 
@@ -94,6 +67,7 @@ TEST(Training, ANanInTheThirdBackwardPassIsNamedWithStepAndParameter) {
   EXPECT_THAT(f.message, HasSubstr("head.weight"));
   EXPECT_FALSE(found(context, codes::kGuardMissed)) << listed(context);
   EXPECT_FALSE(found(context, codes::kLossDoesNotFall)) << "a stopped run says nothing about the fall";
+  EXPECT_FALSE(found(context, codes::kSuspiciousFall)) << listed(context);
 }
 
 TEST(Training, ANanWeightIsANonFiniteLoss) {
@@ -130,17 +104,47 @@ TEST(Training, AnInitialLossFarFromChanceIsFound) {
 }
 
 TEST(Training, AWindowThatReadsTheNextValueBeatsChance) {
+  const RecordingContext context = run("loss_floor", leaking_window());
+  EXPECT_TRUE(found(context, codes::kLossBelowFloor)) << context.metrics.dump();
+}
+
+std::shared_ptr<Seams> on_ops(std::function<nsa::Ops(nsa::Ops, const nsa::Call&)> change) {
   auto seams = std::make_shared<Seams>();
-  seams->ops.push_back([](nsa::Ops ops, const nsa::Call&) {
+  seams->ops.push_back(std::move(change));
+  return seams;
+}
+
+// A product that is not finite by itself: its first rows are NaN.
+nsa::Ops nan_in_first_rows(nsa::Ops ops, const nsa::Call&) {
+  ops.attend_compressed = [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+    nsa::Attended out = inner(args);
+    const at::Tensor first = at::arange(args.q.size(1), at::kLong).lt(2).view({1, -1, 1, 1});
+    out.o = at::where(first, at::full({}, kNan, out.o.options()), out.o);
+    return out;
+  };
+  return ops;
+}
+
+TEST(Training, AGuardIsNotBlamedForAProductThatIsNotFinite) {
+  const RecordingContext context = run("guards", on_ops(nan_in_first_rows));
+  EXPECT_TRUE(found(context, codes::kNonFiniteLoss)) << listed(context);
+  EXPECT_FALSE(found(context, codes::kGuardMissed)) << listed(context);
+}
+
+TEST(Training, AnInplaceWriteIsAFindingAndNoException) {
+  const auto overwrite = [](nsa::Ops ops, const nsa::Call&) {
     ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
-      nsa::AttendWindowArgs shifted = args;
-      shifted.v = at::roll(args.v, -1, 1);
-      return inner(shifted);
+      nsa::Attended out = inner(args);
+      const at::NoGradGuard no_grad;
+      if (out.o.requires_grad()) args.v.as_strided({1}, {1}, args.v.storage_offset()).mul_(1.0);
+      return out;
     };
     return ops;
-  });
-  const RecordingContext context = run("loss_floor", seams);
-  EXPECT_TRUE(found(context, codes::kLossBelowFloor)) << context.metrics.dump();
+  };
+  for (const std::string name : {"real_text", "loss_floor", "guards"}) {
+    const RecordingContext context = run(name, on_ops(overwrite));
+    EXPECT_TRUE(found(context, codes::kInplaceWrite)) << name << "\n" << listed(context);
+  }
 }
 
 TEST(TrainingParts, LearningRateAgainstHandComputedValues) {

@@ -1,0 +1,71 @@
+#include "nsa/train/run/program.hpp"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "nsa/train/run/session.hpp"
+
+namespace nsa::train {
+
+namespace {
+
+ExitCode train(const Options& options, const std::vector<std::string>& arguments, const Seams& seams) {
+  const StopSignals signals;
+  const Config config = configuration(options);
+  RunFolder folder(options.out, options.force    ? RunFolder::Mode::force
+                                : options.resume ? RunFolder::Mode::resume
+                                                 : RunFolder::Mode::fresh);
+  Session session(options, signals, folder, make_training(config, options, seams));
+  return session.run(arguments);
+}
+
+ExitCode fail(ExitCode code, const std::string& message) {
+  fmt::print(stderr, "nsa-train: error: {}\n", message);
+  return code;
+}
+
+// The exit code of the exception that is being handled, which is told.
+ExitCode explain() {
+  try {
+    throw;
+  } catch (const UsageError& error) {
+    return fail(ExitCode::usage, error.what());
+  } catch (const ConfigInvalid& error) {
+    return fail(ExitCode::usage,
+                fmt::format("{} mistake(s) in the configuration:\n{}", error.errors.size(), error.what()));
+  } catch (const FlagInvalid& error) {
+    return fail(ExitCode::usage, error.what());
+  } catch (const StateMismatch& error) {
+    return fail(ExitCode::usage, fmt::format("the checkpoint is {}", error.what()));
+  } catch (const DataError& error) {
+    return fail(ExitCode::infrastructure, error.what());
+  } catch (const FileError& error) {
+    return fail(ExitCode::infrastructure, error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(ExitCode::infrastructure, error.what());
+  } catch (const DeviceError& error) {
+    return fail(ExitCode::infrastructure, error.what());
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    const bool device = text.find("CUDA") != std::string::npos;
+    return fail(device ? ExitCode::infrastructure : ExitCode::internal, text);
+  } catch (const std::exception& error) {
+    return fail(ExitCode::internal, error.what());
+  }
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv, const Seams& seams) {
+  try {
+    const auto options = parse_options(argc, argv);
+    if (!options) return static_cast<int>(ExitCode::finished);
+    return static_cast<int>(train(*options, {argv + 1, argv + argc}, seams));
+  } catch (const std::exception&) {
+    return static_cast<int>(explain());
+  }
+}
+
+}  // namespace nsa::train

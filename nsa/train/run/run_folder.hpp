@@ -1,0 +1,61 @@
+// The folder of a run:
+//
+//   run.json           who it is: run id, configuration, and what each start found (build, torch, device, flags)
+//   checkpoints/       step_NNNNNNNN.safetensors (train/checkpoint.hpp)
+//   metrics.csv        a row every log_every steps      validation.csv   a row every eval_every steps
+//   heartbeat.jsonl    what happened when               dtypes.txt       the parameters and their types
+//   stacks_*.txt       what the threads did when the watchdog spoke
+//   .HALT              stops the run (halt_file.hpp)    .lock            held while a process trains here
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+namespace nsa::train {
+
+// "20261121T013100Z-8c1f": UTC and four random hex digits.
+[[nodiscard]] std::string new_run_id();
+
+// No other process has the folder while it lives, however that process ends.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);  // throws UsageError when somebody has it, FileError
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+class RunFolder {
+ public:
+  enum class Mode {
+    fresh,   // refused when the folder holds a run
+    resume,  // the run that is there, or a new one
+    force,   // a new one in place of the run that is there
+  };
+  // Makes the folder and takes its lock, and changes nothing else. Throws UsageError for a run that is in the way and
+  // for a folder where another process trains, FileError for one that cannot be used.
+  RunFolder(std::filesystem::path path, Mode mode);
+  // From here on the run exists: removes the one before (force), and writes run.json with `start` as its newest start.
+  void begin(const nlohmann::json& config, const nlohmann::json& start);
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] const std::string& run_id() const { return run_id_; }
+  [[nodiscard]] bool goes_on() const { return goes_on_; }  // the run was there before
+  [[nodiscard]] const nlohmann::json& last_start() const { return record_.at("starts").back(); }
+  [[nodiscard]] std::filesystem::path file(std::string_view name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+  Mode mode_;
+  std::string run_id_;
+  nlohmann::json record_;  // run.json
+  bool goes_on_ = false;
+  std::optional<FolderLock> lock_;
+};
+
+}  // namespace nsa::train

@@ -1,0 +1,245 @@
+#include "nsa/train/run/session.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "nsa/train/files.hpp"
+#include "nsa/train/hash.hpp"
+#include "nsa/train/run/records.hpp"
+#include "nsa/train/run/watchdog.hpp"
+
+namespace nsa::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+const char* anomaly_name(Stop stop) { return stop == Stop::nonfinite_loss ? "nan_loss" : "nan_gradient"; }
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+}  // namespace
+
+Session::Session(const Options& options, const StopSignals& signals, RunFolder& folder, Training training)
+    : signals_(signals),
+      folder_(folder),
+      training_(std::move(training)),
+      last_step_(options.steps.value_or(training_.config.train.steps)),
+      progress_({.quiet = options.quiet, .live = stderr_is_terminal(), .last_step = last_step_}),
+      halt_(folder.path(), folder.run_id(), [this](const std::string& text) { progress_.warn(text); }),
+      store_(folder.file("checkpoints"), training_.config.train.keep_checkpoints),
+      gates_(training_.model) {
+  training_.trainer->on_phase([this](std::string_view name) { activity_.phase(name); });
+  if (training_.validation) validation_start_ = training_.validation->position();
+}
+
+ExitCode Session::run(const std::vector<std::string>& arguments) {
+  if (const auto refused = refused_by_halt_file()) return *refused;
+  load_newest_checkpoint();
+  begin(arguments);
+  const Watchdog watchdog({.hang_s = training_.config.train.hang_timeout_s, .folder = folder_.path()}, activity_,
+                          *heartbeat_);
+  try {
+    const End end = loop();
+    print_last_line(end);
+    return end.code;
+  } catch (const std::exception& error) {
+    rescue(error);
+    throw;
+  }
+}
+
+std::optional<ExitCode> Session::refused_by_halt_file() {
+  if (!folder_.goes_on()) return std::nullopt;
+  const auto found = halt_.look();
+  if (!found) return std::nullopt;
+  progress_.warn(fmt::format("{} {}{}; remove the file to go on", halt_.path().string(),
+                             found->own ? "stopped this run: " : "stops this run",
+                             found->own || found->text.empty() ? found->text : ": " + found->text));
+  return found->own ? ExitCode::anomaly : ExitCode::halted;
+}
+
+void Session::load_newest_checkpoint() {
+  if (!folder_.goes_on()) return;
+  auto newest = store_.newest([this](const std::string& text) { progress_.warn(text); });
+  if (!newest) return;
+  training_.trainer->load(newest->state);
+  saved_step_ = steps();
+  progress_.say(fmt::format("goes on from step {} ({})", saved_step_, newest->file.string()));
+}
+
+void Session::begin(const std::vector<std::string>& arguments) {
+  const nlohmann::json start = start_record(arguments, training_.device, training_.flags, training_.environment);
+  for (const auto& change : folder_.goes_on() ? changes_since(folder_.last_start(), start) : std::vector<std::string>{})
+    progress_.warn(change);
+  for (const auto& flag : unknown_flags(training_.environment))
+    progress_.warn(fmt::format("{} is no flag of this program{}{}", flag.name,
+                               flag.nearest.empty() ? "" : "; did you mean " + flag.nearest + "?",
+                               flag.remark.empty() ? "" : ": " + flag.remark));
+  folder_.begin(flatten(training_.config), start);
+  if (!folder_.goes_on()) halt_.set_aside();
+  log_.emplace(folder_.path(), steps(), training_.validation != nullptr);
+  write_file(folder_.file("dtypes.txt"), dtype_report(*training_.model, training_.config.train));
+  activity_.step_made(steps(), 0);
+  heartbeat_.emplace(folder_.file("heartbeat.jsonl"), Heartbeat::Source{folder_.run_id(), training_.device, activity_});
+  heartbeat_->write(saved_step_ < 0 ? "boot" : "resume", {{"last_step", last_step_}, {"build", start["build"]["id"]}});
+
+  const TrainConfig& train = training_.config.train;
+  const std::string work = steps() < last_step_ ? fmt::format("steps {} to {}", steps() + 1, last_step_)
+                                                : fmt::format("all {} steps are made", last_step_);
+  progress_.say(fmt::format("run {}: {}, {} parameters, {}, {}; {} x {} x {} tokens a step; {}; {}", folder_.run_id(),
+                            training_.config.model.name, parameter_count(training_.config.model),
+                            to_string(train.precision), training_.device.str(), train.accumulate_grad_batches,
+                            train.batch_size, train.seq_len, work, folder_.path().string()));
+}
+
+Session::End Session::loop() {
+  const TrainConfig& train = training_.config.train;
+  while (steps() < last_step_) {
+    if (const auto end = wish_to_stop()) return *end;
+    const std::int64_t next = steps() + 1;
+    const bool logged = next == 1 || next == last_step_ || next % train.log_every == 0;
+    if (logged) gates_.begin();
+    activity_.step_begins();
+    const StepReport report = training_.trainer->step();
+    activity_.step_made(steps(), report.seconds);
+    if (report.stop != Stop::none) return stopped(report);
+    after_step(report, logged);
+  }
+  if (saved_step_ != steps()) save();
+  heartbeat_->write("finished");
+  return {ExitCode::finished, ""};
+}
+
+std::optional<Session::End> Session::wish_to_stop() {
+  std::optional<End> end;
+  if (const auto signal = signals_.arrived()) {
+    end = *signal == SIGINT ? End{ExitCode::interrupted, "SIGINT"} : End{ExitCode::terminated, "SIGTERM"};
+    heartbeat_->write("signal", {{"signal", end->reason}});
+  } else if (const auto found = halt_.look()) {
+    end = End{ExitCode::halted, "halt_file"};
+    progress_.warn(fmt::format("{} stops this run{}; remove it and use --resume to go on", halt_.path().string(),
+                               found->text.empty() ? "" : ": " + found->text));
+    heartbeat_->write("halted", {{"text", found->text}});
+  }
+  if (end && saved_step_ != steps()) save();
+  return end;
+}
+
+// Before the update: the state is that of the step before, which is saved; the run can go on from there.
+Session::End Session::stopped(const StepReport& report) {
+  (void)gates_.end();
+  if (saved_step_ != steps()) save();
+  const std::int64_t step = report.step + 1;
+  if (report.stop == Stop::end_of_data) {
+    progress_.warn(fmt::format("step {}: the data has ended: {}", step, report.anomaly));
+    heartbeat_->write("end_of_data", {{"reason", report.anomaly}});
+    return {ExitCode::end_of_data, "end_of_data"};
+  }
+  const nlohmann::json evidence = {{"step", step},
+                                   {"anomaly", anomaly_name(report.stop)},
+                                   {"reason", report.anomaly},
+                                   {"parameter", report.parameter},
+                                   {"loss", json_number(report.loss)},
+                                   {"grad_norm", json_number(report.grad_norm)},
+                                   {"lr", report.lr},
+                                   {"checkpoint_step", steps()},
+                                   {"routes", training_.dispatcher->routes_taken()},
+                                   {"strict_fallbacks", training_.dispatcher->strict_fallbacks()}};
+  const std::string reason = report.anomaly == report.parameter ? "" : report.anomaly + ", ";
+  progress_.warn(fmt::format("step {} is not made: {} ({}first bad parameter: {}); see {}", step,
+                             anomaly_name(report.stop), reason, report.parameter.empty() ? "none" : report.parameter,
+                             halt_.path().string()));
+  halt_.write(evidence);
+  heartbeat_->write("anomaly", evidence);
+  return {ExitCode::anomaly, anomaly_name(report.stop)};
+}
+
+void Session::after_step(const StepReport& report, bool logged) {
+  log_->step(report);
+  const TrainConfig& train = training_.config.train;
+  Progress::Figures figures{steps(), report.loss, report.lr, 0, activity_.look().median_s};
+  if (logged) {
+    const Window window = log_->row();
+    figures.tok_per_s = window.tok_per_s;
+    nlohmann::json fields = {{"loss", report.loss},
+                             {"lr", report.lr},
+                             {"grad_norm", report.grad_norm},
+                             {"tok_per_s", window.tok_per_s},
+                             {"step_s", window.step_s},
+                             {"fetch_p50_ms", window.fetch_p50_ms},
+                             {"fetch_p95_ms", window.fetch_p95_ms},
+                             {"strict_fallbacks", training_.dispatcher->strict_fallbacks()}};
+    fields.update(gates_.end());
+    heartbeat_->write("progress", fields);
+  }
+  progress_.step(figures, logged);
+  if (train.eval_every > 0 && steps() % train.eval_every == 0) validate();
+  if (train.save_every > 0 && steps() % train.save_every == 0) save();
+}
+
+void Session::validate() {
+  activity_.phase("validation");
+  const auto start = Clock::now();
+  training_.validation->seek(validation_start_);  // the same batches every time
+  Evaluation result;
+  try {
+    result = evaluate(training_.model, *training_.validation, training_.config.train.eval_batches,
+                      [this] { activity_.pulse(); });
+  } catch (const ContractError&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    throw DataError(fmt::format("validation: {}", error.what()));
+  }
+  log_->validation(steps(), result, seconds_since(start));
+  heartbeat_->write("validation", {{"loss", json_number(result.loss)}, {"tokens", result.tokens}});
+  progress_.say(fmt::format("step {}: validation loss {:.4f} over {} tokens", steps(), result.loss, result.tokens));
+}
+
+void Session::save() {
+  activity_.phase("checkpoint");
+  log_->sync();  // no row of a saved step is ever missing
+  const auto start = Clock::now();
+  const auto file = store_.save(training_.trainer->state(), [this] { activity_.pulse(); });
+  saved_step_ = steps();
+  heartbeat_->write("checkpoint", {{"file", file.filename().string()},
+                                   {"bytes", std::filesystem::file_size(file)},
+                                   {"seconds", seconds_since(start)}});
+}
+
+// After an exception, which stays the one that is told: keeps the steps that were made since the last checkpoint.
+void Session::rescue(const std::exception& error) {
+  const bool disk = dynamic_cast<const FileError*>(&error) != nullptr;
+  try {
+    if (!disk && saved_step_ != steps()) save();
+    heartbeat_->write("error", {{"what", error.what()}});
+  } catch (const std::exception& second) {
+    progress_.warn(fmt::format("could not be saved: {}", second.what()));
+  }
+  progress_.warn(saved_step_ < 0
+                     ? "there is no checkpoint; --resume starts anew"
+                     : fmt::format("the newest checkpoint is of step {}; --resume goes on from there", saved_step_));
+}
+
+void Session::print_last_line(const End& end) const {
+  const TrainState state = training_.trainer->state();
+  const nlohmann::json& loss = state.facts.at("loss");
+  const std::string figures =
+      fmt::format("step={} loss={} weights={}", steps(),
+                  loss.is_number() ? fmt::format("{}", loss.get<double>()) : "none", weights_hash(*training_.model));
+  if (end.code == ExitCode::finished)
+    fmt::print("final: {}\n", figures);
+  else
+    fmt::print("stopped: {} reason={}\n", figures, end.reason);
+  if (std::fflush(stdout) != 0) throw FileError("cannot write", "(standard output)", errno);
+}
+
+}  // namespace nsa::train

@@ -1,0 +1,62 @@
+// One start of a run: goes on where the run stands, trains until it is done or must stop, and leaves a checkpoint and a
+// record whatever it was that stopped it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nsa/train/checkpoint.hpp"
+#include "nsa/train/run/activity.hpp"
+#include "nsa/train/run/exit_code.hpp"
+#include "nsa/train/run/gate_watch.hpp"
+#include "nsa/train/run/halt_file.hpp"
+#include "nsa/train/run/heartbeat.hpp"
+#include "nsa/train/run/progress.hpp"
+#include "nsa/train/run/run_folder.hpp"
+#include "nsa/train/run/signals.hpp"
+#include "nsa/train/run/step_log.hpp"
+#include "nsa/train/run/training.hpp"
+
+namespace nsa::train {
+
+class Session {
+ public:
+  Session(const Options& options, const StopSignals& signals, RunFolder& folder, Training training);
+  // The last line stands on stdout afterwards. Throws what the parts throw, after an attempt to save.
+  [[nodiscard]] ExitCode run(const std::vector<std::string>& arguments);
+
+ private:
+  struct End {
+    ExitCode code;
+    std::string reason;
+  };
+  [[nodiscard]] std::optional<ExitCode> refused_by_halt_file();
+  void load_newest_checkpoint();
+  void begin(const std::vector<std::string>& arguments);
+  [[nodiscard]] End loop();
+  [[nodiscard]] std::optional<End> wish_to_stop();
+  [[nodiscard]] End stopped(const StepReport& report);
+  void after_step(const StepReport& report, bool logged);
+  void validate();
+  void save();
+  void rescue(const std::exception& error);
+  void print_last_line(const End& end) const;
+  [[nodiscard]] std::int64_t steps() const { return training_.trainer->steps_made(); }
+
+  const StopSignals& signals_;
+  RunFolder& folder_;
+  Training training_;
+  std::int64_t last_step_;
+  Progress progress_;
+  Activity activity_;
+  HaltFile halt_;
+  CheckpointStore store_;
+  GateWatch gates_;
+  std::optional<Heartbeat> heartbeat_;  // from begin() on
+  std::optional<StepLog> log_;
+  nlohmann::json validation_start_;
+  std::int64_t saved_step_ = -1;  // of the newest checkpoint; -1: none
+};
+
+}  // namespace nsa::train

@@ -1,0 +1,65 @@
+#include "nsa/train/run/step_log.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+
+namespace nsa::train {
+
+namespace {
+
+// The smallest value that at least `share` of all do not exceed.
+double quantile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(values.size())));
+  return values[std::max<std::size_t>(rank, 1) - 1];
+}
+
+Window summary(const std::vector<StepReport>& reports) {
+  double seconds = 0, tokens = 0;
+  std::vector<double> fetch_ms;
+  for (const auto& report : reports) {
+    seconds += report.seconds;
+    tokens += static_cast<double>(report.tokens);
+    fetch_ms.push_back(1e3 * report.fetch_seconds);
+  }
+  return {tokens / seconds, seconds / static_cast<double>(reports.size()), quantile(fetch_ms, 0.5),
+          quantile(fetch_ms, 0.95)};
+}
+
+}  // namespace
+
+StepLog::StepLog(const std::filesystem::path& folder, std::int64_t last_step, bool with_validation)
+    : metrics_(folder / "metrics.csv",
+               {"loss", "lr", "grad_norm", "tok_per_s", "step_s", "fetch_p50_ms", "fetch_p95_ms"}, last_step) {
+  if (with_validation)
+    validation_.emplace(folder / "validation.csv",
+                        std::vector<std::string>{"loss", "perplexity", "bits_per_token", "tokens", "seconds"},
+                        last_step);
+}
+
+void StepLog::step(const StepReport& report) { window_.push_back(report); }
+
+Window StepLog::row() {
+  const StepReport& last = window_.back();
+  const Window window = summary(window_);
+  const std::array values = {
+      last.loss, last.lr, last.grad_norm, window.tok_per_s, window.step_s, window.fetch_p50_ms, window.fetch_p95_ms};
+  metrics_.append(last.step + 1, values);
+  window_.clear();
+  return window;
+}
+
+void StepLog::validation(std::int64_t step, const Evaluation& evaluation, double seconds) {
+  const std::array values = {evaluation.loss, std::exp(evaluation.loss), evaluation.loss / std::numbers::ln2,
+                             static_cast<double>(evaluation.tokens), seconds};
+  validation_.value().append(step, values);
+}
+
+void StepLog::sync() {
+  metrics_.sync();
+  if (validation_) validation_->sync();
+}
+
+}  // namespace nsa::train

@@ -1,0 +1,57 @@
+// nsa-train with a fault planted through its seams, for tests: "FAULT@STEP" stands before the other arguments.
+//   nan-gradient   one gradient is NaN     nan-loss   a logit is NaN
+//   hang           backward never returns  slow       backward takes 30 times as long     spin   backward computes for
+//   ever
+#include <ATen/ops/full_like.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <thread>
+
+#include "nsa/train/run/program.hpp"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void strike(const std::string& fault, const at::Tensor& gradient, Clock::duration usual) {
+  if (fault == "nan-gradient") gradient.fill_(std::nan(""));
+  while (fault == "hang") ::pause();
+  if (fault == "slow") std::this_thread::sleep_for(std::max<Clock::duration>(30 * usual, std::chrono::seconds(2)));
+  for (volatile std::int64_t turns = 0; fault == "spin";) turns = turns + 1;
+}
+
+void plant(nsa::LanguageModel& model, const std::string& fault, std::int64_t step) {
+  const auto passes = std::make_shared<std::int64_t>(0);  // one count for all copies of a function
+  if (fault == "nan-loss") {
+    model->runtime->observe = [=](std::string_view name, const at::Tensor& value) {
+      if (name == "logits" && value.requires_grad() && ++*passes == step) value.detach().view(-1)[0] = std::nan("");
+    };
+    return;
+  }
+  auto parameters = model->named_parameters();
+  const auto first = Clock::now();
+  parameters["layers.0.norm_mlp.weight"].register_hook([=](const at::Tensor& gradient) {
+    const at::Tensor copy = gradient.clone();
+    if (++*passes == step) strike(fault, copy, (Clock::now() - first) / step);
+    return copy;
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string word = argc > 1 ? argv[1] : "";
+  const auto at = word.find('@');
+  if (at == std::string::npos) {
+    fmt::print(stderr, "usage: {} FAULT@STEP ARGUMENTS...\n", argv[0]);
+    return 99;
+  }
+  nsa::train::Seams seams;
+  seams.model = [&](nsa::LanguageModel& model) { plant(model, word.substr(0, at), std::stoll(word.substr(at + 1))); };
+  return nsa::train::run_program(argc - 1, argv + 1, seams);
+}

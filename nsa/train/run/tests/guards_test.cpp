@@ -1,0 +1,150 @@
+// What stops a run from inside and outside: values that are not finite, HALT files, hangs, kills. With planted faults.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "nsa/train/run/tests/program_runner.hpp"
+
+namespace {
+
+using namespace nsa::train::testing;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+nlohmann::json halt_of(const Place& place) { return nlohmann::json::parse(content(place.run() / ".HALT")); }
+
+// Step 6 is not made (two batches a step: its first backward pass is the eleventh), the run can go on before it.
+void expect_anomaly_stop(const std::string& fault, const std::string& name) {
+  const Place clean, place;
+  const Outcome expected = clean.train({});
+  ASSERT_EQ(expected.code, 0) << expected.err;
+  const Outcome outcome = place.train({}, {.plant = fault + "@11"});
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("step 6 is not made: " + name), HasSubstr("first bad parameter")));
+  EXPECT_THAT(outcome.last_line(), AllOf(StartsWith("stopped: step=5 "), HasSubstr("reason=" + name)));
+  EXPECT_THAT(names_in(place.run() / "checkpoints"),
+              ElementsAre("step_00000004.safetensors", "step_00000005.safetensors"));
+  const auto halt = halt_of(place);
+  EXPECT_EQ(halt["anomaly"], name);
+  EXPECT_EQ(halt["step"], 6);
+  EXPECT_EQ(halt["run"], nlohmann::json::parse(content(place.run() / "run.json"))["run_id"]);
+  EXPECT_FALSE(halt["parameter"].get<std::string>().empty());
+  EXPECT_EQ(records(place.run(), "anomaly").size(), 1U);
+
+  const Outcome refused = place.train({"--resume"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr(".HALT stopped this run: " + name + " in step 6"), HasSubstr("remove the file")));
+  fs::remove(place.run() / ".HALT");
+  const Outcome resumed = place.train({"--resume"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(resumed.last_line(), expected.last_line());
+}
+
+TEST(NsaTrainGuards, ANanGradientStopsBeforeTheUpdate) { expect_anomaly_stop("nan-gradient", "nan_gradient"); }
+TEST(NsaTrainGuards, ANanLossStopsBeforeTheUpdate) { expect_anomaly_stop("nan-loss", "nan_loss"); }
+
+TEST(NsaTrainGuards, TheCulpritIsNamed) {
+  const Place place;
+  ASSERT_EQ(place.train({}, {.plant = "nan-gradient@1"}).code, 1);
+  EXPECT_EQ(halt_of(place)["parameter"], "layers.0.norm_mlp.weight");
+  EXPECT_THAT(names_in(place.run() / "checkpoints"),
+              ElementsAre("step_00000000.safetensors"));  // before the first step
+}
+
+TEST(NsaTrainGuards, AnOperatorsHaltStopsCleanly) {
+  const Place place;
+  const std::vector<std::string> arguments = {"--steps", "100000", "--save-every", "0", "--set", "train.eval_every=0"};
+  Child child(place.options(arguments), place.file("child"));
+  ASSERT_TRUE(child.says("step 3/"));
+  std::ofstream(place.run() / ".HALT") << "lr too high\n";
+  const Outcome outcome = child.wait();
+  EXPECT_EQ(outcome.code, 5) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("stops this run: lr too high"));
+  EXPECT_THAT(outcome.last_line(), HasSubstr("reason=halt_file"));
+  EXPECT_EQ(names_in(place.run() / "checkpoints").size(), 1U);
+  auto again = arguments;
+  again.push_back("--resume");
+  const Outcome refused = place.train(again);
+  EXPECT_EQ(refused.code, 5);
+  EXPECT_THAT(refused.err, HasSubstr("remove the file to go on"));
+  EXPECT_TRUE(fs::exists(place.run() / ".HALT"));
+}
+
+TEST(NsaTrainGuards, AHaltFileOfAnotherRunIsSetAside) {
+  const Place place;
+  fs::create_directories(place.run());
+  std::ofstream(place.run() / ".HALT") << "nan_loss";  // it was there before the run
+  const Outcome first = place.train({"--steps", "2"});
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("is ignored: it was there before this run"));
+  EXPECT_EQ(content(place.run() / ".HALT.stale"), "nan_loss");
+  std::ofstream(place.run() / ".HALT") << R"({"run": "20200101T000000Z-0000", "anomaly": "nan_loss", "step": 3})";
+  const Outcome second = place.train({"--steps", "4", "--resume"});
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_THAT(second.err, HasSubstr("it is of run 20200101T000000Z-0000, this is 20"));
+}
+
+TEST(NsaTrainGuards, AHangIsToldAndEnded) {
+  const Place place;
+  const Outcome outcome = place.train({"--set", "train.hang_timeout_s=4"}, {.plant = "hang@11"});
+  EXPECT_EQ(outcome.code, 6) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("HUNG in step 6, phase backward"));
+  const auto records_of_hang = records(place.run(), "hung");
+  ASSERT_EQ(records_of_hang.size(), 1U);
+  EXPECT_EQ(records_of_hang[0]["step"], 5);
+  EXPECT_GE(records_of_hang[0]["silent_s"], 4.0);
+  const std::string stacks = content(place.run() / records_of_hang[0]["stacks"].get<std::string>());
+  EXPECT_THAT(stacks, AllOf(HasSubstr("thread "), HasSubstr("pause"), HasSubstr("nsa::train::Session::run")));
+  EXPECT_THAT(names_in(place.run() / "checkpoints"), ElementsAre("step_00000004.safetensors"));
+  EXPECT_EQ(place.train({"--resume"}).code, 0);
+}
+
+TEST(NsaTrainGuards, ASlowStepIsToldAndGoesOn) {
+  const Place place;
+  const Outcome outcome = place.train({"--set", "train.hang_timeout_s=60"}, {.plant = "slow@17"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("SLOW in step 9"));
+  ASSERT_EQ(records(place.run(), "slow").size(), 1U);
+  EXPECT_TRUE(records(place.run(), "hung").empty());
+}
+
+TEST(NsaTrainGuards, ASecondSignalEndsAtOnce) {
+  const Place place;
+  Child child(place.options({"--set", "train.hang_timeout_s=0"}, {.plant = "spin@9"}), place.file("child"));
+  ASSERT_TRUE(child.says("step 4/"));
+  child.send(SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  child.send(SIGTERM);
+  EXPECT_EQ(child.wait().code, 143);
+  EXPECT_THAT(names_in(place.run() / "checkpoints"), ElementsAre("step_00000004.safetensors"));
+}
+
+// A few kills out of many; each may fall into a save.
+TEST(NsaTrainGuards, KilledAtAnyMomentItEndsAtTheSameBits) {
+  const std::vector<std::string> arguments = {"--steps", "60", "--save-every", "1", "--resume"};
+  const Place whole, place;
+  const Outcome expected = whole.train(arguments);
+  ASSERT_EQ(expected.code, 0) << expected.err;
+  std::mt19937 random(5);
+  for (int kill = 0; kill < 4; ++kill) {
+    Child child(place.options(arguments), place.file("child"));
+    (void)child.says("run 20");
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 300));
+    child.send(SIGKILL);
+    (void)child.wait();
+  }
+  const Outcome resumed = place.train(arguments);
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(resumed.last_line(), expected.last_line());
+  EXPECT_EQ(lines(place.run() / "metrics.csv").size(), 61U);
+}
+
+}  // namespace

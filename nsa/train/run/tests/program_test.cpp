@@ -1,0 +1,319 @@
+// nsa-train from outside: what it says, what it leaves, how it ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <regex>
+
+#include "nsa/train/run/tests/program_runner.hpp"
+
+namespace {
+
+using namespace nsa::train::testing;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+// The columns of metrics.csv that do not depend on time: step, loss, lr, grad_norm.
+std::vector<std::string> figures(const fs::path& run) {
+  std::vector<std::string> rows;
+  for (const auto& line : lines(run / "metrics.csv")) {
+    std::size_t end = 0;
+    for (int i = 0; i < 4; ++i) end = line.find(',', end) + 1;
+    rows.push_back(line.substr(0, end));
+  }
+  return rows;
+}
+
+TEST(NsaTrain, TrainsToTheEndAndLeavesItsRecords) {
+  const Place place;
+  const Outcome outcome = place.train({});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(std::regex_match(outcome.out, std::regex("final: step=12 loss=[0-9.]+ weights=[0-9a-f]{16}\n")))
+      << outcome.out;
+  EXPECT_THAT(names_in(place.run()), ElementsAre(".lock", "checkpoints", "dtypes.txt", "heartbeat.jsonl", "metrics.csv",
+                                                 "run.json", "validation.csv"));
+  EXPECT_THAT(names_in(place.run() / "checkpoints"),
+              ElementsAre("step_00000004.safetensors", "step_00000008.safetensors", "step_00000012.safetensors"));
+  const auto metrics = lines(place.run() / "metrics.csv");
+  ASSERT_EQ(metrics.size(), 13U);
+  EXPECT_EQ(metrics[0], "step,loss,lr,grad_norm,tok_per_s,step_s,fetch_p50_ms,fetch_p95_ms");
+  const auto validation = lines(place.run() / "validation.csv");
+  ASSERT_EQ(validation.size(), 3U);
+  EXPECT_THAT(validation[2], StartsWith("12,"));
+
+  const auto run = nlohmann::json::parse(content(place.run() / "run.json"));
+  EXPECT_EQ(run["config"]["train.seq_len"], "32");
+  const auto& start = run["starts"][0];
+  EXPECT_EQ(start["build"]["id"].get<std::string>().size(), 16U);
+  EXPECT_EQ(start["flags"]["sel_pack"]["origin"], "default");
+  EXPECT_THAT(start["torch"]["version"].get<std::string>(), StartsWith("2.11"));
+  EXPECT_EQ(start["device"]["type"], "cpu");
+
+  EXPECT_THAT(lines(place.run() / "dtypes.txt")[1], HasSubstr("Float"));
+  const auto progress = records(place.run(), "progress");
+  ASSERT_EQ(progress.size(), 12U);
+  for (const char* field :
+       {"ts", "iso", "pid", "run", "step", "phase", "loss", "lr", "grad_norm", "tok_per_s", "step_s", "fetch_p50_ms",
+        "fetch_p95_ms", "rss_bytes", "gate_entropy_mean", "gate_branch_shares"})
+    EXPECT_TRUE(progress[3].contains(field)) << field;
+  EXPECT_EQ(progress[3]["step"], 4);
+  EXPECT_NEAR(progress[0]["gate_entropy_mean"], 1.098, 0.01);  // ln 3, as good as even at the start
+  EXPECT_EQ(records(place.run(), "checkpoint").size(), 3U);
+  EXPECT_EQ(records(place.run(), "finished").size(), 1U);
+}
+
+TEST(NsaTrain, ResumeRepeatsTheLastLineOfAFinishedRun) {
+  const Place place;
+  const Outcome first = place.train({"--steps", "3"});
+  ASSERT_EQ(first.code, 0) << first.err;
+  const auto files = names_in(place.run() / "checkpoints");
+  const Outcome second = place.train({"--steps", "3", "--resume"});
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(second.last_line(), first.last_line());
+  EXPECT_EQ(names_in(place.run() / "checkpoints"), files);
+}
+
+TEST(NsaTrain, MoreStepsLaterAreTheStepsOfALongerRun) {
+  const Place whole, parts;
+  const Outcome expected = whole.train({"--steps", "9"});
+  ASSERT_EQ(expected.code, 0) << expected.err;
+  EXPECT_EQ(parts.train({"--steps", "5", "--resume"}).code, 0);  // nothing there yet: starts anew
+  const Outcome resumed = parts.train({"--steps", "9", "--resume"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(resumed.last_line(), expected.last_line());
+  EXPECT_EQ(figures(parts.run()), figures(whole.run()));
+  EXPECT_EQ(nlohmann::json::parse(content(parts.run() / "run.json"))["starts"].size(), 2U);
+}
+
+TEST(NsaTrain, OnAGpuToo) {
+  const Place whole, parts;
+  const auto train = [](const Place& place, const std::string& steps) {
+    RunOptions options;
+    options.arguments = {"--config",
+                         place.file("small.yaml").string(),
+                         "--out",
+                         place.run().string(),
+                         "--resume",
+                         "--steps",
+                         steps,
+                         "--device",
+                         "cuda",
+                         "--set",
+                         "train.precision=bf16",
+                         "--set",
+                         "train.deterministic=true"};
+    return Child(options, place.file("child")).wait();
+  };
+  const Outcome expected = train(whole, "12");
+  if (expected.code == 4 && expected.err.find("no usable GPU") != std::string::npos) GTEST_SKIP() << "no CUDA device";
+  ASSERT_EQ(expected.code, 0) << expected.err;
+  EXPECT_EQ(train(parts, "5").code, 0);
+  EXPECT_EQ(train(parts, "12").last_line(), expected.last_line());
+  EXPECT_EQ(figures(parts.run()), figures(whole.run()));
+  const auto start = nlohmann::json::parse(content(whole.run() / "run.json"))["starts"][0];
+  EXPECT_GT(start["device"]["bytes"], 1 << 30);
+  EXPECT_TRUE(start["device"]["driver"].is_string());
+  EXPECT_GT(records(whole.run(), "progress").back()["gpu_allocated_bytes"], 0);
+  EXPECT_THAT(content(whole.run() / "dtypes.txt"), HasSubstr("BFloat16"));
+}
+
+TEST(NsaTrain, ARunInTheWayIsNeverLost) {
+  const Place place;
+  const Outcome first = place.train({"--steps", "2"});
+  ASSERT_EQ(first.code, 0) << first.err;
+  const std::string metrics = content(place.run() / "metrics.csv");
+  const Outcome refused = place.train({"--steps", "3"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("holds a run"), HasSubstr("--resume"), HasSubstr("--force")));
+  EXPECT_EQ(refused.out, "");
+  EXPECT_EQ(content(place.run() / "metrics.csv"), metrics);
+  std::ofstream(place.run() / "notes.txt") << "mine";
+  const Outcome forced = place.train({"--steps", "3", "--force"});
+  EXPECT_EQ(forced.code, 0) << forced.err;
+  EXPECT_EQ(lines(place.run() / "metrics.csv").size(), 4U);
+  EXPECT_EQ(content(place.run() / "notes.txt"), "mine");
+}
+
+TEST(NsaTrain, TwoProcessesDoNotShareAFolder) {
+  const Place place;
+  Child first(place.options({"--steps", "100000", "--set", "train.eval_every=0"}), place.file("first"));
+  ASSERT_TRUE(first.says("step 2/"));
+  const Outcome second = place.train({"--resume"});
+  EXPECT_EQ(second.code, 2);
+  EXPECT_THAT(second.err, HasSubstr("another process trains in"));
+}
+
+TEST(NsaTrain, EveryMistakeOfTheConfigurationAtOnce) {
+  const Place place;
+  const Outcome outcome = place.train({"--set", "train.lr=fast", "--set", "train.save_evry=3", "--save-every", "-1"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("3 mistake(s)"), HasSubstr("--set: train.lr = fast: must be a number"),
+                    HasSubstr("did you mean train.save_every?"), HasSubstr("--save-every: train.save_every = -1")));
+  EXPECT_FALSE(fs::exists(place.run()));
+}
+
+TEST(NsaTrain, UsageErrors) {
+  const Place place;
+  const auto refusal = [&](const std::vector<std::string>& arguments) {
+    const Outcome outcome = Child({.arguments = arguments}, place.file("child")).wait();
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    return outcome.err;
+  };
+  EXPECT_THAT(refusal({}), HasSubstr("--config is required"));
+  EXPECT_THAT(refusal({"--config", "x.yaml"}), HasSubstr("--out is required"));
+  EXPECT_THAT(refusal({"--config", "no/such.yaml", "--out", place.run()}),
+              HasSubstr("no/such.yaml: configuration file: does not exist"));
+  const std::string config = place.file("small.yaml").string();
+  EXPECT_THAT(refusal({"--config", config, "--out", place.run(), "--stepps", "3"}), HasSubstr("--stepps"));
+  EXPECT_THAT(refusal({"--config", config, "--out", place.run(), "--steps", "0"}), HasSubstr("--steps"));
+  EXPECT_THAT(refusal({"--config", config, "--out", place.run(), "--set", "lr"}), HasSubstr("KEY=VALUE"));
+  EXPECT_THAT(refusal({"--config", config, "--out", place.run(), "--resume", "--force"}), HasSubstr("excludes"));
+  EXPECT_THAT(refusal({"--config", config, "--out", place.run(), "--device", "tpu"}), HasSubstr("--device"));
+  RunOptions flags = place.options({});
+  flags.environment["NSA_USE_FA2"] = "maybe";
+  const Outcome flag = Child(flags, place.file("child")).wait();
+  EXPECT_EQ(flag.code, 2);
+  EXPECT_THAT(flag.err, HasSubstr("NSA_USE_FA2"));
+}
+
+TEST(NsaTrain, AnotherConfigurationDoesNotGoOnWithTheRun) {
+  const Place place;
+  ASSERT_EQ(place.train({"--steps", "2"}).code, 0);
+  const Outcome outcome = place.train({"--steps", "4", "--resume", "--set", "train.lr=1e-4", "--set", "model.dim=64"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("train.lr is 0.003 there and 0.0001 here"),
+                                 HasSubstr("model.dim is 32 there and 64 here")));
+  EXPECT_EQ(place.train({"--steps", "4", "--resume", "--set", "train.log_every=2"}).code, 0);
+}
+
+TEST(NsaTrain, ChangedFlagsAreTold) {
+  const Place place;
+  ASSERT_EQ(place.train({"--steps", "2"}).code, 0);
+  RunOptions options;
+  options.environment["NSA_FORCE_SEL_MASK"] = "1";
+  options.environment["NSA_USE_FA"] = "1";
+  const Outcome outcome = place.train({"--steps", "4", "--resume"}, options);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("flag sel_mask was"), HasSubstr("NSA_USE_FA is no flag of this program")));
+}
+
+TEST(NsaTrain, TheEndOfTheDataStopsTheRun) {
+  const Place place;
+  std::ofstream(place.file("short.txt")) << std::string(700, 'a');  // 630 to train on: 19 rows of 32 and a rest
+  const std::vector<std::string> arguments = {"--data", place.file("short.txt").string(), "--set",
+                                              "train.eval_every=0"};
+  const Outcome outcome = place.train(arguments);
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("the data has ended"));
+  EXPECT_THAT(outcome.last_line(), AllOf(StartsWith("stopped: step=5 "), HasSubstr("reason=end_of_data")));
+  EXPECT_THAT(names_in(place.run() / "checkpoints"),
+              ElementsAre("step_00000004.safetensors", "step_00000005.safetensors"));
+  auto again = arguments;
+  again.push_back("--resume");
+  const Outcome resumed = place.train(again);
+  EXPECT_EQ(resumed.code, 3);
+  EXPECT_EQ(resumed.last_line(), outcome.last_line());
+}
+
+TEST(NsaTrain, UnreadableDataLosesNothing) {
+  const Place place;
+  const Outcome missing = place.train({"--data", place.file("no.txt").string()});
+  EXPECT_EQ(missing.code, 4);
+  EXPECT_THAT(missing.err, HasSubstr("no.txt"));
+  EXPECT_FALSE(fs::exists(place.run() / "run.json"));  // not a run yet: nothing is in the way of the next try
+
+  std::ofstream jsonl(place.file("x.jsonl"));
+  for (int i = 0; i < 30; ++i) jsonl << R"({"text": "a line of text, number )" << i << "\"}\n";
+  jsonl << "not json\n";
+  for (int i = 0; i < 30; ++i) jsonl << R"({"text": "another line of text, number )" << i << "\"}\n";
+  jsonl.close();
+  const std::vector<std::string> arguments = {
+      "--data", place.file("x.jsonl").string(), "--set",        "train.eval_every=0",
+      "--set",  "train.validation_share=0",     "--save-every", "0"};
+  const Outcome broken = place.train(arguments);
+  EXPECT_EQ(broken.code, 4);
+  EXPECT_THAT(broken.err, AllOf(HasSubstr("x.jsonl:31"), HasSubstr("--resume goes on from there")));
+  const auto saved = names_in(place.run() / "checkpoints");
+  ASSERT_EQ(saved.size(), 1U);
+  EXPECT_EQ(lines(place.run() / "metrics.csv").size(), 1U + std::stoul(saved[0].substr(5)));
+  auto again = arguments;
+  again.insert(again.end(), {"--resume"});
+  EXPECT_EQ(place.train(again).code, 4);
+  EXPECT_EQ(names_in(place.run() / "checkpoints"), saved);
+}
+
+TEST(NsaTrain, AFullDiskLeavesTheCheckpointsThatAreThere) {
+  const Place whole, place;
+  const Outcome expected = whole.train({});
+  ASSERT_EQ(expected.code, 0) << expected.err;
+  ASSERT_EQ(place.train({"--steps", "4"}).code, 0);
+  const auto saved = fs::file_size(place.run() / "checkpoints" / "step_00000004.safetensors");
+  RunOptions full;
+  full.file_size_limit = static_cast<long>(saved / 2);
+  const Outcome outcome = place.train({"--resume"}, full);
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("step_00000008.safetensors.tmp: File too large"),
+                                 HasSubstr("the newest checkpoint is of step 4")));
+  EXPECT_THAT(names_in(place.run() / "checkpoints"), ElementsAre("step_00000004.safetensors"));
+  const Outcome resumed = place.train({"--resume"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(resumed.last_line(), expected.last_line());
+  EXPECT_EQ(figures(place.run()), figures(whole.run()));
+}
+
+TEST(NsaTrain, ATornCheckpointIsToldAndTheOneBeforeUsed) {
+  const Place place;
+  const Outcome expected = place.train({});
+  ASSERT_EQ(expected.code, 0) << expected.err;
+  const auto before = figures(place.run());
+  const fs::path newest = place.run() / "checkpoints" / "step_00000012.safetensors";
+  fs::resize_file(newest, fs::file_size(newest) - 100);
+  const Outcome resumed = place.train({"--resume"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, AllOf(HasSubstr(newest.string() + " is cut off"), HasSubstr("goes on from step 8")));
+  EXPECT_EQ(resumed.last_line(), expected.last_line());
+  EXPECT_EQ(figures(place.run()), before);
+}
+
+TEST(NsaTrain, SignalsEndItAfterACheckpoint) {
+  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+    const Place place;
+    Child child(place.options({"--steps", "100000", "--save-every", "0", "--set", "train.eval_every=0"}),
+                place.file("child"));
+    ASSERT_TRUE(child.says("step 3/"));
+    child.send(signal);
+    const Outcome outcome = child.wait();
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_THAT(outcome.last_line(),
+                AllOf(StartsWith("stopped: step="), HasSubstr(signal == SIGINT ? "SIGINT" : "SIGTERM")));
+    const auto saved = names_in(place.run() / "checkpoints");
+    ASSERT_EQ(saved.size(), 1U);
+    EXPECT_EQ(records(place.run(), "signal").size(), 1U);
+    // What it saved is what it printed.
+    const std::string step = std::to_string(std::stoi(saved[0].substr(5)));
+    const Outcome again =
+        place.train({"--steps", step, "--resume", "--set", "train.steps=100000", "--set", "train.eval_every=0"});
+    EXPECT_EQ(again.code, 0) << again.err;
+    const auto figures_of = [](const std::string& line) {
+      return line.substr(line.find("step="), line.find(" reason") - line.find("step="));
+    };
+    EXPECT_EQ(figures_of(again.last_line()), figures_of(outcome.last_line()));
+  }
+}
+
+TEST(NsaTrain, HelpSaysHowItEnds) {
+  const Place place;
+  const Outcome help = Child({.arguments = {"--help"}}, place.file("child")).wait();
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.out, AllOf(HasSubstr("final: step=N loss=X weights=HASH"), HasSubstr("130 and 143")));
+  EXPECT_EQ(Child({.arguments = {"--version"}}, place.file("child")).wait().code, 0);
+}
+
+}  // namespace

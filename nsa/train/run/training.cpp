@@ -1,0 +1,105 @@
+#include "nsa/train/run/training.hpp"
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <torch/cuda.h>
+#include <torch/utils.h>
+
+#include "build_info.hpp"
+#include "nsa/train/prefetch.hpp"
+#include "nsa/train/run/exit_code.hpp"
+#include "nsa/train/stream.hpp"
+
+namespace nsa::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kSynthetic = "synthetic";
+
+at::Device choose_device(DeviceChoice choice) {
+  if (choice == DeviceChoice::cpu) return at::kCPU;
+  if (torch::cuda::is_available()) return {at::kCUDA, 0};
+  if (choice == DeviceChoice::cuda) throw DeviceError("--device cuda: torch finds no usable GPU here");
+  return at::kCPU;
+}
+
+// The same sums in the same order every time, before the first of them is made.
+void make_deterministic() {
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
+std::unique_ptr<BatchStream> open(const Config& config, Split split) {
+  const TrainConfig& train = config.train;
+  StreamOptions options;
+  options.data = train.data == kSynthetic ? train.data : find_file(train.data).string();
+  options.batch_size = train.batch_size;
+  options.seq_len = train.seq_len;
+  options.seed = train.seed;
+  options.split = split;
+  options.validation_share = train.validation_share;
+  options.packed = train.packed;
+  options.order = train.order == DataOrder::sequential ? Order::sequential : Order::random_crops;
+  options.skip_bad_lines = train.skip_bad_lines;
+  options.vocab = config.model.vocab;
+  try {
+    return open_stream(options);
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(fmt::format("train.data = {}: {}", train.data, error.what()));
+  } catch (const std::runtime_error& error) {
+    throw DataError(error.what());
+  }
+}
+
+std::shared_ptr<BatchStream> training_data(const Config& config) {
+  auto stream = open(config, Split::train);
+  if (config.train.prefetch_batches == 0) return stream;
+  return std::make_shared<Prefetch>(std::move(stream), PrefetchOptions{.depth = config.train.prefetch_batches,
+                                                                       .timeout_s = config.train.loader_timeout_s});
+}
+
+}  // namespace
+
+fs::path find_file(const fs::path& name) {
+  if (name.is_absolute() || fs::exists(name)) return name;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  for (const fs::path& folder :
+       {fs::path(build_info::kSourceDir), program.parent_path() / ".." / "share" / "nsa-validate"})
+    if (fs::exists(folder / name)) return folder / name;
+  return name;
+}
+
+Config configuration(const Options& options) {
+  Config config = load_config(find_file(options.config), options.overrides);
+  config.train.steps = std::max(config.train.steps, options.steps.value_or(0));
+  return config;
+}
+
+Training make_training(const Config& config, const Options& options, const Seams& seams) {
+  Training training;
+  training.config = config;
+  training.environment = read_environment();
+  training.flags = resolve(training.environment);
+  if (config.train.deterministic) make_deterministic();
+  training.device = choose_device(options.device);
+  auto stream = training_data(config);
+  if (config.train.eval_every > 0) training.validation = open(config, Split::validation);
+
+  training.dispatcher = std::make_shared<Dispatcher>(training.flags);
+  Runtime runtime;
+  runtime.flags = training.flags;
+  runtime.ops = training.dispatcher->provider();
+  torch::manual_seed(config.train.seed);
+  training.model = LanguageModel(config.model, std::move(runtime));
+  training.model->to(training.device);
+  if (seams.model) seams.model(training.model);
+  training.trainer = std::make_unique<Trainer>(training.model, config.train, std::move(stream));
+  return training;
+}
+
+}  // namespace nsa::train

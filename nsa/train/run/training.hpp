@@ -1,0 +1,40 @@
+// From the command line and a configuration to something that trains.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "nsa/config.hpp"
+#include "nsa/dispatch.hpp"
+#include "nsa/train/run/options.hpp"
+#include "nsa/train/trainer.hpp"
+
+namespace nsa::train {
+
+// Where a test of the program may change what it makes. Empty in nsa-train.
+struct Seams {
+  std::function<void(LanguageModel&)> model;
+};
+
+// The configuration with the overrides of the command line; --steps beyond train.steps makes the schedule longer.
+// Throws ConfigInvalid.
+[[nodiscard]] Config configuration(const Options& options);
+
+struct Training {
+  Config config;
+  at::Device device = at::kCPU;
+  EffectiveFlags flags;
+  Environment environment;
+  std::shared_ptr<Dispatcher> dispatcher;
+  LanguageModel model{nullptr};
+  std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<BatchStream> validation;  // with train.eval_every > 0
+};
+// Opens the data and makes model and trainer; touches no file. Throws UsageError, FlagInvalid, DataError, DeviceError.
+[[nodiscard]] Training make_training(const Config& config, const Options& options, const Seams& seams);
+
+// `name` where it is, else below the folder of the sources, else below the installed data; `name` itself when nowhere.
+[[nodiscard]] std::filesystem::path find_file(const std::filesystem::path& name);
+
+}  // namespace nsa::train

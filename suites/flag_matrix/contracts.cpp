@@ -1,0 +1,301 @@
+// What the attention kernels must never be given. On a GPU each of these is an illegal access, a floating-point trap or
+// garbage inside a kernel, and the message comes later, from somewhere else; so each must be refused by name before a
+// single operation runs.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "nsa/route.hpp"
+#include "suites/codes.hpp"
+#include "suites/flag_matrix/checks.hpp"
+#include "suites/probes/op_trace.hpp"
+
+namespace suites::flag_checks {
+
+namespace {
+
+using flag_execution::Plan;
+
+// Sound arguments of the three attentions: a packed batch of every awkward document, or one without documents.
+struct Sound {
+  nsa::AttendWindowArgs window;
+  nsa::AttendCompressedArgs compressed;
+  nsa::AttendSelectedArgs selected;
+};
+
+class Draw {
+ public:
+  explicit Draw(const Plan& plan) : plan_(plan), generator_(at::make_generator<at::CPUGeneratorImpl>(plan.seed)) {}
+  at::Tensor operator()(at::IntArrayRef shape) {
+    return at::randn(shape, generator_, at::kFloat).to(plan_.device, scalar_type(plan_.precision));
+  }
+
+ private:
+  const Plan& plan_;
+  at::Generator generator_;
+};
+
+Sound sound(const Plan& plan, bool packed) {
+  const nsa::ModelConfig& m = plan.model;
+  const std::int64_t S = plan.S, G = m.n_kv_groups;
+  const nsa::CuSeqlens cu = packed ? nsa::CuSeqlens(flag_execution::documents_of(S)) : std::nullopt;
+  const std::int64_t blocks = nsa::compressed_blocks(m.nsa, cu, S);
+  Draw draw(plan);
+  const at::Tensor q = draw({1, S, m.n_heads, m.d_k}), k = draw({1, S, G, m.d_k}), v = draw({1, S, G, m.d_k});
+  at::Tensor chosen = at::full({1, S, G, m.nsa.n_sel}, -1, at::kInt);
+  chosen.select(-1, 0).zero_();  // block 0 of the row's document
+  return {{q, k, v, m.nsa, cu},
+          {q, {draw({1, blocks, G, m.d_k}), draw({1, blocks, G, m.d_k})}, m.nsa, cu},
+          {q, k, v, chosen.to(plan.device), m.nsa, cu}};
+}
+
+// A call that must be refused, and what the refusal must name.
+struct Violation {
+  std::string name;
+  std::vector<std::string> words;
+  std::function<void(const nsa::Ops&)> call;
+};
+
+// cu_seqlens that break their contract, each on the three attentions.
+void add_offsets(std::vector<Violation>& all, const Plan& plan) {
+  const auto end = static_cast<int>(plan.S);
+  struct Bad {
+    std::string name;
+    at::Tensor value;
+    std::vector<std::string> words;
+  };
+  std::vector<Bad> bad = {
+      {"int64", at::tensor({std::int64_t{0}, plan.S}, at::kLong), {"Long"}},
+      {"floating", at::tensor({0.F, static_cast<float>(end)}, at::kFloat), {"Float"}},
+      {"does not start at 0", at::tensor({1, end}, at::kInt), {"[0] = 1"}},
+      {"decreases", at::tensor({0, 9, 4, end}, at::kInt), {"[2] = 4", "[1] = 9"}},
+      {"ends before the total", at::tensor({0, 5, end - 1}, at::kInt), {fmt::to_string(end - 1), fmt::to_string(end)}},
+      {"ends after the total", at::tensor({0, 5, end + 1}, at::kInt), {fmt::to_string(end + 1), fmt::to_string(end)}},
+      {"was never filled", at::full({3}, 0x7f7f7f7f, at::kInt), {fmt::to_string(0x7f7f7f7f)}},
+      {"is negative", at::tensor({0, -3, end}, at::kInt), {"-3"}},
+      {"one number", at::tensor({0}, at::kInt), {"[1]"}},
+      {"two dimensions", at::zeros({2, 2}, at::kInt), {"[2, 2]"}},
+      {"undefined", at::Tensor(), {"undefined"}}};
+  if (plan.device.is_cuda()) bad.push_back({"on the GPU", at::tensor({0, end}, at::kInt).to(plan.device), {"cuda"}});
+  const Sound base = sound(plan, true);
+  for (const Bad& b : bad) {
+    std::vector<std::string> words = b.words;
+    words.emplace_back("cu_seqlens");
+    const auto add = [&](const char* op, std::function<void(const nsa::Ops&)> call) {
+      all.push_back({fmt::format("{}: cu_seqlens {}", op, b.name), words, std::move(call)});
+    };
+    add("window", [args = base.window, value = b.value](const nsa::Ops& ops) mutable {
+      args.cu_seqlens = value;
+      (void)ops.attend_window(args);
+    });
+    add("compressed", [args = base.compressed, value = b.value](const nsa::Ops& ops) mutable {
+      args.cu_seqlens = value;
+      (void)ops.attend_compressed(args);
+    });
+    add("selected", [args = base.selected, value = b.value](const nsa::Ops& ops) mutable {
+      args.cu_seqlens = value;
+      (void)ops.attend_selected(args);
+    });
+  }
+}
+
+// Shapes, types, devices and layouts, on the window; the other attentions share its checks (nsa/tests proves each).
+void add_tensors(std::vector<Violation>& all, const Plan& plan) {
+  const nsa::ModelConfig& m = plan.model;
+  const std::int64_t S = plan.S, Hq = m.n_heads, G = m.n_kv_groups, D = m.d_k;
+  Draw draw(plan);
+  const nsa::AttendWindowArgs base = sound(plan, false).window;
+  const auto add = [&](const std::string& name, std::vector<std::string> words, nsa::AttendWindowArgs args) {
+    all.push_back(
+        {"window: " + name, std::move(words), [args](const nsa::Ops& ops) { (void)ops.attend_window(args); }});
+  };
+  const auto with = [&](auto change) {
+    nsa::AttendWindowArgs args = base;
+    change(args);
+    return args;
+  };
+  add("q undefined", {"q", "undefined"}, with([](auto& a) { a.q = at::Tensor(); }));
+  add("q sparse", {"q", "dense"}, with([](auto& a) { a.q = a.q.to_sparse(); }));
+  add("q of three dimensions", {"q"}, with([](auto& a) { a.q = a.q.squeeze(0); }));
+  add("no token", {"q", "empty"}, with([](auto& a) {
+        for (at::Tensor* t : {&a.q, &a.k, &a.v}) *t = t->narrow(1, 0, 0);
+      }));
+  add("head width 0", {"q", "empty"}, with([](auto& a) { a.q = a.q.narrow(3, 0, 0); }));
+  add("integers", {"q", "Long"}, with([](auto& a) { a.q = a.q.to(at::kLong); }));
+  add("k of another dtype", {"k", "Double"}, with([](auto& a) { a.k = a.k.to(at::kDouble); }));
+  add("v of another dtype", {"v", "Double"}, with([](auto& a) { a.v = a.v.to(at::kDouble); }));
+  add("k shorter than q", {"k", fmt::to_string(S - 1)}, with([&](auto& a) { a.k = a.k.narrow(1, 0, S - 1); }));
+  add("k wider than q", {"k", "Dk"}, with([&](auto& a) { a.k = draw({1, S, G, D + 8}); }));
+  add("v of another group count", {"v", "G"}, with([&](auto& a) { a.v = draw({1, S, G + 1, D}); }));
+  add("heads no multiple of the groups", {"q", "multiple"}, with([&](auto& a) { a.q = draw({1, S, Hq + 1, D}); }));
+  add("window of no token", {"w=0"}, with([](auto& a) { a.geometry.w = 0; }));
+  add("a packed batch of two", {"B"}, with([&](auto& a) {
+        for (at::Tensor* t : {&a.q, &a.k, &a.v}) *t = at::cat({*t, *t});
+        a.cu_seqlens = flag_execution::documents_of(S);
+      }));
+  if (plan.device.is_cuda()) add("k on the CPU", {"k", "cpu"}, with([](auto& a) { a.k = a.k.cpu(); }));
+}
+
+// What FlashAttention-2 itself does not serve; only a GPU gets as far as to be refused for it.
+void add_flash_limits(std::vector<Violation>& all, const Plan& plan) {
+  if (!plan.device.is_cuda()) return;
+  const nsa::ModelConfig& m = plan.model;
+  const std::int64_t S = plan.S, Hq = m.n_heads, G = m.n_kv_groups;
+  Draw draw(plan);
+  const auto add = [&](const std::string& name, std::vector<std::string> words, std::int64_t Dk, std::int64_t Dv,
+                       at::ScalarType type) {
+    const nsa::AttendWindowArgs args{draw({1, S, Hq, Dk}).to(type), draw({1, S, G, Dk}).to(type),
+                                     draw({1, S, G, Dv}).to(type), m.nsa, std::nullopt};
+    all.push_back(
+        {"flash window: " + name, std::move(words), [args](const nsa::Ops& ops) { (void)ops.attend_window(args); }});
+  };
+  add("head width 12", {"head width 12"}, 12, 12, at::kBFloat16);
+  add("head width 264", {"head width 264"}, 264, 264, at::kBFloat16);
+  add("Dk and Dv differ", {"d_k 64", "d_v 32"}, 64, 32, at::kBFloat16);
+  add("fp32", {"fp32", "bf16"}, 64, 64, at::kFloat);
+  add("fp64", {"fp64", "bf16"}, 64, 64, at::kDouble);
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+void check_refused(Context& context, const std::string& backend, const nsa::Ops& ops, const Violation& violation) {
+  context.progress();
+  std::string refusal, other;
+  probes::OpCounts ran;
+  {
+    const probes::OpTrace trace;
+    try {
+      violation.call(ops);
+    } catch (const nsa::ContractError& error) {
+      refusal = first_line(error.what());
+    } catch (const nsa::Unsupported& error) {
+      refusal = first_line(error.what());
+    } catch (const std::exception& error) {
+      other = first_line(error.what());
+    }
+    ran = trace.all();
+  }
+  std::vector<std::string> lacking;
+  for (const std::string& word : violation.words)
+    if (refusal.find(word) == std::string::npos) lacking.push_back(word);
+  const std::string name = fmt::format("{} refuses {}", backend, violation.name);
+  const Json evidence = {{"backend", backend}, {"violation", violation.name},  {"refusal", refusal},
+                         {"other", other},     {"must_name", violation.words}, {"operations_before", ran}};
+  std::string what = refusal.empty() ? "the call was accepted" : "";
+  if (!other.empty()) what = "it failed elsewhere: " + other;
+  if (!refusal.empty() && !lacking.empty())
+    what = fmt::format("the refusal does not name {}: {}", fmt::join(lacking, ", "), refusal);
+  else if (!ran.empty())
+    what += fmt::format("; {} ran before it", ran.begin()->first);
+  context.expect(name, !refusal.empty() && lacking.empty() && ran.empty(), name + ": " + what,
+                 codes::kContractNotEnforced, evidence);
+}
+
+// The same arguments without the violation must be served: a product that refuses everything proves nothing.
+void check_served(Context& context, const std::string& backend, const nsa::Ops& ops, const Plan& plan) {
+  for (const bool packed : {false, true}) {
+    const Sound args = sound(plan, packed);
+    std::string failure;
+    try {
+      (void)ops.attend_window(args.window);
+      (void)ops.attend_compressed(args.compressed);
+      (void)ops.attend_selected(args.selected);
+    } catch (const std::exception& error) {
+      failure = first_line(error.what());
+    }
+    context.expect(fmt::format("{} serves sound arguments, {}", backend, packed ? "packed" : "dense"), failure.empty(),
+                   fmt::format("{} refused sound arguments: {}", backend, failure), codes::kContractNotEnforced,
+                   {{"backend", backend}, {"packed", packed}, {"failure", failure}});
+  }
+}
+
+// Rows whose last dimension is not dense, and keys that are one head seen several times: served, with the same result.
+void check_strides(Context& context, const std::string& backend, const nsa::Ops& ops, const Plan& plan) {
+  nsa::AttendWindowArgs dense = sound(plan, false).window;
+  dense.k = dense.k.narrow(2, 0, 1).expand_as(dense.k).contiguous();
+  nsa::AttendWindowArgs strided = dense;
+  strided.q = dense.q.transpose(2, 3).contiguous().transpose(2, 3);
+  strided.k = dense.k.narrow(2, 0, 1).expand_as(dense.k);
+  strided.v = dense.v.transpose(1, 3).contiguous().transpose(1, 3);
+  const auto wide = [&](const nsa::AttendWindowArgs& args) { return ops.attend_window(args).o.to(at::kDouble); };
+  const double error = (wide(strided) - wide(dense)).abs().max().item<double>();
+  // Another order of additions is all that strides may change: values of size 1.
+  const double bound = plan.precision == nsa::Precision::bf16 ? 1.0 / 64 : 1e-5;
+  context.expect_at_most(backend + ": strides change nothing", error, bound, "1", codes::kContractNotEnforced,
+                         {{"backend", backend}});
+}
+
+// The capability table: each limit refuses by name, and the route hands the reason on. Pure, so that a machine without
+// a GPU proves it as well.
+void check_capabilities(Context& context, const Plan& plan) {
+  nsa::Call good = make_call(plan.model, 1, plan.S, nsa::Precision::bf16, at::kCPU);
+  good.cuda = true;
+  good.cuda_major = 9;
+  good.Dk = good.Dv = 64;
+  const auto with = [&](auto change) {
+    nsa::Call call = good;
+    change(call);
+    return call;
+  };
+  const std::vector<std::pair<std::vector<std::string>, nsa::Call>> limits = {
+      {{"cpu"}, with([](auto& c) { c.cuda = false; })},
+      {{"7.5", "8.0"}, with([](auto& c) { c.cuda_major = 7, c.cuda_minor = 5; })},
+      {{"fp32", "bf16"}, with([](auto& c) { c.precision = nsa::Precision::fp32; })},
+      {{"fp64", "bf16"}, with([](auto& c) { c.precision = nsa::Precision::fp64; })},
+      {{"d_k 64", "d_v 32"}, with([](auto& c) { c.Dv = 32; })},
+      {{"head width 4"}, with([](auto& c) { c.Dk = c.Dv = 4; })},
+      {{"head width 12"}, with([](auto& c) { c.Dk = c.Dv = 12; })},
+      {{"head width 264"}, with([](auto& c) { c.Dk = c.Dv = 264; })}};
+  const nsa::EffectiveFlags flags = nsa::resolve({{"NSA_USE_FA2", "1"}});
+  for (const nsa::Op op : {nsa::Op::attend_window, nsa::Op::attend_compressed}) {
+    const auto expect = [&](bool holds, const std::string& what, const Json& evidence) {
+      context.expect(fmt::format("capability of {}: {}", nsa::to_string(op), what), holds,
+                     fmt::format("{}: {}", nsa::to_string(op), what), codes::kContractNotEnforced, evidence);
+    };
+    for (const auto& [words, call] : limits) {
+      const std::string why = nsa::flash_refusal(call, op);
+      const nsa::Choice choice = nsa::route(flags, call)[op];
+      const bool named = std::all_of(words.begin(), words.end(), [&](const auto& w) {
+        return why.find(w) != why.npos && choice.why.find(w) != choice.why.npos;
+      });
+      expect(named && choice.backend == nsa::Backend::sdpa,
+             fmt::format("a call with {} must be refused by name and go to sdpa", fmt::join(words, ", ")),
+             {{"refusal", why}, {"route", std::string(nsa::to_string(choice.backend)) + " (" + choice.why + ")"}});
+    }
+    for (std::int64_t width = 8; width <= 256; width += 8) {
+      const nsa::Call call = with([&](auto& c) { c.Dk = c.Dv = width; });
+      expect(nsa::flash_refusal(call, op).empty(), fmt::format("head width {} must be served", width),
+             {{"refusal", nsa::flash_refusal(call, op)}});
+    }
+  }
+}
+
+}  // namespace
+
+void contracts(const Subject& subject, Context& context, const flag_execution::Plan& plan) {
+  const at::NoGradGuard no_grad;
+  context.phase("capability table");
+  check_capabilities(context, plan);
+  const nsa::Call call = make_call(plan.model, 1, plan.S, plan.precision, plan.device);
+  std::vector<Violation> any;
+  add_offsets(any, plan);
+  add_tensors(any, plan);
+  std::size_t calls = 0;
+  for (const nsa::Backend backend : {nsa::Backend::flash, nsa::Backend::sdpa, nsa::Backend::reference}) {
+    const std::string name(nsa::to_string(backend));
+    context.phase(name);
+    const nsa::Ops ops = subject.ops(backend, call);
+    std::vector<Violation> violations = any;
+    if (backend == nsa::Backend::flash) add_flash_limits(violations, plan);
+    for (const Violation& violation : violations) check_refused(context, name, ops, violation);
+    calls += violations.size();
+    if (backend == nsa::Backend::flash && !plan.device.is_cuda()) continue;  // it refuses the CPU as such
+    check_served(context, name, ops, plan);
+    check_strides(context, name, ops, plan);
+  }
+  context.metric("violated_calls", static_cast<double>(calls), "1");
+}
+
+}  // namespace suites::flag_checks

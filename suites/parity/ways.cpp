@@ -1,0 +1,169 @@
+#include "suites/parity/ways.hpp"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+
+#include "suites/parity/documents.hpp"
+
+namespace suites::parity_cases {
+
+namespace {
+
+using harness::Context;
+
+// Collects what a model shows while this lives, over as many calls as there are.
+class Recorder {
+ public:
+  explicit Recorder(nsa::LanguageModelImpl& model) : runtime_(model.runtime) {
+    runtime_->observe = [this](std::string_view name, const at::Tensor& value) {
+      auto [place, fresh] = parts_.try_emplace(std::string(name));
+      if (fresh) order_.emplace_back(name);
+      place->second.push_back(value.detach());
+    };
+  }
+  ~Recorder() { runtime_->observe = nullptr; }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  [[nodiscard]] Trace trace() const {
+    Trace trace;
+    for (const std::string& name : order_) trace.stages.emplace_back(name, at::cat(parts_.at(name), 1));
+    trace.logits = trace.stage("logits");
+    return trace;
+  }
+
+ private:
+  std::shared_ptr<nsa::Runtime> runtime_;
+  std::vector<std::string> order_;
+  std::map<std::string, std::vector<at::Tensor>> parts_;
+};
+
+Trace forward(nsa::LanguageModelImpl& model, const at::Tensor& tokens, bool gradients) {
+  const at::AutoGradMode mode(gradients);
+  const Recorder recorder(model);
+  (void)model.forward(tokens);
+  return recorder.trace();
+}
+
+// The rows of the batch as documents of one packed batch, and back.
+Trace forward_packed(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {
+  const at::NoGradGuard no_grad;
+  const std::int64_t B = tokens.size(0), S = tokens.size(1);
+  const Recorder recorder(model);
+  (void)model.forward(tokens.reshape({1, B * S}),
+                      cumulative(std::vector<std::int64_t>(static_cast<std::size_t>(B), S)));
+  Trace trace = recorder.trace();
+  for (auto& [name, value] : trace.stages)
+    if (value.size(1) == B * S) value = value.squeeze(0).unflatten(0, {B, S});
+  trace.logits = trace.stage("logits");
+  return trace;
+}
+
+nsa::Call call_of(const Context& context, const WaysOptions& options, bool gradients) {
+  return make_call(options.config.model, options.B, options.S, options.precision, device_of(context), gradients);
+}
+
+std::string selection(const nsa::EffectiveFlags& flags, const nsa::Call& call) {
+  const nsa::Choice choice = nsa::route(flags, call)[nsa::Op::attend_selected];
+  return fmt::format("{}{}{}", nsa::to_string(choice.backend), choice.variant.empty() ? "" : "/", choice.variant);
+}
+
+// Flags that send the pass through another backend than the subject's own do, and the route that proves it.
+struct OtherBackend {
+  std::string name;
+  nsa::EffectiveFlags flags;
+  std::string route;
+};
+std::vector<OtherBackend> backends(const nsa::EffectiveFlags& own, bool flash) {
+  OtherBackend masked{"masked selection", own, "attend_selected: sdpa/masked"};
+  OtherBackend reference{"reference", own, "attend_window: reference"},
+      fa2{"FlashAttention-2", own, "attend_window: flash"};
+  masked.flags.force_parity = false;
+  masked.flags.sel_pack = false;
+  masked.flags.sel_mask = true;
+  reference.flags.force_parity = true;
+  fa2.flags.force_parity = false;
+  fa2.flags.fa2_all = fa2.flags.fa2_win = fa2.flags.fa2_cmp = true;
+  fa2.flags.fa2_min_len_win = fa2.flags.fa2_min_len_cmp = 1;
+  return flash ? std::vector{masked, reference, fa2} : std::vector{masked, reference};
+}
+
+// No comparison may be made with something else than its name says.
+void expect_route(const Prepared& prepared, const OtherBackend& backend) {
+  const auto routes = prepared.instance.dispatcher->routes_taken();
+  const bool taken = std::any_of(routes.begin(), routes.end(),
+                                 [&](const auto& route) { return route.first.starts_with(backend.route); });
+  if (!taken)
+    throw std::logic_error(fmt::format("the way '{}' did not take the route '{}'", backend.name, backend.route));
+}
+
+}  // namespace
+
+at::Tensor Trace::stage(const std::string& name) const {
+  const auto found = std::find_if(stages.begin(), stages.end(), [&](const auto& s) { return s.first == name; });
+  return found == stages.end() ? at::Tensor() : found->second;
+}
+
+Trace decode(Context& context, nsa::decode::Decoder& decoder, const at::Tensor& tokens, std::int64_t P) {
+  const at::NoGradGuard no_grad;
+  nsa::LanguageModel model = decoder.model();
+  const Recorder recorder(*model);
+  if (P > 0) (void)decoder.prefill(tokens.narrow(1, 0, P));
+  for (std::int64_t t = P; t < tokens.size(1); ++t) {
+    (void)decoder.step(tokens.narrow(1, t, 1));
+    if (t % 16 == 0) context.progress();
+  }
+  return recorder.trace();
+}
+
+ModelWay training_forward(Context& context, const Subject& subject, const WaysOptions& options) {
+  const auto prepared =
+      std::make_shared<Prepared>(prepare(context, subject, options.config, options.precision, subject.flags()));
+  return {"training forward", false, -1, selection(subject.flags(), call_of(context, options, true)),
+          [prepared](const at::Tensor& tokens) { return forward(prepared->model(), tokens, true); }};
+}
+
+std::vector<ModelWay> other_ways(Context& context, const Subject& subject, const WaysOptions& options) {
+  const auto make = [&](const nsa::EffectiveFlags& flags) {
+    return std::make_shared<Prepared>(prepare(context, subject, options.config, options.precision, flags));
+  };
+  const auto own = make(subject.flags());
+  const std::string plain = selection(subject.flags(), call_of(context, options, false));
+  std::vector<ModelWay> ways = {
+      {"forward without gradients", false, -1, plain,
+       [own](const at::Tensor& tokens) { return forward(own->model(), tokens, false); }},
+      {"packed", false, -1, plain, [own](const at::Tensor& tokens) { return forward_packed(own->model(), tokens); }}};
+  const nsa::Call training = call_of(context, options, true);
+  const bool flash = nsa::flash_refusal(training, nsa::Op::attend_window).empty();
+  for (const OtherBackend& backend : backends(subject.flags(), flash)) {
+    ways.push_back({backend.name, false, -1, selection(backend.flags, training),
+                    [backend, prepared = make(backend.flags)](const at::Tensor& tokens) {
+                      Trace trace = forward(prepared->model(), tokens, true);
+                      expect_route(*prepared, backend);
+                      return trace;
+                    }});
+  }
+
+  const std::int64_t S = options.S;
+  const std::int64_t l = options.config.model.nsa.l;
+  for (const std::int64_t P : std::set<std::int64_t>{0, 1, l - 1, l, l + 1, S / 2, S - 1, S}) {
+    if (P < 0 || P > S) continue;
+    const std::int64_t steps = P == 0 ? S : std::min(S - P, options.handover_steps);
+    const std::string name = P == 0   ? fmt::format("decode all {} tokens", S)
+                             : P == S ? fmt::format("prefill({})", S)
+                                      : fmt::format("prefill({}) + {} steps", P, steps);
+    ways.push_back({name, true, P, P == S ? plain : "", [&context, subject, own, P, steps](const at::Tensor& tokens) {
+                      nsa::decode::Decoder decoder = subject.decoder(own->instance);
+                      return decode(context, decoder, tokens.narrow(1, 0, P + steps), P);
+                    }});
+  }
+  return ways;
+}
+
+}  // namespace suites::parity_cases

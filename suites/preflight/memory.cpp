@@ -1,0 +1,52 @@
+// Does the planned training step fit into what is free?
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "suites/machine/host.hpp"
+#include "suites/machine/memory_plan.hpp"
+#include "suites/machine/variables.hpp"
+#include "suites/preflight/checks.hpp"
+#include "suites/probes/memory_law.hpp"
+
+namespace suites::preflight_checks {
+
+namespace {
+
+machine::DeviceMemory host_memory() {
+  const machine::HostState host = machine::look_at_host();
+  return {"cpu", static_cast<double>(host.free_bytes()), static_cast<double>(host.memory_bytes), false};
+}
+
+machine::DeviceMemory gpu_memory(Context& context) {
+  c10::cuda::CUDACachingAllocator::emptyCache();  // what this process keeps for itself is free for a training run
+  std::size_t free = 0, total = 0;
+  if (const cudaError_t error = cudaMemGetInfo(&free, &total); error != cudaSuccess)
+    throw std::runtime_error(fmt::format("cudaMemGetInfo: {}", cudaGetErrorString(error)));
+  const machine::AllocatorSettings allocator =
+      machine::allocator_settings(machine::variables_of(context.planned_provenance()));
+  return {at::cuda::getDeviceProperties(0)->name, static_cast<double>(free), static_cast<double>(total),
+          allocator.expandable_segments()};
+}
+
+}  // namespace
+
+std::optional<machine::FittedLaw> stored_law(const machine::PlannedStep& step, const std::string& device) {
+  if (step.config.train.gradient_checkpointing) return std::nullopt;
+  const probes::MemoryKey key{step.config.model.name, probes::memory_backend(step.flags, step.cuda),
+                              std::string(nsa::to_string(step.config.train.precision)), device};
+  const auto found = probes::find_memory_law(probes::load_memory_laws(data_folder() / "configs" / "memory"), key,
+                                             nsa::parameter_count(step.config.model));
+  if (!found) return std::nullopt;
+  return machine::FittedLaw{[law = found->law](double S, double B) { return law.at(S, B); }, found->longest_S,
+                            found->origin};
+}
+
+void memory_estimate(const Subject& subject, Context& context) {
+  const machine::PlannedStep step{subject.config(context), subject.flags(), context.cuda()};
+  const machine::DeviceMemory memory = context.cuda() ? gpu_memory(context) : host_memory();
+  machine::tell(context, machine::judge_memory(step, memory, stored_law(step, memory.device)));
+}
+
+}  // namespace suites::preflight_checks

@@ -1,0 +1,135 @@
+// Smoke: one length or one scale at a time, and the pattern that bad lengths make.
+#include <ATen/core/Tensor.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "suites/codes.hpp"
+#include "suites/probes/finite_check.hpp"
+#include "suites/probes/tokens.hpp"
+#include "suites/s_sweep/cases.hpp"
+#include "suites/s_sweep/lengths.hpp"
+#include "suites/s_sweep/swept_model.hpp"
+
+namespace suites::s_sweep_cases {
+
+namespace {
+
+using harness::Case;
+using harness::Context;
+using harness::Json;
+using Lengths = std::vector<std::int64_t>;
+
+constexpr std::int64_t kLayers = 2;
+
+// Lengths between the powers of two, for the pattern: a fault that depends on S modulo a tile shows on some of them.
+const Lengths kBetween = {192, 384, 640, 1000, 1280};
+
+SweptModel model_of_the_run(const Context& context, const Subject& subject) {
+  return swept_model(context, subject,
+                     {.layers = kLayers, .precision = run_precision(context), .flags = subject.flags()});
+}
+
+struct LengthPoint {
+  std::int64_t S = 1;
+  double logit_scale = 1;
+};
+
+void sweep_point(Context& context, const Subject& subject, LengthPoint point) {
+  context.phase("build model");
+  SweptModel swept = model_of_the_run(context, subject);
+  const ScaledLogits scaled(*swept.model().runtime, point.logit_scale);
+  const at::Tensor tokens = probes::text_tokens(context, swept.config, {1, point.S});
+  context.phase(fmt::format("forward and backward S={}", point.S));
+  probes::expect_finite_step(context, "loss and every gradient are finite", swept.model(), tokens,
+                             probes::Pass::forward_and_backward,
+                             {{"S", point.S}, {"logit_scale", point.logit_scale}, {"layers", kLayers}});
+}
+
+Lengths sorted(Lengths lengths) {
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  return lengths;
+}
+
+Json remainders(const Lengths& lengths, const nsa::Geometry& geometry) {
+  Json rows = Json::array();
+  for (const std::int64_t S : lengths) {
+    Json row = {{"S", S}};
+    for (const auto& [symbol, size] : block_sizes(geometry)) row[fmt::format("S mod {} ({})", symbol, size)] = S % size;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+struct Split {
+  Lengths good, bad;
+};
+
+void report_pattern(Context& context, const Split& split, const nsa::Geometry& geometry) {
+  std::string message = fmt::format("the forward pass is non-finite at S = {} and finite at {}",
+                                    fmt::join(split.bad, ", "), fmt::join(split.good, ", "));
+  Json evidence = {{"good", split.good}, {"bad", split.bad}};
+  if (const auto rule = separating_congruence(split.good, split.bad)) {
+    message += fmt::format("; exactly the bad ones have S mod {} = {}", rule->modulus, rule->remainder);
+    evidence["rule"] = {{"modulus", rule->modulus}, {"remainder", rule->remainder}};
+  }
+  evidence["bad_remainders"] = remainders(split.bad, geometry);
+  evidence["good_remainders"] = remainders(split.good, geometry);
+  context.expect("finiteness does not depend on the length", false, message, codes::kLengthPattern, evidence);
+}
+
+void length_pattern(Context& context, const Subject& subject) {
+  SweptModel swept = model_of_the_run(context, subject);
+  Lengths lengths = context.settings().integers("s_sweep.lengths");
+  lengths.insert(lengths.end(), kBetween.begin(), kBetween.end());
+  lengths = sorted(std::move(lengths));
+
+  Split split;
+  for (const std::int64_t S : lengths) {
+    context.phase(fmt::format("forward S={}", S));
+    const at::Tensor tokens = probes::text_tokens(context, swept.config, {1, S});
+    (probes::finite_step(swept.model(), tokens, probes::Pass::forward).finite ? split.good : split.bad).push_back(S);
+  }
+  context.fact("lengths", {{"finite", split.good}, {"non_finite", split.bad}});
+  if (split.bad.empty()) {
+    context.expect("finiteness does not depend on the length", true, "", codes::kLengthPattern);
+  } else if (!split.good.empty()) {
+    report_pattern(context, split, swept.config.model.nsa);
+  } else {  // no pattern in "all of them": say where
+    const at::Tensor tokens = probes::text_tokens(context, swept.config, {1, lengths.front()});
+    probes::expect_finite_step(context, "the forward pass is finite", swept.model(), tokens, probes::Pass::forward,
+                               {{"S", lengths.front()}});
+  }
+}
+
+Case point_case(const Subject& subject, const std::string& name, LengthPoint point) {
+  Case c;
+  c.name = name;
+  c.params.set("S", std::to_string(point.S));
+  if (point.logit_scale != 1) c.params.set("scale", fmt::format("{:g}", point.logit_scale));
+  c.run = [subject, point](Context& context) { sweep_point(context, subject, point); };
+  return c;
+}
+
+}  // namespace
+
+Cases plan_lengths(const Plan& plan) {
+  Lengths lengths = plan.settings.integers("s_sweep.lengths");
+  const Lengths boundaries = boundary_lengths(plan.geometry, lengths);
+  lengths.insert(lengths.end(), boundaries.begin(), boundaries.end());
+
+  Cases cases;
+  for (const std::int64_t S : sorted(std::move(lengths))) cases.push_back(point_case(plan.subject, "length", {S, 1}));
+  for (const double scale : plan.settings.reals("s_sweep.logit_scales")) {
+    if (scale != 1) cases.push_back(point_case(plan.subject, "logits", {2 * plan.geometry.w + 3, scale}));
+  }
+  Case pattern;
+  pattern.name = "length_pattern";
+  pattern.run = [subject = plan.subject](Context& context) { length_pattern(context, subject); };
+  cases.push_back(std::move(pattern));
+  return cases;
+}
+
+}  // namespace suites::s_sweep_cases

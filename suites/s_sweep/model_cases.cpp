@@ -1,0 +1,205 @@
+// Standard: training steps of a small model over lengths, scales, dtypes, layouts and ways; and one layer at long ones.
+#include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "suites/codes.hpp"
+#include "suites/probes/autograd_errors.hpp"
+#include "suites/probes/tokens.hpp"
+#include "suites/s_sweep/cases.hpp"
+#include "suites/s_sweep/lengths.hpp"
+#include "suites/s_sweep/op_content.hpp"
+#include "suites/s_sweep/sweep_log.hpp"
+#include "suites/s_sweep/swept_model.hpp"
+
+namespace suites::s_sweep_cases {
+
+namespace {
+
+using harness::Case;
+using harness::Context;
+using harness::Json;
+using probes::Pass;
+
+// The ways through the model: the flags of the run, and what they are changed to.
+const std::vector<std::string>& ways() {
+  static const std::vector<std::string> all = {"default", "masked", "reference", "flash"};
+  return all;
+}
+bool needs_cuda(const std::string& way) { return way == "flash"; }
+
+nsa::EffectiveFlags flags_of(const Subject& subject, const std::string& way) {
+  nsa::EffectiveFlags flags = subject.flags();
+  if (way == "masked") {
+    flags.sel_pack = false;
+    flags.sel_mask = true;
+  }
+  flags.force_parity = flags.force_parity || way == "reference";
+  if (way == "flash") flags.fa2_all = flags.fa2_win = flags.fa2_cmp = true;
+  return flags;
+}
+
+// The axes of model_design, in order.
+enum AxisOf : std::size_t { kLength, kScale, kWay, kLayout, kPrecision, kPhi };
+
+bool allowed(const Pair& p) { return p.first != kWay || p.second != kPrecision || ways()[p.a] != "flash" || p.b == 1; }
+
+// Tokens of the layout: S of them, twice S, or documents of 0, S, 1, 0 and l+1.
+probes::StepInput input_of(const Context& context, const nsa::Config& config, std::int64_t S, Layout layout) {
+  if (layout != Layout::packed) {
+    return probes::text_tokens(context, config, {layout == Layout::batch ? 2 : 1, S});
+  }
+  std::vector<std::int32_t> ends = {0};
+  for (const std::int64_t length : {std::int64_t{0}, S, std::int64_t{1}, std::int64_t{0}, config.model.nsa.l + 1}) {
+    ends.push_back(ends.back() + static_cast<std::int32_t>(length));
+  }
+  const std::int64_t total = ends.back();
+  ++ends.back();  // the token that is only predicted belongs to the last document
+  return {probes::text_tokens(context, config, {1, total}), at::tensor(ends, at::kInt)};
+}
+
+// The models of one way, each made when it is first needed.
+class Models {
+ public:
+  Models(const Context& context, const Subject& subject, const std::string& way)
+      : context_(context), subject_(subject), flags_(flags_of(subject, way)) {}
+
+  SweptModel& get(nsa::Precision precision, nsa::Phi phi) {
+    const auto key = std::make_pair(precision, phi);
+    const auto found = made_.find(key);
+    if (found != made_.end()) return found->second;
+    const SweptOptions options{.precision = precision, .flags = flags_, .phi = phi};
+    return made_.emplace(key, swept_model(context_, subject_, options)).first->second;
+  }
+  // What was routed where, over all of them.
+  [[nodiscard]] Json routes() const {
+    std::map<std::string, std::int64_t> sum;
+    for (const auto& [key, swept] : made_) {
+      for (const auto& [route, calls] : swept.instance.dispatcher->routes_taken()) sum[route] += calls;
+    }
+    return sum;
+  }
+
+ private:
+  const Context& context_;
+  const Subject& subject_;
+  nsa::EffectiveFlags flags_;
+  std::map<std::pair<nsa::Precision, nsa::Phi>, SweptModel> made_;
+};
+
+std::optional<probes::Diagnosis> try_point(SweptModel& swept, const probes::StepInput& input, double scale,
+                                           bool located) {
+  const ScaledLogits scaled(*swept.model().runtime, scale);
+  const probes::FiniteStep step = probes::finite_step(swept.model(), input, Pass::forward_and_backward);
+  if (step.finite) return std::nullopt;
+  if (located) return probes::diagnose(swept.model(), input, Pass::forward_and_backward, step);
+  return probes::Diagnosis{std::string(probes::code_of(*step.sighted)), step.sighted->describe(),
+                           step.sighted->evidence()};
+}
+
+void sweep_models(Context& context, const Subject& subject, std::size_t way) {
+  const nsa::Geometry geometry = subject.config(context).model.nsa;
+  const std::vector<double> scales = context.settings().reals("s_sweep.standard_scales");
+  const Covering design = model_design(geometry, scales);
+  Models models(context, subject, ways()[way]);
+  SweepLog log(context, design);
+  for (const Point& point : design.points) {
+    if (point[kWay] != way) continue;
+    log.begin(point);
+    SweptModel& swept = models.get(point[kPrecision] == 0 ? nsa::Precision::fp32 : nsa::Precision::bf16,
+                                   point[kPhi] == 0 ? nsa::Phi::avg : nsa::Phi::mlp);
+    const std::int64_t S = std::stoll(design.axes[kLength].values[point[kLength]]);
+    try {
+      log.add(point, try_point(swept, input_of(context, swept.config, S, kLayouts[point[kLayout]]),
+                               scales[point[kScale]], !log.full()));
+    } catch (const c10::Error& error) {
+      probes::report_inplace_write(context, error, design.json(point));
+      return;
+    }
+  }
+  context.fact("routes", models.routes());
+  log.finish();
+}
+
+bool out_of_memory(const c10::Error& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         std::string(error.what_without_backtrace()).find("can't allocate memory") != std::string::npos;
+}
+
+void long_length(Context& context, const Subject& subject, std::int64_t S, const std::string& way) {
+  context.phase("build model");
+  const SweptOptions options{.layers = 1, .precision = run_precision(context), .flags = flags_of(subject, way)};
+  SweptModel swept = swept_model(context, subject, options);
+  const Json evidence = {{"S", S}, {"way", way}, {"layers", 1}};
+  context.phase(fmt::format("forward and backward S={}", S));
+  try {
+    probes::expect_finite_step(context, "loss and every gradient are finite", swept.model(),
+                               probes::text_tokens(context, swept.config, {1, S}), Pass::forward_and_backward,
+                               evidence);
+  } catch (const c10::Error& error) {
+    if (!out_of_memory(error)) throw;
+    Json details = evidence;
+    details["error"] = std::string(error.what_without_backtrace()).substr(0, 400);
+    details["routes"] = swept.instance.dispatcher->routes_taken();
+    context.expect("the length fits into memory", false, fmt::format("S = {} does not fit into memory", S),
+                   codes::kLengthOutOfMemory, details);
+  }
+  context.fact("routes", swept.instance.dispatcher->routes_taken());
+}
+
+Case standard_case(const std::string& name) {
+  Case c;
+  c.name = name;
+  c.level = harness::Level::standard;
+  return c;
+}
+
+}  // namespace
+
+Covering model_design(const nsa::Geometry& geometry, const std::vector<double>& scales) {
+  Axis length{"S", {}}, scale{"scale", {}}, layout{"layout", {}};
+  for (const std::int64_t S : standard_lengths(geometry)) length.values.push_back(std::to_string(S));
+  for (const double s : scales) scale.values.push_back(fmt::format("{:g}", s));
+  for (const Layout l : kLayouts) layout.values.emplace_back(to_string(l));
+  return {{length, scale, {"way", ways()}, layout, {"dtype", {"fp32", "bf16"}}, {"phi", {"avg", "mlp"}}}, allowed};
+}
+
+const std::vector<std::string>& model_exclusions() {
+  static const std::vector<std::string> all = {"FlashAttention-2 with fp32: the route takes another way"};
+  return all;
+}
+
+Cases plan_models(const Plan& plan) {
+  Cases cases;
+  for (std::size_t way = 0; way < ways().size(); ++way) {
+    Case c = standard_case("model");
+    c.params.set("way", ways()[way]);
+    c.needs_cuda = needs_cuda(ways()[way]);
+    c.run = [subject = plan.subject, way](Context& context) { sweep_models(context, subject, way); };
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+Cases plan_long(const Plan& plan) {
+  const std::int64_t longest_on_cpu = plan.settings.integer("s_sweep.longest_on_cpu");
+  Cases cases;
+  for (const std::int64_t S : plan.settings.integers("s_sweep.long_lengths")) {
+    for (const std::string& way : {std::string("default"), std::string("flash")}) {
+      Case c = standard_case("long");
+      c.params.set("S", std::to_string(S));
+      c.params.set("way", way);
+      c.needs_cuda = needs_cuda(way) || S > longest_on_cpu;
+      c.run = [subject = plan.subject, S, way](Context& context) { long_length(context, subject, S, way); };
+      cases.push_back(std::move(c));
+    }
+  }
+  return cases;
+}
+
+}  // namespace suites::s_sweep_cases

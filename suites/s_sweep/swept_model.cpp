@@ -1,0 +1,44 @@
+#include "suites/s_sweep/swept_model.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/mul.h>
+
+namespace suites::s_sweep_cases {
+
+SweptModel swept_model(const harness::Context& context, const Subject& subject, const SweptOptions& options) {
+  SweptModel swept{subject.config(context), {}};
+  swept.config.model.n_layers = options.layers;
+  if (options.phi) swept.config.model.phi = *options.phi;
+  swept.instance = subject.model({.config = swept.config.model,
+                                  .flags = options.flags,
+                                  .precision = options.precision,
+                                  .device = device_of(context),
+                                  .seed = context.seed("model")});
+  return swept;
+}
+
+nsa::Precision run_precision(const harness::Context& context) {
+  return context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
+}
+
+ScaledLogits::ScaledLogits(nsa::Runtime& runtime, double scale) : runtime_(runtime), before_(runtime.ops) {
+  if (scale == 1) return;
+  runtime.ops = [inner = before_, scale](const nsa::Call& call) {
+    nsa::Ops ops = inner(call);
+    const auto scaled = [scale](auto function) {
+      return [function, scale](auto args) {
+        args.q = args.q * scale;
+        return function(args);
+      };
+    };
+    ops.attend_compressed = scaled(ops.attend_compressed);
+    ops.select = scaled(ops.select);
+    ops.attend_selected = scaled(ops.attend_selected);
+    ops.attend_window = scaled(ops.attend_window);
+    return ops;
+  };
+}
+
+ScaledLogits::~ScaledLogits() { runtime_.ops = std::move(before_); }
+
+}  // namespace suites::s_sweep_cases

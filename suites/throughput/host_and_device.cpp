@@ -1,0 +1,128 @@
+// Case host_and_device: how many operations and host synchronisations a training step costs, whether their number grows
+// with every row (a loop on the host), and, on a GPU, how long it worked and how long it waited for the host.
+#include <fmt/format.h>
+
+#include "suites/codes.hpp"
+#include "suites/probes/gpu_trace.hpp"
+#include "suites/probes/launches.hpp"
+#include "suites/probes/utilisation.hpp"
+#include "suites/throughput/training_run.hpp"
+
+namespace suites::throughput_cases {
+
+namespace {
+
+using harness::Context;
+using harness::Json;
+
+// Whole-tensor code adds a few operations for every chunk of at least 256 rows; a loop adds at least one for each row
+// or, when it walks in small groups of rows, for each group.
+constexpr double kOpsPerRow = 0.5;
+constexpr double kSyncsPerRow = 0.02;
+// Of a whole step: reading loss and norm, the batch's way to the device, the end; and two a layer and batch, which the
+// offsets of FlashAttention-2's varlen entry need.
+constexpr double kSyncsPerStep = 8, kSyncsPerLayer = 2;
+
+Json to_json(const probes::OpCount& count, double tokens) {
+  Json json = {{"ops", count.ops},
+               {"host_syncs", count.host_syncs},
+               {"ops_per_token", reports::number(static_cast<double>(count.ops) / tokens)},
+               {"host_syncs_by_op", count.syncs_by_op},
+               {"most_frequent", count.most_frequent()}};
+  return json;
+}
+
+// Operations of one step (after a warm-up, which sets up moments and workspaces).
+probes::OpCount count_step(Training& training) {
+  (void)training.step();
+  return probes::count_ops(training.device(), [&] { (void)training.step(); });
+}
+
+// The law of the counts: two lengths, one row in the batch, two layers.
+void judge_growth(const Subject& subject, Context& context, nsa::Config config) {
+  config.model.n_layers = std::min<std::int64_t>(config.model.n_layers, 2);
+  config.train.batch_size = 1;
+  config.train.accumulate_grad_batches = 1;
+  Bench bench = make_bench(subject, context, config, subject.flags());
+  const std::int64_t shorter = std::max<std::int64_t>(256, 4 * config.model.nsa.l_sel);
+  const auto count_at = [&](std::int64_t S) {
+    context.phase(fmt::format("operations of a step at S = {}", S));
+    bench.config.train.seq_len = S;
+    Training training(bench, context);
+    return count_step(training);
+  };
+  const probes::OpCount a = count_at(shorter), b = count_at(2 * shorter);
+  const auto added = static_cast<double>(shorter * config.model.n_layers);
+  const probes::Growth growth = probes::growth_per_row(a, b, added);
+  const Json evidence = {{"lengths", {shorter, 2 * shorter}},
+                         {"ops", {a.ops, b.ops}},
+                         {"host_syncs", {a.host_syncs, b.host_syncs}},
+                         {"host_syncs_by_op", b.syncs_by_op},
+                         {"grew_most", growth.grown}};
+  context.fact("growth", evidence);
+  context.expect_at_most("operations_per_added_row_and_layer", growth.ops_per_row, kOpsPerRow, "1", codes::kHostLoop,
+                         evidence);
+  context.expect_at_most("host_syncs_per_added_row_and_layer", growth.syncs_per_row, kSyncsPerRow, "1",
+                         codes::kHostSyncs, evidence);
+}
+
+void judge_trace(Context& context, const probes::GpuTrace& trace, const nsa::Config& config, double tokens) {
+  const Json evidence = trace.to_json();
+  context.fact("trace", evidence);
+  context.metric("kernels_per_token", static_cast<double>(trace.kernels) / tokens, "1");
+  context.metric("launches_per_token", static_cast<double>(trace.launches) / tokens, "1");
+  context.metric("host_waits_per_token", static_cast<double>(trace.host_waits) / tokens, "1");
+  context.metric("launches_per_step", static_cast<double>(trace.launches), "1");
+  context.metric("host_waits_per_step", static_cast<double>(trace.host_waits), "1");
+  context.metric("gpu_busy", trace.busy_percent(), "%");
+  context.metric("host_bound", trace.host_bound_percent(), "%");
+  const auto batches = static_cast<double>(config.train.accumulate_grad_batches);
+  context.expect_at_most("host_syncs_of_a_step", static_cast<double>(trace.host_waits),
+                         kSyncsPerStep + batches * (2 + kSyncsPerLayer * static_cast<double>(config.model.n_layers)),
+                         "1", codes::kHostSyncs, evidence);
+  context.expect_at_least("gpu_busy", trace.busy_percent(), context.settings().real("throughput.gpu_percent"), "%",
+                          codes::kGpuIdle, evidence);
+  context.expect_at_most("host_bound_share", trace.host_bound_percent(),
+                         context.settings().real("throughput.cpu_percent"), "%", codes::kHostShare, evidence);
+}
+
+}  // namespace
+
+void host_and_device(const Subject& subject, Context& context) {
+  const nsa::Config config = subject.config(context);
+  try {
+    judge_growth(subject, context, config);
+
+    context.phase("model");
+    Training training(make_bench(subject, context, config, subject.flags()), context);
+    context.phase("operations of a step");
+    const probes::OpCount count = count_step(training);
+    context.metric("ops_per_token", static_cast<double>(count.ops) / training.tokens(), "1");
+    context.metric("host_syncs_per_token", static_cast<double>(count.host_syncs) / training.tokens(), "1");
+    context.metric("ops_per_step", static_cast<double>(count.ops), "1");
+    context.fact("operations", to_json(count, training.tokens()));
+
+    context.phase("steps under the driver's account");
+    probes::UtilisationSampler sampler(bus_id(training.device()));
+    (void)training.seconds({.warm_up = 1, .repeats = 20, .budget_s = 2});
+    const probes::Utilisation use = sampler.stop();
+    context.fact("utilisation", use.to_json());
+    context.metric("cpu_of_machine", use.cpu_percent_of_machine(), "%");
+    if (const auto gpu = use.gpu_percent_median()) context.metric("gpu_by_driver", *gpu, "%");
+
+    if (!context.cuda()) return;  // nobody waits for anybody; the counts above are what a CPU can tell
+    context.phase("traced step");
+    (void)probes::trace_gpu(training.device(), [&] { (void)training.step(); });  // the tracer's own start
+    const probes::GpuTrace trace = probes::trace_gpu(training.device(), [&] { (void)training.step(); });
+    if (trace.why_not.empty()) return judge_trace(context, trace, config, training.tokens());
+    context.finding(codes::kTraceUnavailable, "the GPU cannot be traced: " + trace.why_not,
+                    {{"reason", trace.why_not}});
+    if (const auto gpu = use.gpu_percent_median())
+      context.expect_at_least("gpu_busy_by_driver", *gpu, context.settings().real("throughput.gpu_percent"), "%",
+                              codes::kGpuIdle, use.to_json());
+  } catch (const NoProgress& stopped) {
+    stopped.tell(context, "host_and_device");
+  }
+}
+
+}  // namespace suites::throughput_cases

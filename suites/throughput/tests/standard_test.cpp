@@ -1,0 +1,244 @@
+// The cases of the standard level on a small healthy product, and on products with the defects that they must find.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <thread>
+
+#include "suites/codes.hpp"
+#include "suites/program.hpp"
+#include "suites/tests/recording_context.hpp"
+
+namespace suites {
+namespace {
+
+using tests::RecordingContext;
+using Set = std::vector<std::pair<std::string, std::string>>;
+
+// One layer and short sequences: what is tested here are the checks.
+std::shared_ptr<Seams> small() {
+  auto seams = std::make_shared<Seams>();
+  seams->configuration.push_back([](nsa::Config& config) {
+    config.model.n_layers = 1;
+    config.train.seq_len = 64;
+    config.train.batch_size = 2;
+  });
+  return seams;
+}
+std::shared_ptr<Seams> with_window(std::function<nsa::Attended(const nsa::Ops&, const nsa::AttendWindowArgs&)> window) {
+  auto seams = small();
+  seams->ops.push_back([window](nsa::Ops ops, const nsa::Call&) {
+    const auto inner = std::make_shared<nsa::Ops>(ops);
+    ops.attend_window = [window, inner](const nsa::AttendWindowArgs& args) { return window(*inner, args); };
+    return ops;
+  });
+  return seams;
+}
+
+// A folder of this test's own: tests run at the same time.
+std::filesystem::path folder() {
+  std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::replace(name.begin(), name.end(), '/', '.');
+  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / ("throughput_standard." + name);
+  std::filesystem::create_directories(path);
+  return path;
+}
+
+RecordingContext run(const std::string& name, const std::shared_ptr<Seams>& seams, const Set& set = {}) {
+  static std::vector<std::unique_ptr<harness::Settings>> kept;  // a context refers to its settings
+  kept.push_back(std::make_unique<harness::Settings>(tests::default_settings(throughput_settings())));
+  kept.back()->set("throughput.repeats", "5", "test");
+  kept.back()->set("throughput.floor_tok_s", "0", "test");  // no time decides, however busy the machine is
+  kept.back()->set("throughput.ladder_floor_tok_s", "0", "test");
+  kept.back()->set("throughput.lengths", "[32, 64, 128, 256]", "test");
+  for (const auto& [key, value] : set) kept.back()->set(key, value, "test");
+  const harness::Suite suite = throughput(Subject(seams));
+  for (const harness::Case& c : suite.cases(*kept.back())) {
+    if (c.name != name) continue;
+    EXPECT_EQ(c.level, harness::Level::standard);
+    RecordingContext context(*kept.back(), harness::case_id(suite.name, c));
+    context.folder = folder();
+    c.run(context);
+    return context;
+  }
+  throw std::logic_error("no case " + name);
+}
+
+bool found(const RecordingContext& context, std::string_view code) {
+  return std::any_of(context.findings.begin(), context.findings.end(), [&](const auto& f) { return f.code == code; });
+}
+std::string listed(const RecordingContext& context) {
+  std::string text;
+  for (const auto& f : context.findings) text += f.code + ": " + f.message + "\n";
+  return text + context.facts.dump(1);
+}
+
+class Healthy : public testing::TestWithParam<std::string> {};
+TEST_P(Healthy, NothingGrave) {
+  const RecordingContext context = run(GetParam(), small());
+  EXPECT_TRUE(context.grave_codes().empty()) << listed(context);
+  EXPECT_FALSE(context.facts.empty());
+}
+INSTANTIATE_TEST_SUITE_P(Standard, Healthy,
+                         testing::Values("rate", "stage_shares", "attention_alone", "host_and_device", "step_bytes",
+                                         "memory_law", "layers", "shapes", "data_loading"),
+                         [](const auto& param) { return param.param; });
+
+TEST(ThroughputStandard, ARateHasItsIntervalNoiseFloorAndGate) {
+  const RecordingContext context = run("rate", small(), {{"throughput.floor_tok_s", "1e12"}});
+  EXPECT_TRUE(found(context, codes::kFarBelowGate)) << listed(context);
+  EXPECT_LE(context.metrics["training_step_low"]["value"], context.metrics["training_step"]["value"]);
+  EXPECT_GE(context.metrics["aa_noise_floor"]["value"].get<double>(), 0);
+  EXPECT_EQ(context.facts["gate"]["origin"], "test");
+  EXPECT_GE(context.facts["comparable"]["timed"]["step"]["seconds"].size(), 8U);
+}
+
+// F12, F29: each step sleeps a little longer than the one before.
+TEST(ThroughputStandard, AStepThatTakesLongerAndLongerIsFound) {
+  const auto calls = std::make_shared<std::atomic<int>>(0);
+  const RecordingContext context =
+      run("rate", with_window([calls](const nsa::Ops& inner, const nsa::AttendWindowArgs& args) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(2 * ++*calls));
+            return inner.attend_window(args);
+          }));
+  EXPECT_TRUE(found(context, codes::kStepTimeGrowth)) << listed(context);
+}
+
+// F13: one value read back for every row.
+TEST(ThroughputStandard, AHostSynchronisationForEveryRowIsFound) {
+  const RecordingContext context =
+      run("host_and_device", with_window([](const nsa::Ops& inner, const nsa::AttendWindowArgs& args) {
+            for (std::int64_t t = 0; t < args.k.size(1); ++t) (void)args.k.select(1, t).sum().item<float>();
+            return inner.attend_window(args);
+          }));
+  EXPECT_TRUE(found(context, codes::kHostSyncs)) << listed(context);
+  EXPECT_TRUE(found(context, codes::kHostLoop)) << listed(context);
+}
+
+// F14: a loop over rows that reads nothing back.
+TEST(ThroughputStandard, ALoopOverRowsIsFoundWithoutAnySynchronisation) {
+  const RecordingContext context =
+      run("host_and_device", with_window([](const nsa::Ops& inner, const nsa::AttendWindowArgs& args) {
+            for (std::int64_t t = 0; t < args.k.size(1); ++t) (void)args.k.select(1, t).sort(-1);
+            return inner.attend_window(args);
+          }));
+  EXPECT_FALSE(found(context, codes::kHostSyncs)) << listed(context);
+  EXPECT_TRUE(found(context, codes::kHostLoop)) << listed(context);
+}
+
+// F16: scores of [S,S] in fp32 for every head, kept for the backward pass.
+nsa::Attended with_dense_scores(const nsa::Ops& inner, const nsa::AttendWindowArgs& args) {
+  nsa::Attended out = inner.attend_window(args);
+  const at::Tensor q = args.q.transpose(1, 2).to(at::kFloat);
+  const at::Tensor k = args.k.repeat_interleave(args.q.size(2) / args.k.size(2), 2).transpose(1, 2).to(at::kFloat);
+  const at::Tensor scores = at::softmax(q.matmul(k.transpose(2, 3)), -1);  // [B,Hq,S,S]
+  out.o = out.o + 0 * scores.sum(-1).transpose(1, 2).unsqueeze(3);
+  return out;
+}
+TEST(ThroughputStandard, AMaskOfAllPairsForEveryHeadIsFound) {
+  const RecordingContext context = run("memory_law", with_window(with_dense_scores));
+  EXPECT_TRUE(found(context, codes::kMemoryLaw)) << listed(context);
+}
+
+TEST(ThroughputStandard, TheFittedLawsAreWrittenAsConfigurationHoldsThem) {
+  const RecordingContext context = run("memory_law", small());
+  ASSERT_EQ(context.artifacts.size(), 1U);
+  EXPECT_TRUE(std::filesystem::exists(context.folder / context.artifacts[0]));
+  EXPECT_THAT(context.facts["yaml"].get<std::string>(), testing::HasSubstr("backend: sdpa_masked"));
+  for (const char* backend : {"sdpa", "sdpa_masked", "sdpa_recompute", "reference"}) {
+    EXPECT_GT(context.facts["laws"][backend]["r2"].get<double>(), 0.99) << backend;
+  }
+}
+
+// F09: the chosen blocks are gathered once for every query head.
+TEST(ThroughputStandard, CopiesForEveryHeadAreTooManyBytes) {
+  auto seams = small();
+  seams->configuration.push_back([](nsa::Config& config) { config.model.n_heads = 4 * config.model.n_kv_groups; });
+  seams->ops.push_back([](nsa::Ops ops, const nsa::Call&) {
+    ops.attend_selected = [inner = ops.attend_selected](nsa::AttendSelectedArgs args) {
+      const std::int64_t h = args.q.size(2) / args.k.size(2);
+      args.k = args.k.repeat_interleave(h, 2);
+      args.v = args.v.repeat_interleave(h, 2);
+      args.blocks = args.blocks.repeat_interleave(h, 2);
+      return inner(args);
+    };
+    return ops;
+  });
+  const RecordingContext context = run("step_bytes", seams);
+  EXPECT_TRUE(found(context, codes::kStepBytes)) << listed(context);
+}
+
+// The bound has room, and would have none for twice the product's bytes.
+TEST(ThroughputStandard, TheBoundOnBytesLeavesRoom) {
+  const RecordingContext context = run("step_bytes", small());
+  const double ratio = context.metrics["allocated_to_counted"]["value"].get<double>();
+  EXPECT_LE(ratio, 0.9 * 2.6) << listed(context);
+  EXPECT_GE(ratio, 0.5 * 2.6) << listed(context);
+}
+
+TEST(ThroughputStandard, TimeThatGrowsWithTheCubeIsFound) {
+  const RecordingContext context =
+      run("shapes", with_window([](const nsa::Ops& inner, const nsa::AttendWindowArgs& args) {
+            const double S = static_cast<double>(args.q.size(1)) / 64;
+            std::this_thread::sleep_for(std::chrono::duration<double>(0.01 * S * S * S));
+            return inner.attend_window(args);
+          }),
+          {{"throughput.lengths", "[64, 128, 256]"}});
+  EXPECT_TRUE(found(context, codes::kTimeLaw)) << listed(context);
+}
+
+TEST(ThroughputStandard, AShapeBelowItsFloorIsSlow) {
+  const RecordingContext context = run("shapes", small(), {{"throughput.ladder_floor_tok_s", "1e12"}});
+  EXPECT_TRUE(found(context, codes::kShapeSlow));
+  EXPECT_EQ(context.facts["shapes"].size(), 5U) << "four lengths, and the seeds' batch of 8";
+  EXPECT_EQ(context.facts["shapes"][0]["word"], "SLOW");
+  EXPECT_THAT(listed(context), testing::HasSubstr("SLOW: S=128 B=8 accumulation=1 moves"));
+}
+
+TEST(ThroughputStandard, TheLadderIsThatOfTheSeeds) {
+  const harness::Settings settings = tests::default_settings(throughput_settings());
+  EXPECT_EQ(settings.integers("throughput.lengths"), (std::vector<std::int64_t>{128, 256, 512, 1024, 2048}));
+}
+
+TEST(ThroughputStandard, TimesPerStageHoldTheWholePass) {
+  const RecordingContext context = run("stage_shares", small());
+  double percent = 0;
+  std::set<std::string> stages;
+  for (const harness::Json& row : context.facts["stages"]) {
+    percent += row["forward_percent"].get<double>() + row["backward_percent"].get<double>();
+    stages.insert(row["stage"].get<std::string>());
+  }
+  EXPECT_NEAR(percent, 100, 15) << "medians of several passes";
+  for (const char* stage : {"attend_compressed", "select", "attend_selected", "attend_window", "combine", "mlp"})
+    EXPECT_TRUE(stages.contains(stage)) << stage;
+}
+
+// The comparison end to end: this run against its own report, and against one that was a third faster.
+TEST(ThroughputStandard, ARunIsComparedWithAnEarlierReport) {
+  const RecordingContext first = run("rate", small());
+  const auto report_of = [&](double scale) {
+    harness::Json left = first.facts["comparable"];
+    for (harness::Json& s : left["timed"]["step"]["seconds"]) s = s.get<double>() * scale;
+    const harness::Json report = {
+        {"run", {{"id", "earlier"}, {"faults", harness::Json::array()}}},
+        {"provenance", harness::Json::object()},
+        {"suites", {{{"name", "throughput"}, {"cases", {{{"name", "rate"}, {"facts", {{"comparable", left}}}}}}}}}};
+    const std::filesystem::path file = folder() / "earlier.json";
+    std::ofstream(file) << report.dump();
+    return file.string();
+  };
+  const RecordingContext slower = run("rate", small(), {{"throughput.baseline", report_of(0.2)}});
+  EXPECT_TRUE(found(slower, codes::kSlower)) << listed(slower);
+  auto deeper = small();
+  deeper->configuration.push_back([](nsa::Config& config) { config.model.n_layers = 2; });
+  const RecordingContext other = run("rate", deeper, {{"throughput.baseline", report_of(1)}});
+  EXPECT_TRUE(found(other, codes::kBaselineUnusable)) << listed(other);
+}
+
+}  // namespace
+}  // namespace suites

@@ -1,0 +1,46 @@
+#include "suites/throughput/training_run.hpp"
+
+#include <fmt/format.h>
+
+#include "suites/codes.hpp"
+
+namespace suites::throughput_cases {
+
+using nsa::train::StepReport;
+using nsa::train::Stop;
+
+std::string NoProgress::describe() const {
+  return fmt::format("no progress: training stopped in step {} with '{}' {}", report.step,
+                     nsa::train::to_string(report.stop), report.anomaly);
+}
+
+void NoProgress::tell(harness::Context& context, const std::string& what) const {
+  context.finding(codes::kFarBelowGate, fmt::format("{}: {}", what, describe()),
+                  {{"step", report.step}, {"anomaly", report.anomaly}});
+}
+
+Training::Training(Bench bench, harness::Context& context)
+    : bench_(std::move(bench)),
+      context_(context),
+      crops_(nsa::train::read_bytes(text_file(context.settings(), bench_.config)), train().batch_size, train().seq_len,
+             train().seed),
+      trainer_(bench_.instance.model, train(), [this] { return crops_.next(); }) {}
+
+const StepReport& Training::step() {
+  last_ = trainer_.step();
+  context_.progress();
+  if (last_.stop != Stop::none) throw NoProgress{last_};
+  return last_;
+}
+
+std::vector<double> Training::seconds(const TimingPlan& plan) {
+  return time_repeats("training step", bench_.device, plan, [this] { (void)step(); });
+}
+
+double Training::tokens() const {
+  return static_cast<double>(train().batch_size * train().seq_len * train().accumulate_grad_batches);
+}
+
+std::map<std::string, std::int64_t> Training::routes() const { return bench_.instance.dispatcher->routes_taken(); }
+
+}  // namespace suites::throughput_cases

@@ -1,0 +1,52 @@
+// Training steps to be timed: a model, a trainer and text for it. Several can share one model (other batch, length or
+// accumulation); each has moments of its own.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nsa/train/trainer.hpp"
+#include "suites/throughput/cases.hpp"
+#include "suites/throughput/timing.hpp"
+
+namespace suites::throughput_cases {
+
+// The trainer refused to go on: there is no time to speak of.
+struct NoProgress {
+  nsa::train::StepReport report;
+
+  [[nodiscard]] std::string describe() const;
+  // NSA-P002 for `what`.
+  void tell(harness::Context& context, const std::string& what) const;
+};
+
+class Training {
+ public:
+  // Trains bench.instance.model with bench.config.train.
+  Training(Bench bench, harness::Context& context);
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+  // One optimizer step; throws NoProgress when it was not made.
+  const nsa::train::StepReport& step();
+  [[nodiscard]] std::vector<double> seconds(const TimingPlan& plan);
+  // Called at the beginning of each part of a step: "fetch", "forward", "backward", "update".
+  void on_phase(std::function<void(std::string_view)> tell) { trainer_.on_phase(std::move(tell)); }
+  [[nodiscard]] double tokens() const;  // of a step
+  [[nodiscard]] at::Device device() const { return bench_.device; }
+  [[nodiscard]] std::map<std::string, std::int64_t> routes() const;
+
+ private:
+  [[nodiscard]] const nsa::TrainConfig& train() const { return bench_.config.train; }
+
+  Bench bench_;
+  harness::Context& context_;
+  nsa::train::RandomCrops crops_;
+  nsa::train::Trainer trainer_;
+  nsa::train::StepReport last_;
+};
+
+}  // namespace suites::throughput_cases

@@ -1,0 +1,162 @@
+// The instruments: trend, counting oracle, memory meter, second optimizer.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "nsa/train/text.hpp"
+#include "suites/training/cases.hpp"
+#include "suites/training/memory_in_use.hpp"
+#include "suites/training/ngram.hpp"
+#include "suites/training/tests/support.hpp"
+#include "suites/training/trend.hpp"
+#include "suites/training/update_witness.hpp"
+#include "suites/training/verdicts.hpp"
+
+namespace suites::training_cases {
+namespace {
+
+using training_tests::RecordingContext;
+
+// Noise from a fixed sequence, in [-0.5, 0.5).
+double noise(std::size_t i) {
+  return std::fmod(static_cast<double>(i * i * 7919 + i * 104729) * 0.61803398875, 1.0) - 0.5;
+}
+
+TEST(Trend, FindsALineUnderNoiseAndOutliers) {
+  std::vector<double> y;
+  for (std::size_t i = 0; i < 200; ++i) y.push_back(5 + 0.01 * static_cast<double>(i) + noise(i));
+  y[30] = 1000;
+  y[170] = -1000;
+  const Trend t = trend(y);
+  EXPECT_NEAR(t.slope, 0.01, 0.003);
+  EXPECT_GT(t.low, 0);
+  EXPECT_LE(t.low, t.slope);
+  EXPECT_GE(t.high, t.slope);
+}
+
+TEST(Trend, NoiseAloneHoldsZero) {
+  std::vector<double> y;
+  for (std::size_t i = 0; i < 200; ++i) y.push_back(5 + noise(i));
+  EXPECT_LT(trend(y).low, 0);
+  EXPECT_GT(trend(y).high, 0);
+}
+
+TEST(Trend, ConstantIsZeroLongIsThinnedAndNanIsNan) {
+  EXPECT_EQ(trend(std::vector<double>(50, 3.0)).slope, 0);
+  std::vector<double> long_line(3000);
+  std::iota(long_line.begin(), long_line.end(), 0.0);
+  EXPECT_DOUBLE_EQ(trend(long_line).slope, 1);
+  EXPECT_TRUE(std::isnan(trend(std::vector<double>{1, 2}).slope));
+  EXPECT_TRUE(std::isnan(trend(std::vector<double>{1, 2, NAN, 4}).low));
+}
+
+TEST(NgramOracle, KnowsNothingAtFirst) {
+  NgramOracle oracle(256);
+  EXPECT_NEAR(oracle.observe(std::vector<std::int64_t>{1, 2}), std::log(256.0), 1e-12);
+}
+
+TEST(NgramOracle, HandComputedUnigramAndBigram) {
+  // Order 1, 4 symbols. After 0 1 (context "" saw 1 once; context "0" saw 1 once):
+  //   p(1 | 0) = (1 + 1 * p(1)) / 2 with p(1) = (1 + 1 * 1/4) / 2 = 5/8, hence 13/16
+  NgramOracle oracle(4, 1);
+  (void)oracle.observe(std::vector<std::int64_t>{0, 1});
+  EXPECT_NEAR(oracle.observe(std::vector<std::int64_t>{0, 1}), -std::log(13.0 / 16), 1e-12);
+}
+
+TEST(NgramOracle, ProbabilitiesSumToOne) {
+  const std::vector<std::int64_t> text = {0, 1, 2, 0, 1, 3, 0, 1, 2, 2};
+  double sum = 0;
+  for (std::int64_t symbol = 0; symbol < 5; ++symbol) {
+    NgramOracle oracle(5, 3);
+    (void)oracle.observe(text);
+    sum += std::exp(-oracle.observe(std::vector<std::int64_t>{1, symbol}));
+  }
+  EXPECT_NEAR(sum, 1, 1e-12);
+}
+
+TEST(NgramOracle, RandomTokensStayAboveTheirEntropyAndTextFallsFast) {
+  NgramOracle on_random(256), on_text(256);
+  RandomTokens random(256, 7);
+  const at::Tensor text = nsa::train::read_bytes(data_folder() / "fixtures/text/corpus.txt").to(at::kLong);
+  double random_loss = 0, text_loss = 0;
+  for (std::int64_t i = 0; i < 40; ++i) {
+    const at::Tensor row = random.next(1, 1025).flatten(), crop = text.narrow(0, 20000 * i, 1025);
+    random_loss = on_random.observe({row.const_data_ptr<std::int64_t>(), 1025});
+    text_loss = on_text.observe({crop.const_data_ptr<std::int64_t>(), 1025});
+  }
+  EXPECT_GT(random_loss, std::log(256.0) - 0.1);
+  EXPECT_LT(text_loss, 2.5);  // 40 KB of English
+  EXPECT_GT(text_loss, 1.2);
+}
+
+TEST(MemoryMeter, SeesATensorAndAListExactly) {
+  const MemoryMeter meter(at::kCPU);
+  ASSERT_EQ(meter.host_source(), "malloc");
+  const std::int64_t before = meter.now().host_bytes;
+  {
+    const at::Tensor tensor = at::ones({1 << 18});  // 1 MiB
+    const std::vector<char> list(1 << 20, 'x');
+    EXPECT_NEAR(static_cast<double>(meter.now().host_bytes - before), 2 << 20, 16384);
+  }
+  EXPECT_NEAR(static_cast<double>(meter.now().host_bytes - before), 0, 16384);
+}
+
+// A model of one layer, trained for some steps with the witness beside it; `reported` makes the rate that it is told.
+double worst_update(nsa::TrainConfig change, const std::function<double(double)>& reported, bool watch_anyway = false) {
+  const harness::Settings settings = training_tests::settings();
+  const RecordingContext context(settings);
+  RunPlan plan = training_tests::quick_plan(context);
+  change.data = plan.config.train.data;
+  plan.config.train = change;
+  Instance instance = make_model(Subject(std::make_shared<Seams>()), plan);
+  nsa::train::Trainer trainer(instance.model, plan.config.train, open_data(plan));
+  EXPECT_TRUE(watch_anyway || UpdateWitness::can_watch(plan.config.train));
+  UpdateWitness witness(instance.model->norm->weight, plan.config.train);
+  double worst = 0;
+  for (std::int64_t i = 0; i < plan.config.train.steps; ++i) {
+    const auto step = trainer.step();
+    worst = std::max(worst, witness.after(step.step, reported(step.lr), step.grad_norm).error);
+  }
+  return worst;
+}
+
+nsa::TrainConfig updates(nsa::Precision precision) {
+  nsa::TrainConfig train;
+  train.precision = precision;
+  train.steps = 30;
+  train.batch_size = 2;
+  train.seq_len = 48;
+  train.lr = 3e-3;
+  train.grad_clip = 0.5;  // in force at some steps, at others not
+  return train;
+}
+
+TEST(UpdateWitness, AgreesWithTheTrainer) {
+  const auto honest = [](double lr) { return lr; };
+  EXPECT_LT(worst_update(updates(nsa::Precision::fp32), honest), 0.5);
+  EXPECT_LT(worst_update(updates(nsa::Precision::bf16), honest), 1);
+  nsa::TrainConfig accumulated = updates(nsa::Precision::fp32);
+  accumulated.accumulate_grad_batches = 3;
+  EXPECT_LT(worst_update(accumulated, honest), 0.5);
+}
+
+TEST(UpdateWitness, SeesARateThatIsReportedAndNotApplied) {
+  EXPECT_GT(worst_update(updates(nsa::Precision::fp32), [](double lr) { return 1.02 * lr; }), 1);
+  EXPECT_GT(worst_update(updates(nsa::Precision::bf16), [](double lr) { return 2 * lr; }), 1);
+}
+
+TEST(UpdateWitness, SeesUpdatesThatAreRoundedAway) {
+  nsa::TrainConfig train = updates(nsa::Precision::bf16);
+  train.master_weights = false;
+  train.lr = 3e-4;
+  train.steps = 60;
+  EXPECT_FALSE(UpdateWitness::can_watch(train));
+  EXPECT_GT(worst_update(
+                train, [](double lr) { return lr; }, /*watch_anyway=*/true),
+            1);
+}
+
+}  // namespace
+}  // namespace suites::training_cases

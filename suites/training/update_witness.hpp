@@ -1,0 +1,46 @@
+// A second AdamW for one parameter, in fp64 and without the trainer: from the gradients that arrive at the parameter,
+// the schedule and the clipping rule it says where the parameter must be after every step. It shows whether the rate
+// that is reported is applied, once, with the moments of all steps before it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "nsa/config.hpp"
+
+namespace suites::training_cases {
+
+// What one step did to the parameter.
+struct Update {
+  std::int64_t step = 0;
+  double error = 0;    // largest distance of an element from where it must be, in units of `allowed`: 1 is too far
+  double applied = 0;  // the rate that explains the step best; coarse for 16-bit parameters
+};
+
+class UpdateWitness {
+ public:
+  // `parameter` gets a hook for as long as this lives. The trainer must keep fp32 copies of 16-bit parameters (then the
+  // parameter is within one of its roundings), and accumulate nothing in 16 bits: see can_watch.
+  UpdateWitness(at::Tensor parameter, const nsa::TrainConfig& config);
+  ~UpdateWitness();
+  UpdateWitness(const UpdateWitness&) = delete;
+  UpdateWitness& operator=(const UpdateWitness&) = delete;
+  [[nodiscard]] static bool can_watch(const nsa::TrainConfig& config);
+
+  // After a step that made its update: its scheduled rate and the gradient norm before clipping.
+  Update after(std::int64_t step, double scheduled_lr, double grad_norm);
+  // After a step that was stopped: its gradients are forgotten.
+  void forget();
+
+ private:
+  at::Tensor parameter_;
+  nsa::TrainConfig config_;
+  unsigned hook_ = 0;
+  at::Tensor gradient_;              // of this step so far; undefined before the first
+  at::Tensor expected_, last_;       // fp64, on the CPU; where the parameter must be, and where it was last
+  at::Tensor exp_avg_, exp_avg_sq_;  // fp64
+  double updates_ = 0;
+};
+
+}  // namespace suites::training_cases

@@ -1,0 +1,106 @@
+#include "suites/training/verdicts.hpp"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "suites/codes.hpp"
+#include "suites/probes/statistics.hpp"
+
+namespace suites::training_cases {
+
+using harness::Context;
+using harness::Json;
+
+namespace {
+
+constexpr double kInitialTextSlack = 0.3;    // nats; text repeats few symbols, whose logits happen to lie high or low
+constexpr double kInitialRandomSlack = 0.2;  // nats; uniform targets average over every symbol
+
+}  // namespace
+
+double expected_learning_rate(const nsa::TrainConfig& config, std::int64_t step) {
+  const auto t = static_cast<double>(step), warm_up = static_cast<double>(config.warmup_steps);
+  if (t < warm_up) return config.lr * (t + 1) / warm_up;
+  const double last = static_cast<double>(config.steps) - 1;
+  const double progress = last > warm_up ? std::fmin((t - warm_up) / (last - warm_up), 1) : (t > warm_up ? 1 : 0);
+  const double cosine = std::cos(std::numbers::pi * progress);
+  return config.lr * (1 + cosine) / 2 + config.lr_min * (1 - cosine) / 2;
+}
+
+double expected_initial_loss(const nsa::ModelConfig& model) {
+  return std::log(static_cast<double>(model.vocab)) + 1.0 / 6;
+}
+
+void check_learning_rate(const Run& run, const nsa::TrainConfig& config, Context& context) {
+  double worst = 0;
+  Json trace = Json::array();
+  for (const auto& s : run.steps) {
+    const double wanted = expected_learning_rate(config, s.step);
+    const double error = std::abs(s.lr - wanted) / config.lr;
+    worst = std::isnan(error) ? error : std::max(worst, error);
+    trace.push_back({{"step", s.step}, {"lr", reports::number(s.lr)}, {"wanted", reports::number(wanted)}});
+  }
+  context.expect_at_most("learning_rate_error", worst, 1e-9, "of the peak", codes::kLearningRate, {{"trace", trace}});
+}
+
+void check_updates(const Run& run, Context& context) {
+  if (run.updates.empty()) return;
+  double worst = 0;
+  Json applied = Json::array();
+  const Update* first_wrong = nullptr;
+  for (const Update& update : run.updates) {
+    worst = std::isnan(update.error) ? update.error : std::max(worst, update.error);
+    if (first_wrong == nullptr && !(update.error <= 1)) first_wrong = &update;
+    applied.push_back({{"step", update.step},
+                       {"applied", reports::number(update.applied)},
+                       {"reported", reports::number(run.steps[applied.size()].lr)},
+                       {"error", reports::number(update.error)}});
+  }
+  Json evidence = {{"parameter", "norm.weight"}, {"rates", applied}};
+  if (first_wrong != nullptr) evidence["first_wrong_step"] = first_wrong->step;
+  context.expect_at_most("update_error", worst, 1, "of what rounding allows", codes::kWrongUpdate, evidence);
+}
+
+void check_gradient_norms(const Run& run, Context& context) {
+  double smallest = run.steps.front().grad_norm;
+  for (const auto& s : run.steps) smallest = std::min(smallest, s.grad_norm);
+  context.metric("grad_norm_first", run.steps.front().grad_norm, "1");
+  context.expect("grad_norm_positive", smallest > 0,
+                 fmt::format("the smallest gradient norm of {} steps is {}", run.steps.size(), smallest),
+                 codes::kGradientNorm, {{"steps", table(run)}});
+}
+
+void check_first_norm(const Run& run, double recomputed, nsa::Precision precision, Context& context) {
+  const double reported = run.steps.front().grad_norm;
+  const double slack = precision == nsa::Precision::bf16 ? 0.02 : 1e-3;
+  context.expect_within("grad_norm_recomputed", reported, recomputed * (1 - slack), recomputed * (1 + slack), "1",
+                        codes::kGradientNorm,
+                        {{"reported", reports::number(reported)}, {"recomputed", reports::number(recomputed)}});
+}
+
+void check_initial_loss(const Run& run, const RunPlan& plan, Context& context) {
+  const double expected = expected_initial_loss(plan.config.model);
+  const double slack = plan.data() == Data::text ? kInitialTextSlack : kInitialRandomSlack;
+  context.expect_within(fmt::format("initial_loss_{}", to_string(plan.data())), run.steps.front().loss,
+                        expected - slack, expected + slack, "nat", codes::kInitialLoss,
+                        {{"expected", expected}, {"on", "the first batch of training"}});
+}
+
+void check_fall(const Run& run, double batch_noise, Context& context) {
+  const std::vector<double> losses = run.losses();
+  const std::size_t k = std::min<std::size_t>(3, losses.size() / 2);
+  const double first = probes::mean(std::span(losses).first(k)), last = probes::mean(std::span(losses).last(k));
+  // Four deviations of the difference of two means of k batches, and never less than a hundredth of a nat.
+  const double margin = std::max(0.01, 4 * batch_noise * std::sqrt(2.0 / static_cast<double>(k)));
+  context.expect_at_least("loss_falls_by", first - last, margin, "nat", codes::kLossDoesNotFall,
+                          {{"mean_of_first", reports::number(first)},
+                           {"mean_of_last", reports::number(last)},
+                           {"batch_noise", reports::number(batch_noise)},
+                           {"steps", table(run)}});
+}
+
+}  // namespace suites::training_cases
