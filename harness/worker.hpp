@@ -15,7 +15,8 @@ using EventSink = std::function<void(const Json&)>;
 // program.
 void run_cases(const Program& program, const Settings& settings, const WorkOrder& order, const EventSink& sink);
 
-// The hidden verb: order from standard input, events to Process::kEventFd. Returns the exit status.
+// The hidden verb: order from standard input, events to Process::kEventFd. Ends the process when all is said; returns
+// an exit status when it could not be.
 [[nodiscard]] int worker_main(const Program& program);
 
 }  // namespace harness
