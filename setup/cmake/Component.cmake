@@ -7,7 +7,8 @@ function(nsa_compile_options target)
     # Warnings of GCC's optimiser and of its newest checks are wrong about code inlined from std::string and LibTorch;
     # which ones depends on the version.
     if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-      target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
+      target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-maybe-uninitialized -Wno-restrict
+                                               -Wno-stringop-overflow)
     else()
       target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-maybe-uninitialized -Wno-stringop-overflow
                                                -Wno-dangling-reference)
