@@ -30,7 +30,8 @@ Call call_of(const at::Tensor& q, const CallOptions& options) {
             .precision = precision_of(q.scalar_type()),
             .cuda = q.is_cuda(),
             .packed = options.packed,
-            .training = options.grad && at::GradMode::is_enabled()};
+            .training = options.grad && at::GradMode::is_enabled(),
+            .phi = options.phi};
   if (call.cuda) {
     const auto* device = at::cuda::getDeviceProperties(q.get_device());
     call.cuda_major = device->major;

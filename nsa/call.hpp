@@ -12,6 +12,7 @@ struct CallOptions {
   Geometry geometry;
   bool packed = false;
   bool grad = false;  // something requires a gradient; training is that while gradients are on
+  Phi phi = Phi::avg;
 };
 // q [B,S,Hq,Dk]. Throws ContractError for a dtype that no Precision names; Half counts as bf16, whose backends it
 // shares.

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "nsa/cuda/cuda.hpp"
 #include "nsa/flash/flash.hpp"
 #include "nsa/reference/reference.hpp"
 #include "nsa/sdpa/sdpa.hpp"
@@ -51,6 +52,9 @@ Ops table_of(const Choice& choice) {
       return sdpa::ops(selection_of(choice));
     case Backend::flash:
       return flash::ops(entry_of(choice));
+    case Backend::cuda:
+      if (!choice.variant.empty()) unknown_variant(choice);
+      return cuda::ops();
   }
   unknown_variant(choice);
 }

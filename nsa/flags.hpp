@@ -28,18 +28,22 @@ struct FlagSpec {
 
 enum class ForcedBranch { none, cmp, sel, win };
 
+// Whether our own kernels serve what they can where NSA_USE_CUDA says nothing. The one place to turn them on.
+inline constexpr bool kCudaByDefault = false;
+
 // What the flags mean together, after all rules (nsa/README.md, "Flags"). The FlashAttention-2 rule is the seeds':
 // NSA_USE_FA2=0 disables all three, =1 enables all three, NSA_USE_FA2_WIN / _CMP refine one branch.
 struct EffectiveFlags {
   bool fa2_all = false, fa2_win = false, fa2_cmp = false;
   std::int64_t fa2_min_len_win = 16, fa2_min_len_cmp = 16;  // <= 0: never
   bool fa2_force_dense = false, fa2_force_varlen = false;   // which FlashAttention-2 entry point the window takes
-  bool sel_pack = true;          // NSA_USE_SEL_PACK as set: gathered selection, unless sel_mask
-  bool sel_mask = false;         // effective: NSA_FORCE_SEL_MASK, or NSA_USE_SEL_MASK with NSA_USE_SEL_PACK=0
-  bool force_parity = false;     // NSA_FORCE_PARITY: every branch by `reference`
-  bool train_safe_pack = false;  // NSA_TRAIN_SAFE_PACK: no reused workspace even without gradients
-  bool strict_asserts = false;   // non-finite branch output -> counted fallback to `reference`
-  bool uniform_gate = false;     // NSA_FORCE_UNIFORM_GATE: 1/3 each
+  bool use_cuda = kCudaByDefault;  // NSA_USE_CUDA: our own kernels where they serve the call and nothing else was asked
+  bool sel_pack = true;            // NSA_USE_SEL_PACK as set: gathered selection, unless sel_mask
+  bool sel_mask = false;           // effective: NSA_FORCE_SEL_MASK, or NSA_USE_SEL_MASK with NSA_USE_SEL_PACK=0
+  bool force_parity = false;       // NSA_FORCE_PARITY: every branch by `reference`
+  bool train_safe_pack = false;    // NSA_TRAIN_SAFE_PACK: no reused workspace even without gradients
+  bool strict_asserts = false;     // non-finite branch output -> counted fallback to `reference`
+  bool uniform_gate = false;       // NSA_FORCE_UNIFORM_GATE: 1/3 each
   bool stopgrad_gates = false;
   ForcedBranch forced_branch = ForcedBranch::none;
   double rope_scale = 1.0;

@@ -193,7 +193,14 @@ void check(const AttendCompressedArgs& args) {
 }
 
 void check(const SelectArgs& args) {
-  Contract("select", args.geometry).compressed_keys(args.q, args.k_cmp, args.geometry, args.cu_seqlens);
+  const Contract contract("select", args.geometry);
+  contract.compressed_keys(args.q, args.k_cmp, args.geometry, args.cu_seqlens);
+  if (!args.stats) return;
+  const auto& stats = *args.stats;
+  const std::int64_t B = args.q.size(0), Hq = args.q.size(2), S = args.q.size(1);
+  const bool fits = stats.defined() && stats.scalar_type() == at::kFloat &&
+                    stats.sizes() == at::IntArrayRef({B, Hq, S, 2}) && stats.device() == args.q.device();
+  contract.require(fits, "stats", stats, fmt::format("Float [{}, {}, {}, 2] on the device of q", B, Hq, S));
 }
 
 void check(const AttendSelectedArgs& args) {

@@ -1,5 +1,6 @@
 // The ops seam: the six functions of Native Sparse Attention as a table. Model code calls only this; a backend fills
-// it (reference/, sdpa/, flash/), route.hpp decides which backend serves which function, and anything may wrap it.
+// it (reference/, sdpa/, flash/, cuda/), route.hpp decides which backend serves which function, and anything may wrap
+// it.
 //
 // Shapes (B batch, S tokens, Hq query heads, G groups, h = Hq/G, Dk/Dv widths, N_c compressed blocks):
 //   q [B,S,Hq,Dk], k [B,S,G,Dk], v [B,S,G,Dv], head j belongs to group j / h; one floating dtype, one device.
@@ -81,6 +82,8 @@ struct SelectArgs {  // not differentiated
   at::Tensor k_cmp;  // [B,N_c,G,Dk]
   Geometry geometry;
   CuSeqlens cu_seqlens;
+  // Attended::stats of attend_compressed on the same q and k_cmp; absent: computed again. Only cuda looks at it.
+  std::optional<at::Tensor> stats = std::nullopt;
 };
 // blocks [B,S,G,n] int32, ascending, tail padded with -1; numbered from the start of the query's document.
 struct AttendSelectedArgs {
@@ -112,6 +115,10 @@ void check(const CombineArgs& args);
 struct Attended {
   at::Tensor o;    // [B,S,Hq,Dv]
   at::Tensor lse;  // [B,Hq,S], or undefined
+  // cuda only, else undefined: [B,Hq,S,2] fp32, the maximum of log2(e)/sqrt(Dk) * q.k and the sum of 2^(that -
+  // maximum);
+  // (-inf, 0) for a row that sees nothing. Not differentiable.
+  at::Tensor stats = {};
 };
 
 struct Ops {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "nsa/cuda/features.hpp"
+
 namespace nsa {
 
 namespace {
@@ -81,6 +83,29 @@ Choice choose_selected(const EffectiveFlags& flags, const Call& call) {
   return {Backend::sdpa, "packed", "no gradients: the workspace is reused"};
 }
 
+// The choice without our own kernels.
+Choice choose(const EffectiveFlags& flags, const Call& call, Op op) {
+  if (op == Op::attend_window || op == Op::attend_compressed) return choose_attention(flags, call, op);
+  if (op == Op::attend_selected) return choose_selected(flags, call);
+  return {Backend::sdpa, "", "the default"};
+}
+
+// cuda instead of `otherwise`, unless that is what was asked for by name.
+Choice prefer_cuda(const EffectiveFlags& flags, const Call& call, Op op, Choice otherwise) {
+  const bool named = otherwise.backend == Backend::flash || (op == Op::attend_selected && flags.sel_mask);
+  if (!flags.use_cuda || named) return otherwise;
+  if (const auto reason = cuda_refusal(call, op); !reason.empty()) {
+    otherwise.why = fmt::format("cuda refused: {}; {}", reason, otherwise.why);
+    return otherwise;
+  }
+  if (kKernelsOnTrial) {
+    otherwise.why = fmt::format("cuda refused: {}; {}", kOnTrial, otherwise.why);
+    return otherwise;
+  }
+  const bool refused = otherwise.why.starts_with("flash refused");  // it was asked for: the reason is kept
+  return {Backend::cuda, "", origin_of(flags, "use_cuda") + (refused ? "; " + otherwise.why : "")};
+}
+
 }  // namespace
 
 std::string_view to_string(Backend backend) {
@@ -91,6 +116,8 @@ std::string_view to_string(Backend backend) {
       return "sdpa";
     case Backend::flash:
       return "flash";
+    case Backend::cuda:
+      return "cuda";
   }
   return "?";
 }
@@ -144,15 +171,10 @@ std::string flash_refusal(const Call& call, Op op) {
 Route route(const EffectiveFlags& flags, const Call& call) {
   Route route;
   for (const Op op : kAllOps) {
-    if (flags.force_parity) {
+    if (flags.force_parity)
       route[op] = {Backend::reference, "", "NSA_FORCE_PARITY"};
-    } else if (op == Op::attend_window || op == Op::attend_compressed) {
-      route[op] = choose_attention(flags, call, op);
-    } else if (op == Op::attend_selected) {
-      route[op] = choose_selected(flags, call);
-    } else {
-      route[op] = {Backend::sdpa, "", "the only backend besides reference"};
-    }
+    else
+      route[op] = prefer_cuda(flags, call, op, choose(flags, call, op));
   }
   return route;
 }

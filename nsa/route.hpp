@@ -13,7 +13,7 @@
 
 namespace nsa {
 
-enum class Backend { reference, sdpa, flash };
+enum class Backend { reference, sdpa, flash, cuda };
 enum class Op { compress, attend_compressed, select, attend_selected, attend_window, combine };
 inline constexpr std::array kAllOps = {Op::compress,        Op::attend_compressed, Op::select,
                                        Op::attend_selected, Op::attend_window,     Op::combine};
@@ -29,6 +29,7 @@ struct Call {
   int cuda_major = 0, cuda_minor = 0;
   bool packed = false;    // cu_seqlens given
   bool training = false;  // gradients are needed
+  Phi phi = Phi::avg;
 };
 
 struct Choice {
@@ -56,7 +57,9 @@ inline constexpr std::int64_t kGatherBudgetBytes = std::int64_t{2} << 30;
 [[nodiscard]] std::string flash_refusal(const Call& call, Op op);
 
 // A branch takes flash when its own effective flag asks for it (fa2_win, fa2_cmp; fa2_all has gone into both), S is not
-// below its minimal length, and flash_refusal is empty; otherwise sdpa, with the reason. NSA_FORCE_PARITY: reference.
+// below its minimal length, and flash_refusal is empty. What was asked for by name keeps its way: such a branch, and a
+// masked selection. Every other op takes cuda when use_cuda asks for it and cuda_refusal (cuda/features.hpp) is empty,
+// otherwise sdpa, with the reason. NSA_FORCE_PARITY: reference.
 [[nodiscard]] Route route(const EffectiveFlags& flags, const Call& call);
 
 }  // namespace nsa

@@ -68,6 +68,7 @@ nsa::Call make_call(const nsa::ModelConfig& model, std::int64_t B, std::int64_t 
   call.precision = precision;
   call.training = training;
   call.packed = packed;
+  call.phi = model.phi;
   call.cuda = device.is_cuda();
   if (call.cuda) {
     cudaDeviceGetAttribute(&call.cuda_major, cudaDevAttrComputeCapabilityMajor, device.index());

@@ -90,7 +90,7 @@ Projected NsaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor&
 }
 
 Ops NsaAttentionImpl::ops(const Projected& p, bool packed) const {
-  return runtime_->ops(call_of(p.q, {config_.n_kv_groups, config_.d_v, config_.nsa, packed, p.grad}));
+  return runtime_->ops(call_of(p.q, {config_.n_kv_groups, config_.d_v, config_.nsa, packed, p.grad, config_.phi}));
 }
 
 Compressed NsaAttentionImpl::compress(const Ops& ops, const at::Tensor& k, const at::Tensor& v,
@@ -109,16 +109,19 @@ Branches NsaAttentionImpl::attend(const Ops& ops, const Projected& p, const CuSe
     observe("cmp.k", result.blocks.k);
     observe("cmp.v", result.blocks.v);
   }
+  std::optional<at::Tensor> stats;  // of the compressed branch: the selection needs the same
   if (computes(ForcedBranch::cmp)) {
     const NvtxRange range(nvtx, "attend_compressed");
-    result.cmp = ops.attend_compressed({p.q, result.blocks, g, cu_seqlens}).o;
+    const Attended attended = ops.attend_compressed({p.q, result.blocks, g, cu_seqlens});
+    if (attended.stats.defined()) stats = attended.stats.detach();
+    result.cmp = attended.o;
     observe("cmp.o", result.cmp);
   }
   if (computes(ForcedBranch::sel)) {
     at::Tensor blocks;
     {
       const NvtxRange range(nvtx, "select");
-      blocks = ops.select({p.q.detach(), result.blocks.k.detach(), g, cu_seqlens});
+      blocks = ops.select({p.q.detach(), result.blocks.k.detach(), g, cu_seqlens, stats});
       observe("blocks", blocks);
     }
     const NvtxRange range(nvtx, "attend_selected");

@@ -54,9 +54,8 @@ at::Tensor attend_blocks(const at::Tensor& q, const at::Tensor& k, const at::Ten
     const std::int64_t complete = compressed_blocks(g, begin + count);
     const auto last_token = positions(0, complete, q) * g.d + (g.l - 1);
     const auto visible = positions(begin, count, q).unsqueeze(1).ge(last_token.unsqueeze(0));
-    parts.push_back(at::scaled_dot_product_attention(rows.narrow(2, (begin - blind) * h, count * h),
-                                                     keys.narrow(2, 0, complete), values.narrow(2, 0, complete),
-                                                     repeat_rows(visible, h)));
+    parts.push_back(attend(rows.narrow(2, (begin - blind) * h, count * h), keys.narrow(2, 0, complete),
+                           values.narrow(2, 0, complete), repeat_rows(visible, h)));
   }
   const auto o = rows_to_heads(parts.size() == 1 ? parts.front() : at::cat(parts, 2), S - blind);
   return at::constant_pad_nd(o, {0, 0, 0, 0, blind, 0});

@@ -1,8 +1,48 @@
 #include "nsa/sdpa/rows.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include <mutex>
 
 namespace nsa::sdpa {
+
+namespace {
+
+struct CudnnSetting {
+  std::mutex mutex;
+  int lives = 0;
+  bool found = true;
+};
+CudnnSetting& cudnn_setting() {
+  static CudnnSetting setting;
+  return setting;
+}
+
+}  // namespace
+
+WithoutCudnn::WithoutCudnn() {
+  CudnnSetting& setting = cudnn_setting();
+  const std::lock_guard lock(setting.mutex);
+  if (setting.lives++ > 0) return;
+  setting.found = at::globalContext().userEnabledCuDNNSDP();
+  at::globalContext().setSDPUseCuDNN(false);
+}
+
+WithoutCudnn::~WithoutCudnn() {
+  CudnnSetting& setting = cudnn_setting();
+  const std::lock_guard lock(setting.mutex);
+  if (--setting.lives == 0) at::globalContext().setSDPUseCuDNN(setting.found);
+}
+
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& visible) {
+  if (const std::int64_t queries = q.size(-2), keys = k.size(-2); keys > 0 && queries > kLargestMask / keys)
+    throw ContractError(fmt::format("attention of {} queries to {} keys by a mask; allowed: at most {} places in it",
+                                    queries, keys, kLargestMask));
+  const WithoutCudnn guard;
+  return at::scaled_dot_product_attention(q, k, v, visible);
+}
 
 at::Tensor heads_to_rows(const at::Tensor& q, std::int64_t G) {
   const std::int64_t B = q.size(0), S = q.size(1), h = q.size(2) / G;

@@ -16,6 +16,32 @@ namespace nsa::sdpa {
 [[nodiscard]] at::Tensor rows_to_heads(const at::Tensor& o, std::int64_t S);   // [B,G,S*h,D] -> [B,S,Hq,D]
 [[nodiscard]] at::Tensor repeat_rows(const at::Tensor& mask, std::int64_t h);  // [S,K] -> [S*h,K]
 
+// Note [Without cuDNN]
+// Where cuDNN serves a call, ATen prefers it on Hopper and later to its own kernels. With torch 2.11 its backward pass
+// gives NaN for dQ when there is a mask, the number of keys modulo 128 is 64 and a row's log-sum-exp is below -88.7
+// (pytorch issue 196678; s_sweep met it on an H200), and for dK, dV of a single query (cudnn-frontend issue 1072). So
+// it is off while a forward pass chooses its kernel; autograd records the derivative of the kernel that was chosen, and
+// a backward pass chooses nothing. ATen's memory-efficient kernel takes its place.
+//
+// The setting belongs to the whole process, and ATen reads it without a lock. Of several lives at a time, in whatever
+// threads, the first switches off and the last restores what the first found. Meanwhile another thread's attention does
+// not get cuDNN either, which is harmless, and a change that somebody else makes to the setting is lost.
+class WithoutCudnn {
+ public:
+  WithoutCudnn();
+  ~WithoutCudnn();
+  WithoutCudnn(const WithoutCudnn&) = delete;
+  WithoutCudnn& operator=(const WithoutCudnn&) = delete;
+};
+
+// at::scaled_dot_product_attention, without cuDNN. `visible` is a bool mask that broadcasts to [..,queries,keys].
+// A call with more than kLargestMask places of a query and a key throws ContractError: ATen's memory-efficient kernel
+// reckons places in the mask in 32 bits, beyond which it reads other rows' places and says nothing (pytorch issue
+// 187227, forward above 2^32), or fails (issue 147585, backward above 2^31).
+inline constexpr std::int64_t kLargestMask = (std::int64_t{1} << 31) - 1;
+[[nodiscard]] at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const at::Tensor& visible);
+
 // 0 .. count-1 + first, int64, on the device of `like`.
 [[nodiscard]] at::Tensor positions(std::int64_t first, std::int64_t count, const at::Tensor& like);
 

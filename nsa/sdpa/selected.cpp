@@ -22,32 +22,40 @@ bool gradients_needed(const AttendSelectedArgs& args) {
 
 // ---- by mask ------------------------------------------------------------------------------------------------------
 
-// Which tokens row (b, t, g) sees. [B*G,1,S,S]
-at::Tensor visible_tokens(const at::Tensor& blocks, const Geometry& g) {
-  const std::int64_t B = blocks.size(0), S = blocks.size(1), G = blocks.size(2), N_sel = selection_blocks(g, S);
+// Which of the tokens before `end` the rows [begin, end) see, given their blocks [B,end-begin,G,n].
+// [B*G,1,end-begin,end]
+at::Tensor visible_tokens(const at::Tensor& blocks, std::int64_t begin, std::int64_t end, const Geometry& g) {
+  const std::int64_t B = blocks.size(0), T = blocks.size(1), G = blocks.size(2), N_sel = selection_blocks(g, end);
   const auto number = blocks.to(at::kLong);
   const auto place =
       number.masked_fill(number.lt(0).logical_or(number.ge(N_sel)), N_sel);  // the last column is the bin
-  const auto chosen = at::zeros({B, S, G, N_sel + 1}, blocks.options().dtype(at::kBool)).scatter_(3, place, true);
+  const auto chosen = at::zeros({B, T, G, N_sel + 1}, blocks.options().dtype(at::kBool)).scatter_(3, place, true);
   const auto tokens =
-      chosen.narrow(3, 0, N_sel).unsqueeze(4).expand({-1, -1, -1, -1, g.l_sel}).flatten(3).narrow(3, 0, S);
-  const auto causal = at::ones({S, S}, chosen.options()).tril();
-  return tokens.transpose(1, 2).logical_and(causal).reshape({B * G, 1, S, S});
+      chosen.narrow(3, 0, N_sel).unsqueeze(4).expand({-1, -1, -1, -1, g.l_sel}).flatten(3).narrow(3, 0, end);
+  const auto causal = at::ones({T, end}, chosen.options()).tril(begin);
+  return tokens.transpose(1, 2).logical_and(causal).reshape({B * G, 1, T, end});
 }
 
-// One document. The mask differs from group to group, so groups become the batch and a group's heads share one mask
-// and, by a stride of 0, one K and V.
+// One document, a chunk of queries at a time against the keys up to its end. The mask differs from group to group, so
+// groups become the batch and a group's heads share one mask and, by a stride of 0, one K and V.
 at::Tensor attend_masked(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& blocks,
-                         const Geometry& g) {
+                         const Geometry& g, std::int64_t mask_elements) {
   const std::int64_t B = q.size(0), S = q.size(1), Hq = q.size(2), G = k.size(2), h = Hq / G;
-  const auto visible = visible_tokens(blocks, g);
-  const auto row_sees = visible.any(-1, /*keepdim=*/true);
   const auto by_group = [&](const at::Tensor& t) { return t.transpose(1, 2).reshape({B * G, -1, S, t.size(3)}); };
-  const auto shared = [&](const at::Tensor& t) { return by_group(t).expand({-1, h, -1, -1}); };
-  // An empty row attends to everything and is cleared afterwards (double where: finite both ways).
-  const auto o =
-      at::scaled_dot_product_attention(by_group(q), shared(k), shared(v), visible.logical_or(row_sees.logical_not()));
-  return at::where(row_sees, o, 0.0).reshape({B, Hq, S, v.size(3)}).transpose(1, 2);
+  const auto rows = by_group(q), keys = by_group(k), values = by_group(v);
+  const std::int64_t chunk = std::max<std::int64_t>(1, mask_elements / S);
+  std::vector<at::Tensor> parts;
+  for (std::int64_t begin = 0; begin < S; begin += chunk) {
+    const std::int64_t end = std::min(begin + chunk, S);
+    const auto visible = visible_tokens(blocks.narrow(1, begin, end - begin), begin, end, g);
+    const auto row_sees = visible.any(-1, /*keepdim=*/true);
+    const auto shared = [&](const at::Tensor& t) { return t.narrow(2, 0, end).expand({-1, h, -1, -1}); };
+    // An empty row attends to everything and is cleared afterwards (double where: finite both ways).
+    const auto o = attend(rows.narrow(2, begin, end - begin), shared(keys), shared(values),
+                          visible.logical_or(row_sees.logical_not()));
+    parts.push_back(at::where(row_sees, o, 0.0));
+  }
+  return (parts.size() == 1 ? parts.front() : at::cat(parts, 2)).reshape({B, Hq, S, v.size(3)}).transpose(1, 2);
 }
 
 // ---- by gathering -------------------------------------------------------------------------------------------------
@@ -183,19 +191,19 @@ at::Tensor attend_gathered(const AttendSelectedArgs& args, const PlaceTable& tab
     const std::int64_t count = std::min(kGatherChunkRows, total - first);
     const auto [index, visible] = table.rows(first, count);
     const auto mask = visible.logical_or(visible.any(-1, true).logical_not()).view({count, 1, 1, -1});
-    parts.push_back(at::scaled_dot_product_attention(q.narrow(0, first, count), keys(index), values(index), mask));
+    parts.push_back(attend(q.narrow(0, first, count), keys(index), values(index), mask));
   }
   return (parts.size() == 1 ? parts.front() : at::cat(parts)).reshape({B, S, G * h, args.v.size(3)});
 }
 
 }  // namespace
 
-Attended attend_selected(const AttendSelectedArgs& args, Selection how) {
+Attended attend_selected(const AttendSelectedArgs& args, Selection how, std::int64_t mask_elements) {
   check(args);
   if (how == Selection::masked) {
     const auto o = per_document(args.cu_seqlens, args.q.size(1), [&](std::int64_t begin, std::int64_t S) {
       return attend_masked(args.q.narrow(1, begin, S), args.k.narrow(1, begin, S), args.v.narrow(1, begin, S),
-                           args.blocks.narrow(1, begin, S), args.geometry);
+                           args.blocks.narrow(1, begin, S), args.geometry, mask_elements);
     });
     return {o, {}};
   }

@@ -25,9 +25,8 @@ at::Tensor attend_band(const at::Tensor& q, const at::Tensor& k, const at::Tenso
     const auto t = positions(begin, end - begin, q).unsqueeze(1), j = positions(first, end - first, q).unsqueeze(0);
     const auto distance = t - j;
     const auto visible = repeat_rows(distance.ge(0).logical_and(distance.lt(w)), h);
-    parts.push_back(at::scaled_dot_product_attention(rows.narrow(2, begin * h, (end - begin) * h),
-                                                     keys.narrow(2, first, end - first),
-                                                     values.narrow(2, first, end - first), visible));
+    parts.push_back(attend(rows.narrow(2, begin * h, (end - begin) * h), keys.narrow(2, first, end - first),
+                           values.narrow(2, first, end - first), visible));
   }
   return rows_to_heads(parts.size() == 1 ? parts.front() : at::cat(parts, 2), S);
 }

@@ -117,6 +117,33 @@ TEST(SdpaMemory, KeysAreNeverExpandedToQueryHeads) {
             0u);
 }
 
+TEST(SdpaMask, ChunksOfQueriesChangeNothing) {
+  for (const auto& [S, mask_elements] : {std::pair{100L, 33 * 100L}, {100L, 1L}, {64L, 32 * 64L}, {50L, 49 * 50L}}) {
+    Inputs in({.B = 2, .S = S, .G = 2, .h = 3, .Dv = 4}, 83);
+    auto blocks = in.blocks();
+    for (const std::int64_t t : {std::int64_t{0}, std::int64_t{33}, S - 1}) blocks.select(1, t).fill_(-1);
+    in.require_gradients();
+    const auto whole = attend_selected(in.selected(blocks), Selection::masked).o;
+    const auto chunks = attend_selected(in.selected(blocks), Selection::masked, mask_elements).o;
+    EXPECT_LE(fixtures::distance(chunks, whole), 1e-14) << S;
+    const auto wanted = fixtures::gradients(whole, in, 89), got = fixtures::gradients(chunks, in, 89);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_LE(fixtures::distance(got[i], wanted[i]), 1e-14) << S << ", input " << i;
+  }
+}
+
+TEST(SdpaMask, NoLaunchHasALargerOneThanAllowed) {
+  const at::NoGradGuard no_grad;
+  const Inputs in({.B = 2, .S = 100, .G = 2, .h = 3}, 97, at::kFloat);
+  const auto blocks = in.blocks();
+  const auto seen = watch("aten::scaled_dot_product_attention", 3, [&] {
+    static_cast<void>(attend_selected(in.selected(blocks), Selection::masked, 33 * 100 + 99));
+  });
+  ASSERT_EQ(seen.size(), 4u);
+  // 33 queries (the last one alone) against the keys up to their end, for two sequences of two groups.
+  const std::size_t wanted[] = {33 * 33, 33 * 66, 33 * 99, 1 * 100};
+  for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i].bytes, 4 * wanted[i]) << i;
+}
+
 TEST(SdpaMemory, GatheringGoesInBoundedChunks) {
   const at::NoGradGuard no_grad;
   const Inputs in({.B = 2, .S = kGatherChunkRows / 2 + 3, .Dk = 4, .Dv = 4}, 79, at::kFloat, {2, 1, 2, 3, 4});

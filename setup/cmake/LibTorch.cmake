@@ -6,6 +6,8 @@ if(NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
   set(TORCH_CUDA_ARCH_LIST "8.0;9.0a")
 endif()
 
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # LibTorch's: with a static one of our own there would be two runtimes
+
 # Its two warnings (the architectures above; kineto, a profiler that the wheels hold inside another library) mean nothing
 # here. Errors are shown.
 set(CMAKE_MESSAGE_LOG_LEVEL ERROR)

@@ -11,7 +11,8 @@
 namespace suites::autograd_cases {
 
 struct ModelWay {
-  std::string name;  // "sdpa", "reference", "masked", "strict", "recompute", "flash", "forced_cmp", "uniform_gate", ...
+  std::string
+      name;  // "sdpa", "reference", "masked", "strict", "recompute", "flash", "cuda", "forced_cmp", "uniform_gate", ...
   nsa::EffectiveFlags flags;
   bool recompute = false;
   bool needs_cuda = false;

@@ -37,6 +37,9 @@ void cover(const Subject& subject, Context& context, const flag_execution::Plan&
 // -- contracts.cpp: what FlashAttention-2 must never be given is refused before anything runs
 void contracts(const Subject& subject, Context& context, const flag_execution::Plan& plan);
 
+// -- capabilities.cpp: the tables that say which calls FlashAttention-2 and our own kernels serve; part of contracts
+void capabilities(Context& context, const flag_execution::Plan& plan);
+
 // -- construction.cpp: what a change of the environment does to a model that exists, and to one that is made afterwards
 void after_construction(const Subject& subject, Context& context, const flag_execution::Plan& plan);
 

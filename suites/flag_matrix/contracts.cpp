@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "nsa/cuda/features.hpp"
 #include "nsa/route.hpp"
 #include "suites/codes.hpp"
 #include "suites/flag_matrix/checks.hpp"
@@ -227,63 +228,19 @@ void check_strides(Context& context, const std::string& backend, const nsa::Ops&
                          {{"backend", backend}});
 }
 
-// The capability table: each limit refuses by name, and the route hands the reason on. Pure, so that a machine without
-// a GPU proves it as well.
-void check_capabilities(Context& context, const Plan& plan) {
-  nsa::Call good = make_call(plan.model, 1, plan.S, nsa::Precision::bf16, at::kCPU);
-  good.cuda = true;
-  good.cuda_major = 9;
-  good.Dk = good.Dv = 64;
-  const auto with = [&](auto change) {
-    nsa::Call call = good;
-    change(call);
-    return call;
-  };
-  const std::vector<std::pair<std::vector<std::string>, nsa::Call>> limits = {
-      {{"cpu"}, with([](auto& c) { c.cuda = false; })},
-      {{"7.5", "8.0"}, with([](auto& c) { c.cuda_major = 7, c.cuda_minor = 5; })},
-      {{"fp32", "bf16"}, with([](auto& c) { c.precision = nsa::Precision::fp32; })},
-      {{"fp64", "bf16"}, with([](auto& c) { c.precision = nsa::Precision::fp64; })},
-      {{"d_k 64", "d_v 32"}, with([](auto& c) { c.Dv = 32; })},
-      {{"head width 4"}, with([](auto& c) { c.Dk = c.Dv = 4; })},
-      {{"head width 12"}, with([](auto& c) { c.Dk = c.Dv = 12; })},
-      {{"head width 264"}, with([](auto& c) { c.Dk = c.Dv = 264; })}};
-  const nsa::EffectiveFlags flags = nsa::resolve({{"NSA_USE_FA2", "1"}});
-  for (const nsa::Op op : {nsa::Op::attend_window, nsa::Op::attend_compressed}) {
-    const auto expect = [&](bool holds, const std::string& what, const Json& evidence) {
-      context.expect(fmt::format("capability of {}: {}", nsa::to_string(op), what), holds,
-                     fmt::format("{}: {}", nsa::to_string(op), what), codes::kContractNotEnforced, evidence);
-    };
-    for (const auto& [words, call] : limits) {
-      const std::string why = nsa::flash_refusal(call, op);
-      const nsa::Choice choice = nsa::route(flags, call)[op];
-      const bool named = std::all_of(words.begin(), words.end(), [&](const auto& w) {
-        return why.find(w) != why.npos && choice.why.find(w) != choice.why.npos;
-      });
-      expect(named && choice.backend == nsa::Backend::sdpa,
-             fmt::format("a call with {} must be refused by name and go to sdpa", fmt::join(words, ", ")),
-             {{"refusal", why}, {"route", std::string(nsa::to_string(choice.backend)) + " (" + choice.why + ")"}});
-    }
-    for (std::int64_t width = 8; width <= 256; width += 8) {
-      const nsa::Call call = with([&](auto& c) { c.Dk = c.Dv = width; });
-      expect(nsa::flash_refusal(call, op).empty(), fmt::format("head width {} must be served", width),
-             {{"refusal", nsa::flash_refusal(call, op)}});
-    }
-  }
-}
-
 }  // namespace
 
 void contracts(const Subject& subject, Context& context, const flag_execution::Plan& plan) {
   const at::NoGradGuard no_grad;
   context.phase("capability table");
-  check_capabilities(context, plan);
+  capabilities(context, plan);
   const nsa::Call call = make_call(plan.model, 1, plan.S, plan.precision, plan.device);
   std::vector<Violation> any;
   add_offsets(any, plan);
   add_tensors(any, plan);
   std::size_t calls = 0;
-  for (const nsa::Backend backend : {nsa::Backend::flash, nsa::Backend::sdpa, nsa::Backend::reference}) {
+  for (const nsa::Backend backend :
+       {nsa::Backend::flash, nsa::Backend::cuda, nsa::Backend::sdpa, nsa::Backend::reference}) {
     const std::string name(nsa::to_string(backend));
     context.phase(name);
     const nsa::Ops ops = subject.ops(backend, call);
@@ -292,6 +249,12 @@ void contracts(const Subject& subject, Context& context, const flag_execution::P
     for (const Violation& violation : violations) check_refused(context, name, ops, violation);
     calls += violations.size();
     if (backend == nsa::Backend::flash && !plan.device.is_cuda()) continue;  // it refuses the CPU as such
+    const std::string refused = nsa::cuda_refusal(call, nsa::Op::attend_selected);
+    if (const std::string why = refused.empty() && nsa::kKernelsOnTrial ? nsa::kOnTrial : refused;
+        backend == nsa::Backend::cuda && !why.empty()) {
+      context.fact("cuda.not_served", why);
+      continue;
+    }
     check_served(context, name, ops, plan);
     check_strides(context, name, ops, plan);
   }

@@ -19,6 +19,7 @@ const std::map<std::string, std::string>& variables() {
                                                          {"fa2_min_len_cmp", "NSA_FA2_MIN_LEN_CMP"},
                                                          {"fa2_force_dense", "NSA_FA2_FORCE_DENSE"},
                                                          {"fa2_force_varlen", "NSA_FA2_FORCE_VARLEN"},
+                                                         {"use_cuda", "NSA_USE_CUDA"},
                                                          {"sel_pack", "NSA_USE_SEL_PACK"},
                                                          {"sel_mask", "NSA_FORCE_SEL_MASK"},
                                                          {"force_parity", "NSA_FORCE_PARITY"},

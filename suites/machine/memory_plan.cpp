@@ -34,6 +34,7 @@ nsa::Call call_of(const PlannedStep& step, std::int64_t S, std::int64_t B) {
   call.precision = step.config.train.precision;
   call.packed = step.config.train.packed;
   call.training = true;
+  call.phi = m.phi;
   call.cuda = step.cuda;
   call.cuda_major = step.cuda ? 9 : 0;  // whether flash serves the call does not change what is counted here
   return call;
@@ -110,6 +111,10 @@ StepBytes lower_count(const PlannedStep& step, std::int64_t S, std::int64_t B) {
   bytes.total = bytes.weights + bytes.optimizer +
                 (together ? bytes.gradients + bytes.activations : std::max(bytes.gradients, bytes.activations));
   return bytes;
+}
+
+bool selects_by_mask(const PlannedStep& step, std::int64_t S, std::int64_t B) {
+  return nsa::route(step.flags, call_of(step, S, B))[nsa::Op::attend_selected].variant == "masked";
 }
 
 std::uintmax_t checkpoint_bytes(const nsa::Config& config) {

@@ -31,6 +31,10 @@ struct PlannedStep {
 };
 [[nodiscard]] StepBytes lower_count(const PlannedStep& step, std::int64_t S, std::int64_t B);
 
+// Whether the step's selected branch goes by mask: because the flags ask for it, or because gathering would hold too
+// much (nsa/route.hpp). A law that was fitted to one way says nothing about the other.
+[[nodiscard]] bool selects_by_mask(const PlannedStep& step, std::int64_t S, std::int64_t B);
+
 // What the checkpoints of a run take on disk: those that are kept and the one that is being written; weights and
 // optimizer state each.
 [[nodiscard]] std::uintmax_t checkpoint_bytes(const nsa::Config& config);

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "harness/context.hpp"
+#include "nsa/cuda/features.hpp"
+
 namespace suites::oracle {
 
 namespace {
@@ -14,6 +17,7 @@ using enum nsa::Op;
 nsa::EffectiveFlags flags_of(const Way& way) {
   nsa::EffectiveFlags flags;
   flags.force_parity = way.name == "reference";
+  flags.use_cuda = way.name == "cuda";
   if (way.name == "sdpa_masked") {
     flags.sel_pack = false;
     flags.sel_mask = true;
@@ -24,8 +28,12 @@ nsa::EffectiveFlags flags_of(const Way& way) {
   return flags;
 }
 
-std::string wanted_route(const Way& way, nsa::Op op) {
+// Learned compression is sdpa's by every way but the reference.
+bool learned(const OpShape& shape, nsa::Op op) { return op == compress && shape.phi == nsa::Phi::mlp; }
+
+std::string wanted_route(const Way& way, const OpShape& shape, nsa::Op op) {
   if (way.name == "reference") return "reference/";
+  if (way.name == "cuda") return learned(shape, op) ? "sdpa/" : "cuda/";
   if (way.name == "flash_dense") return op == attend_window ? "flash/dense" : "flash/varlen";
   if (way.name == "flash_varlen") return "flash/varlen";
   if (op != attend_selected) return "sdpa/";
@@ -41,7 +49,8 @@ const std::vector<Way>& ways() {
       {"sdpa_masked", {attend_selected}, true, false, {at::kDouble, at::kFloat, at::kBFloat16}},
       {"sdpa_packed", {attend_selected}, false, false, {at::kDouble, at::kFloat, at::kBFloat16}},
       {"flash_dense", {attend_window}, true, true, {at::kBFloat16}},
-      {"flash_varlen", {attend_compressed, attend_window}, true, true, {at::kBFloat16}}};
+      {"flash_varlen", {attend_compressed, attend_window}, true, true, {at::kBFloat16}},
+      {"cuda", {nsa::kAllOps.begin(), nsa::kAllOps.end()}, true, true, {at::kBFloat16}}};
   return all;
 }
 
@@ -51,13 +60,21 @@ const Way& way(const std::string& name) {
   return *found;
 }
 
+std::string refusal(const Way& way, const OpShape& shape, nsa::Op op, at::ScalarType dtype, at::Device device) {
+  if (way.name != "cuda" || learned(shape, op)) return "";
+  if (nsa::kKernelsOnTrial) return nsa::kOnTrial;
+  return nsa::cuda_refusal(call_of(shape, dtype, device, way.gradients), op);
+}
+
 nsa::Ops ops_of(const Subject& subject, const Way& way, const OpShape& shape, nsa::Op op, at::ScalarType dtype,
                 at::Device device) {
+  if (const std::string reason = refusal(way, shape, op, dtype, device); !reason.empty())
+    throw harness::Skipped{"unsupported", fmt::format("cuda does not serve {}: {}", nsa::to_string(op), reason)};
   const nsa::Call call = call_of(shape, dtype, device, way.gradients);
   const nsa::EffectiveFlags flags = flags_of(way);
   const nsa::Choice choice = nsa::route(flags, call)[op];
   const std::string taken = fmt::format("{}/{}", nsa::to_string(choice.backend), choice.variant);
-  if (taken != wanted_route(way, op)) {
+  if (taken != wanted_route(way, shape, op)) {
     throw std::logic_error(
         fmt::format("{} by {} would run as {}: {}", nsa::to_string(op), way.name, taken, choice.why));
   }

@@ -135,6 +135,7 @@ nsa::Call call_of(const OpShape& shape, at::ScalarType dtype, at::Device device,
   model.d_k = shape.Dk;
   model.d_v = shape.Dv;
   model.nsa = shape.geometry;
+  model.phi = shape.phi;
   const nsa::Precision precision = dtype == at::kDouble  ? nsa::Precision::fp64
                                    : dtype == at::kFloat ? nsa::Precision::fp32
                                                          : nsa::Precision::bf16;

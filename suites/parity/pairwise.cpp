@@ -131,9 +131,12 @@ void compare_choices(Context& context, const OpCase& c, const std::vector<Answer
 }
 
 void run_pairs(Context& context, const Subject& subject, const OpRun& run, bool packed, Json& rows) {
-  const std::vector<const oracle::Way*> ways = serving(context, run, packed);
+  std::vector<const oracle::Way*> ways = serving(context, run, packed);
   const bool flash = std::any_of(ways.begin(), ways.end(), [](const auto* way) { return way->needs_cuda; });
   const OpCase c = case_for(context, subject, run, packed, flash);
+  std::erase_if(ways, [&](const auto* way) {
+    return !oracle::refusal(*way, c.shape, run.op, run.dtype, device_of(context)).empty();
+  });
   const bool differentiable = c.differentiable_outputs > 0;
   std::vector<Answer> answers;
   for (const oracle::Way* way : ways) {

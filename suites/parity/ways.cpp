@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "nsa/cuda/features.hpp"
 #include "suites/parity/documents.hpp"
 
 namespace suites::parity_cases {
@@ -80,7 +81,7 @@ struct OtherBackend {
   nsa::EffectiveFlags flags;
   std::string route;
 };
-std::vector<OtherBackend> backends(const nsa::EffectiveFlags& own, bool flash) {
+std::vector<OtherBackend> backends(const nsa::EffectiveFlags& own, const nsa::Call& call) {
   OtherBackend masked{"masked selection", own, "attend_selected: sdpa/masked"};
   OtherBackend reference{"reference", own, "attend_window: reference"},
       fa2{"FlashAttention-2", own, "attend_window: flash"};
@@ -91,7 +92,15 @@ std::vector<OtherBackend> backends(const nsa::EffectiveFlags& own, bool flash) {
   fa2.flags.force_parity = false;
   fa2.flags.fa2_all = fa2.flags.fa2_win = fa2.flags.fa2_cmp = true;
   fa2.flags.fa2_min_len_win = fa2.flags.fa2_min_len_cmp = 1;
-  return flash ? std::vector{masked, reference, fa2} : std::vector{masked, reference};
+  OtherBackend kernels{"our own kernels", own, "attend_window: cuda"};
+  kernels.flags.force_parity = kernels.flags.sel_mask = false;
+  kernels.flags.fa2_all = kernels.flags.fa2_win = kernels.flags.fa2_cmp = false;
+  kernels.flags.use_cuda = true;
+
+  std::vector<OtherBackend> all = {masked, reference};
+  if (nsa::flash_refusal(call, nsa::Op::attend_window).empty()) all.push_back(fa2);
+  if (!nsa::kKernelsOnTrial && nsa::cuda_refusal(call, nsa::Op::attend_window).empty()) all.push_back(kernels);
+  return all;
 }
 
 // No comparison may be made with something else than its name says.
@@ -140,8 +149,7 @@ std::vector<ModelWay> other_ways(Context& context, const Subject& subject, const
        [own](const at::Tensor& tokens) { return forward(own->model(), tokens, false); }},
       {"packed", false, -1, plain, [own](const at::Tensor& tokens) { return forward_packed(own->model(), tokens); }}};
   const nsa::Call training = call_of(context, options, true);
-  const bool flash = nsa::flash_refusal(training, nsa::Op::attend_window).empty();
-  for (const OtherBackend& backend : backends(subject.flags(), flash)) {
+  for (const OtherBackend& backend : backends(subject.flags(), training)) {
     ways.push_back({backend.name, false, -1, selection(backend.flags, training),
                     [backend, prepared = make(backend.flags)](const at::Tensor& tokens) {
                       Trace trace = forward(prepared->model(), tokens, true);

@@ -83,8 +83,9 @@ void host(Context& context);
 
 // -- memory.cpp
 void memory_estimate(const Subject& subject, Context& context);
-// The law that was stored for this step on this device; nothing when none was, or when the step recomputes activations,
-// which no stored law does. Throws std::runtime_error for a file that cannot be read.
+// The law that was stored for this step on this device: that of its flags, and where a gathered selection would hold
+// too much, that of the masked one. Nothing when either is missing, or when the step recomputes activations. Throws
+// std::runtime_error for a file that cannot be read.
 [[nodiscard]] std::optional<machine::FittedLaw> stored_law(const machine::PlannedStep& step, const std::string& device);
 
 // -- configuration.cpp

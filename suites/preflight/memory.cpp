@@ -34,13 +34,27 @@ machine::DeviceMemory gpu_memory(Context& context) {
 
 std::optional<machine::FittedLaw> stored_law(const machine::PlannedStep& step, const std::string& device) {
   if (step.config.train.gradient_checkpointing) return std::nullopt;
-  const probes::MemoryKey key{step.config.model.name, probes::memory_backend(step.flags, step.cuda),
-                              std::string(nsa::to_string(step.config.train.precision)), device};
-  const auto found = probes::find_memory_law(probes::load_memory_laws(data_folder() / "configs" / "memory"), key,
-                                             nsa::parameter_count(step.config.model));
-  if (!found) return std::nullopt;
-  return machine::FittedLaw{[law = found->law](double S, double B) { return law.at(S, B); }, found->longest_S,
-                            found->origin};
+  const auto laws = probes::load_memory_laws(data_folder() / "configs" / "memory");
+  const auto of = [&](const nsa::EffectiveFlags& flags) {
+    return probes::find_memory_law(laws,
+                                   {step.config.model.name, probes::memory_backend(flags, step.cuda),
+                                    std::string(nsa::to_string(step.config.train.precision)), device},
+                                   nsa::parameter_count(step.config.model));
+  };
+  // A gathered selection becomes a masked one where it would hold too much, and from there on its law is the masked
+  // one.
+  nsa::EffectiveFlags masked_flags = step.flags;
+  masked_flags.sel_mask = true;
+  const auto own = of(step.flags), masked = of(masked_flags);
+  if (!own || !masked) return std::nullopt;
+  const bool by_mask = machine::selects_by_mask(step, step.config.train.seq_len, step.config.train.batch_size);
+  const probes::StoredLaw& here = by_mask ? *masked : *own;
+  return machine::FittedLaw{[step, own = own->law, masked = masked->law](double S, double B) {
+                              const bool beyond = machine::selects_by_mask(step, static_cast<std::int64_t>(S),
+                                                                           static_cast<std::int64_t>(B));
+                              return (beyond ? masked : own).at(S, B);
+                            },
+                            here.longest_S, here.origin};
 }
 
 void memory_estimate(const Subject& subject, Context& context) {

@@ -142,7 +142,8 @@ MemoryFit fit(std::span<const MemoryPoint> points) {
 }
 
 std::string memory_backend(const nsa::EffectiveFlags& flags, bool cuda, bool recompute) {
-  const std::string ops = cuda && (flags.fa2_win || flags.fa2_cmp) ? "flash" : "sdpa";
+  const bool flash = flags.fa2_win || flags.fa2_cmp;
+  const std::string ops = cuda && flash ? "flash" : cuda && flags.use_cuda ? "cuda" : "sdpa";
   const std::string base = flags.force_parity ? "reference" : flags.sel_mask ? ops + "_masked" : ops;
   return recompute ? base + "_recompute" : base;
 }

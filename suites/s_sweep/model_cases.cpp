@@ -8,6 +8,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "nsa/cuda/features.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/autograd_errors.hpp"
 #include "suites/probes/tokens.hpp"
@@ -28,10 +29,10 @@ using probes::Pass;
 
 // The ways through the model: the flags of the run, and what they are changed to.
 const std::vector<std::string>& ways() {
-  static const std::vector<std::string> all = {"default", "masked", "reference", "flash"};
+  static const std::vector<std::string> all = {"default", "masked", "reference", "flash", "cuda"};
   return all;
 }
-bool needs_cuda(const std::string& way) { return way == "flash"; }
+bool needs_cuda(const std::string& way) { return way == "flash" || way == "cuda"; }
 
 nsa::EffectiveFlags flags_of(const Subject& subject, const std::string& way) {
   nsa::EffectiveFlags flags = subject.flags();
@@ -41,13 +42,29 @@ nsa::EffectiveFlags flags_of(const Subject& subject, const std::string& way) {
   }
   flags.force_parity = flags.force_parity || way == "reference";
   if (way == "flash") flags.fa2_all = flags.fa2_win = flags.fa2_cmp = true;
+  if (way == "cuda") {
+    flags.use_cuda = true;
+    flags.force_parity = flags.sel_mask = flags.fa2_all = flags.fa2_win = flags.fa2_cmp = false;
+  }
   return flags;
+}
+
+// The subject's widths and geometry may be others than our own kernels serve; then the route takes another way.
+void skip_unserved(const Context& context, const Subject& subject, const std::string& way) {
+  if (way != "cuda") return;
+  if (nsa::kKernelsOnTrial) context.skip("unsupported", nsa::kOnTrial);
+  const nsa::Call call =
+      make_call(subject.config(context).model, 1, 1, nsa::Precision::bf16, device_of(context), /*training=*/true);
+  const std::string reason = nsa::cuda_refusal(call, nsa::Op::attend_selected);
+  if (!reason.empty()) context.skip("unsupported", "cuda does not serve this model: " + reason);
 }
 
 // The axes of model_design, in order.
 enum AxisOf : std::size_t { kLength, kScale, kWay, kLayout, kPrecision, kPhi };
 
-bool allowed(const Pair& p) { return p.first != kWay || p.second != kPrecision || ways()[p.a] != "flash" || p.b == 1; }
+bool allowed(const Pair& p) {
+  return p.first != kWay || p.second != kPrecision || !needs_cuda(ways()[p.a]) || p.b == 1;
+}
 
 // Tokens of the layout: S of them, twice S, or documents of 0, S, 1, 0 and l+1.
 probes::StepInput input_of(const Context& context, const nsa::Config& config, std::int64_t S, Layout layout) {
@@ -103,6 +120,7 @@ std::optional<probes::Diagnosis> try_point(SweptModel& swept, const probes::Step
 }
 
 void sweep_models(Context& context, const Subject& subject, std::size_t way) {
+  skip_unserved(context, subject, ways()[way]);
   const nsa::Geometry geometry = subject.config(context).model.nsa;
   const std::vector<double> scales = context.settings().reals("s_sweep.standard_scales");
   const Covering design = model_design(geometry, scales);
@@ -132,6 +150,7 @@ bool out_of_memory(const c10::Error& error) {
 }
 
 void long_length(Context& context, const Subject& subject, std::int64_t S, const std::string& way) {
+  skip_unserved(context, subject, way);
   context.phase("build model");
   const SweptOptions options{.layers = 1, .precision = run_precision(context), .flags = flags_of(subject, way)};
   SweptModel swept = swept_model(context, subject, options);
@@ -170,7 +189,8 @@ Covering model_design(const nsa::Geometry& geometry, const std::vector<double>& 
 }
 
 const std::vector<std::string>& model_exclusions() {
-  static const std::vector<std::string> all = {"FlashAttention-2 with fp32: the route takes another way"};
+  static const std::vector<std::string> all = {
+      "FlashAttention-2 and our own kernels with fp32: the route takes another way"};
   return all;
 }
 
@@ -190,7 +210,7 @@ Cases plan_long(const Plan& plan) {
   const std::int64_t longest_on_cpu = plan.settings.integer("s_sweep.longest_on_cpu");
   Cases cases;
   for (const std::int64_t S : plan.settings.integers("s_sweep.long_lengths")) {
-    for (const std::string& way : {std::string("default"), std::string("flash")}) {
+    for (const std::string& way : {std::string("default"), std::string("flash"), std::string("cuda")}) {
       Case c = standard_case("long");
       c.params.set("S", std::to_string(S));
       c.params.set("way", way);

@@ -44,6 +44,7 @@ const std::vector<Computation>& computations() {
     list.push_back({"flash_varlen", Op::attend_compressed});
     list.push_back({"flash_dense", Op::attend_window});
     list.push_back({"flash_varlen", Op::attend_window});
+    for (const Op op : nsa::kAllOps) list.push_back({"cuda", op});
     return list;
   }();
   return all;
@@ -61,6 +62,7 @@ std::string dtype_name(at::ScalarType dtype) {
 enum AxisOf : std::size_t { kLength, kComputation, kContent, kScale, kDtype, kLayout, kWidths };
 
 bool flash(const Computation& c) { return c.way.starts_with("flash"); }
+bool needs_cuda(const Computation& c) { return flash(c) || c.way == "cuda"; }
 
 // What cannot stand together (op_exclusions says it in words). Lengths, as standard_lengths gives them.
 class Allowed {
@@ -77,8 +79,8 @@ class Allowed {
     if (p.second == kContent) return suits(kContents[p.b], c.op);
     // combine knows no documents, and a packed batch takes FlashAttention-2's other entry.
     if (p.second == kLayout) return kLayouts[p.b] != Layout::packed || (c.op != Op::combine && c.way != "flash_dense");
-    if (p.second == kDtype) return !flash(c) || dtypes()[p.b] != at::kFloat;
-    return p.second != kWidths || !flash(c) || p.b == 0;
+    if (p.second == kDtype) return !needs_cuda(c) || dtypes()[p.b] != at::kFloat;
+    return p.second != kWidths || !needs_cuda(c) || p.b == 0;
   }
 
  private:
@@ -98,8 +100,8 @@ OpPoint op_point(const Covering& design, const Point& point, const nsa::Geometry
   op.input.scale = scales[point[kScale]];
   op.input.content = kContents[point[kContent]];
   op.input.layout = kLayouts[point[kLayout]];
-  // FlashAttention-2 wants one width; elsewhere two small ones, so that nothing fits by accident.
-  op.input.Dk = flash(c) ? 64 : 16;
+  // FlashAttention-2 and our own kernels want one width; elsewhere two small ones, so that nothing fits by accident.
+  op.input.Dk = needs_cuda(c) ? 64 : 16;
   op.input.Dv = point[kWidths] == 0 ? op.input.Dk : 24;
   return op;
 }
@@ -144,7 +146,9 @@ Covering op_design(const nsa::Geometry& geometry, const std::vector<double>& sca
 const std::vector<std::string>& op_exclusions() {
   static const std::vector<std::string> all = {
       "FlashAttention-2 with fp32, with two head widths, or below max(16, l) tokens: the route takes another way",
-      "NaN in padding with a single sequence: it has no padding", "combine with a packed batch: it knows no documents",
+      "our own kernels with fp32 or with these two head widths: the route takes another way",
+      "NaN in padding with a single sequence: it has no padding",
+      "combine with a packed batch: it knows no documents",
       "FlashAttention-2's dense entry with a packed batch: that is the varlen entry",
       "contents of keys, logits or values with a function that has none; an overflow without attention"};
   return all;
@@ -158,7 +162,7 @@ Cases plan_ops(const Plan& plan) {
     c.level = harness::Level::standard;
     c.params.set("backend", computations()[i].way);
     c.params.set("op", computations()[i].function());
-    c.needs_cuda = flash(computations()[i]);
+    c.needs_cuda = needs_cuda(computations()[i]);
     c.run = [subject = plan.subject, i](Context& context) { sweep_ops(context, subject, i); };
     cases.push_back(std::move(c));
   }

@@ -7,7 +7,7 @@
 
 namespace suites::throughput_cases {
 
-// "flash", "flash_masked", "sdpa", "sdpa_masked" or "reference".
+// "flash", "flash_masked", "sdpa", "sdpa_masked", "cuda" or "reference".
 [[nodiscard]] nsa::EffectiveFlags flags_of_backend(std::string_view name);
 
 }  // namespace suites::throughput_cases

@@ -45,14 +45,19 @@ StepCount count_step(const nsa::Config& config, const nsa::Route& route) {
   const double chosen = real(std::min(m.nsa.n_sel, nsa::selection_blocks(m.nsa, t.seq_len)) * m.nsa.l_sel);
   const double blocks = real(nsa::compressed_blocks(m.nsa, t.seq_len));
   const bool gathers = route[nsa::Op::attend_selected].variant.starts_with("packed");
+  const auto by_kernels = [&](nsa::Op op) {
+    return route[op].backend == nsa::Backend::cuda;
+  };  // neither rows nor scores
 
   // Bytes of one token in one layer.
   const double projections = e * (queries + 3 * (keys + values) + dim);
   const double rope = wide * (queries + 3 * keys);
-  const double selection = gathers
+  const double selection = by_kernels(nsa::Op::attend_selected) ? real(m.n_kv_groups * m.nsa.n_sel) * 4  // the table
+                           : gathers
                                ? chosen * (e * (keys + values) + real(m.n_kv_groups) * (8 + 1))  // rows, index, mask
                                : real(m.n_kv_groups * t.seq_len) * (1 + e);                      // mask, as added
-  const double scores = wide * real(m.n_heads) * blocks;  // of the choice of blocks; no gradient
+  // Of the choice of blocks; no gradient.
+  const double scores = by_kernels(nsa::Op::select) ? 0 : wide * real(m.n_heads) * blocks;
   const double branches = 3 * e * outputs + wide * 4 * outputs;
   const double mlp = e * (4 * dim + 4 * dim + dim), norms_and_residual = e * 4 * dim;
 

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "nsa/cuda/features.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/utilisation.hpp"
 #include "suites/throughput/backend_flags.hpp"
@@ -85,11 +86,12 @@ void backends(const Subject& subject, Context& context) {
     const char* name;
     int repeats;
   };
-  constexpr std::array kRows = {Row{"flash", 3}, Row{"flash_masked", 3}, Row{"sdpa", 3}, Row{"sdpa_masked", 3},
-                                Row{"reference", 2}};
+  constexpr std::array kRows = {Row{"cuda", 3}, Row{"flash", 3},       Row{"flash_masked", 3},
+                                Row{"sdpa", 3}, Row{"sdpa_masked", 3}, Row{"reference", 2}};
   const nsa::Config config = subject.config(context);
   Json table = Json::array();
   for (const Row& row : kRows) {
+    if (nsa::kKernelsOnTrial && std::string_view(row.name) == "cuda") continue;  // it would run as sdpa
     context.phase(row.name);
     Training training(make_bench(subject, context, config, flags_of_backend(row.name)), context);
     try {

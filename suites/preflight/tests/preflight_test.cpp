@@ -376,6 +376,38 @@ TEST_F(Preflight, AStoredLawIsNotUsedForARecomputedStep) {
   EXPECT_FALSE(checks::stored_law({config, {}, false}, "cpu").has_value());
 }
 
+// configs/memory as it is: laws of an H200, which say nothing of another device.
+TEST_F(Preflight, TheLawsOfAnH200AreUsedThereAndNowhereElse) {
+  nsa::Config config;
+  config.model.name = "m7c_125m";  // the defaults are its values
+  const machine::PlannedStep step{config, {}, true};
+  for (const char* device : {"cpu", "NVIDIA A100-SXM4-80GB"}) EXPECT_FALSE(checks::stored_law(step, device)) << device;
+  EXPECT_FALSE(checks::stored_law({config, {}, false}, "cpu"));
+  nsa::Config tiny = subject().config(context);
+  EXPECT_FALSE(checks::stored_law({tiny, {}, true}, "NVIDIA H200"));
+
+  const auto law = checks::stored_law(step, "NVIDIA H200");
+  ASSERT_TRUE(law);
+  EXPECT_EQ(law->longest_S, 2048);
+  EXPECT_NEAR(law->bytes(2048, 1), 16.76e9, 0.1e9);  // measured there: 16,756,104,236
+  EXPECT_GE(law->bytes(2048, 1), machine::lower_count(step, 2048, 1).total);
+}
+
+TEST_F(Preflight, BeyondTheGatheringsBudgetTheMaskedLawHolds) {
+  nsa::Config config;
+  config.model.name = "m7c_125m";
+  const machine::PlannedStep step{config, {}, true};
+  nsa::EffectiveFlags flags;
+  flags.sel_mask = true;
+  const auto own = checks::stored_law(step, "NVIDIA H200");
+  const auto masked = checks::stored_law({config, flags, true}, "NVIDIA H200");
+  ASSERT_TRUE(own && masked);
+  EXPECT_GT(own->bytes(4096, 1), 2 * masked->bytes(4096, 1));
+  EXPECT_EQ(own->bytes(4097, 1), masked->bytes(4097, 1));  // nsa::kGatherBudgetBytes at 4096 tokens a batch
+  EXPECT_EQ(own->bytes(2049, 2), masked->bytes(2049, 2));
+  EXPECT_GE(own->bytes(8192, 1), machine::lower_count(step, 8192, 1).total);
+}
+
 TEST_F(Preflight, CleanCasesAreSilent) {
   context.provenance["build"] = {{"build_id", "a"}, {"source_hash", "a"}};
   context.provenance["source"] = {{"folder", "/nowhere"}};

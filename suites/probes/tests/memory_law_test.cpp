@@ -90,7 +90,8 @@ TEST(MemoryLaw, NamesOfBackends) {
   nsa::EffectiveFlags flags;
   EXPECT_EQ(memory_backend(flags, true), "sdpa");
   flags.fa2_cmp = true;
-  EXPECT_EQ(memory_backend(flags, true), "flash");
+  flags.use_cuda = true;
+  EXPECT_EQ(memory_backend(flags, true), "flash");  // a branch that asked for it keeps it
   EXPECT_EQ(memory_backend(flags, false), "sdpa");
   flags.sel_mask = true;
   EXPECT_EQ(memory_backend(flags, true), "flash_masked");

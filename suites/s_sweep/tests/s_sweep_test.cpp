@@ -151,6 +151,8 @@ TEST(SSweep, PlansTheStandardLevel) {
                                               {"s_sweep/ops[backend=flash_varlen,op=attend_compressed]", true},
                                               {"s_sweep/model[way=reference]", false},
                                               {"s_sweep/model[way=flash]", true},
+                                              {"s_sweep/ops[backend=cuda,op=select]", true},
+                                              {"s_sweep/model[way=cuda]", true},
                                               {"s_sweep/long[S=4096,way=default]", false},
                                               {"s_sweep/long[S=65536,way=default]", true},
                                               {"s_sweep/long[S=4096,way=flash]", true},

@@ -1,0 +1,123 @@
+#include "nsa/bench/call.hpp"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <stdexcept>
+
+#include "nsa/dispatch.hpp"
+
+namespace nsa::bench {
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+constexpr std::uint64_t kSeed = 1;
+
+// Draws the inputs of one call.
+class Source {
+ public:
+  Source(const CallSpec& spec, at::Device device)
+      : p_(spec.problem),
+        options_(at::device(device).dtype(at::kBFloat16)),
+        generator_(at::globalContext().defaultGenerator(device).clone()),
+        differentiable_(spec.mode == Mode::fwd_bwd) {
+    generator_.set_current_seed(kSeed);
+  }
+
+  at::Tensor constant(at::IntArrayRef sizes) { return at::randn(sizes, generator_, options_); }
+  at::Tensor leaf(const at::Tensor& value) {
+    value.set_requires_grad(differentiable_);
+    leaves_.push_back(value);
+    return value;
+  }
+  at::Tensor q() { return leaf(constant({1, p_.S, p_.Hq, p_.Dk})); }
+  at::Tensor k() { return leaf(constant({1, p_.S, p_.G, p_.Dk})); }
+  at::Tensor v() { return leaf(constant({1, p_.S, p_.G, p_.Dv})); }
+  at::Tensor o() { return leaf(constant({1, p_.S, p_.Hq, p_.Dv})); }
+  at::Tensor gates() { return leaf(at::softmax(constant({1, p_.S, p_.G, 3}), -1)); }
+
+  [[nodiscard]] const Tensors& leaves() const { return leaves_; }
+
+ private:
+  const Problem& p_;
+  at::TensorOptions options_;
+  at::Generator generator_;
+  bool differentiable_;
+  Tensors leaves_;
+};
+
+// What the choice may take from the compressed branch.
+std::optional<at::Tensor> stats_of(const Attended& compressed) {
+  return compressed.stats.defined() ? std::optional(compressed.stats.detach()) : std::nullopt;
+}
+
+using Forward = std::function<at::Tensor()>;
+
+Forward whole(const Ops& ops, Source& source, const CallSpec& spec) {
+  const Geometry g = spec.problem.geometry;
+  const bool windowed = spec.subject.name == "nsa";
+  const auto q = source.q(), k_cmp = source.k(), v_cmp = source.v(), k_sel = source.k(), v_sel = source.v();
+  const auto k_win = windowed ? source.k() : at::Tensor(), v_win = windowed ? source.v() : at::Tensor();
+  const auto gates = source.gates();
+  // combine takes three branches: the one that is left out is a constant.
+  const auto& p = spec.problem;
+  const auto nothing = windowed ? at::Tensor() : at::zeros({1, p.S, p.Hq, p.Dv}, q.options().requires_grad(false));
+  return [=] {
+    const Compressed blocks = ops.compress({k_cmp, v_cmp, g, {}, {}, {}});
+    const Attended cmp = ops.attend_compressed({q, blocks, g, {}});
+    const auto chosen = ops.select({q.detach(), blocks.k.detach(), g, {}, stats_of(cmp)});
+    const Attended sel = ops.attend_selected({q, k_sel, v_sel, chosen, g, {}});
+    const auto win = windowed ? ops.attend_window({q, k_win, v_win, g, {}}).o : nothing;
+    return ops.combine({gates, cmp.o, sel.o, win});
+  };
+}
+
+// As in a model, the choice follows the compressed branch and takes from it what the backend can use.
+Forward selection(const Ops& ops, Source& source, const CallSpec& spec) {
+  const at::NoGradGuard guard;
+  const Geometry g = spec.problem.geometry;
+  const auto q = source.q();
+  const Compressed blocks = ops.compress({source.k(), source.v(), g, {}, {}, {}});
+  const auto stats = spec.backend == Backend::cuda ? stats_of(ops.attend_compressed({q, blocks, g, {}})) : std::nullopt;
+  return [=, k_cmp = blocks.k] { return ops.select({q, k_cmp, g, {}, stats}); };
+}
+
+Forward forward_of(const Ops& ops, Source& source, const CallSpec& spec, at::Device device) {
+  const Geometry g = spec.problem.geometry;
+  const std::string& name = spec.subject.name;
+  if (spec.subject.whole) return whole(ops, source, spec);
+  if (name == "select") return selection(ops, source, spec);
+  if (name == "combine") {
+    const auto gates = source.gates(), o_cmp = source.o(), o_sel = source.o(), o_win = source.o();
+    return [=] { return ops.combine({gates, o_cmp, o_sel, o_win}); };
+  }
+  const auto q = source.q(), k = source.k(), v = source.v();
+  if (name == "compressed")
+    return [=] { return ops.attend_compressed({q, ops.compress({k, v, g, {}, {}, {}}), g, {}}).o; };
+  if (name == "window") return [=] { return ops.attend_window({q, k, v, g, {}}).o; };
+  if (name == "selected") {
+    const auto blocks = choose_blocks(spec.choice, {spec.problem.S, spec.problem.G, g}, kSeed, device);
+    return [=] { return ops.attend_selected({q, k, v, blocks, g, {}}).o; };
+  }
+  throw std::logic_error("nobody knows how to call " + name);
+}
+
+}  // namespace
+
+std::function<void()> make_call(const CallSpec& spec, at::Device device) {
+  Source source(spec, device);
+  const Forward forward = forward_of(backend_ops(spec.backend), source, spec, device);
+  if (spec.mode == Mode::fwd)
+    return [forward] {
+      const at::NoGradGuard guard;
+      (void)forward();
+    };
+  const auto& p = spec.problem;
+  return [forward, leaves = source.leaves(), dout = source.constant({1, p.S, p.Hq, p.Dv})] {
+    (void)torch::autograd::grad({forward()}, leaves, {dout});
+  };
+}
+
+}  // namespace nsa::bench

@@ -1,0 +1,172 @@
+#include "nsa/cuda/attend.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <limits>
+
+#include "nsa/cuda/cuda.hpp"
+#include "nsa/cuda/rows.hpp"
+
+namespace nsa::cuda {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr const char* kProblem = "problem";
+
+// The context of a node holds only IValues, and a capsule is the one that takes anything.
+struct Kept : torch::CustomClassHolder {
+  explicit Kept(Problem p) : problem(std::move(p)) {}
+  Problem problem;
+};
+
+kernels::AttentionForward parameters(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                     const at::Tensor& blocks, const Problem& problem) {
+  kernels::AttentionForward p;
+  p.q = rows_of("q", q);
+  p.k = rows_of("k", k);
+  p.v = rows_of("v", v);
+  p.blocks = ints(blocks);
+  p.selection = problem.packing.selection();
+  p.packed = problem.packing.kernel_view();
+  p.geometry = geometry_of(problem.geometry);
+  p.B = size_of(q, 0);
+  p.S = size_of(q, 1);
+  p.N = size_of(k, 1);
+  p.Hq = size_of(q, 2);
+  p.G = size_of(k, 2);
+  p.Dk = size_of(q, 3);
+  p.Dv = size_of(v, 3);
+  p.scale = scale_of(q);
+  p.storage = storage_of(q);
+  p.mask = problem.mask;
+  return p;
+}
+
+struct Gradients {
+  at::Tensor q, k, v;  // undefined where not wanted
+};
+Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, const Problem& problem,
+                          const std::array<bool, 3>& wanted) {
+  const auto &q = saved[0], &k = saved[1], &v = saved[2], &blocks = saved[3], &o = saved[4], &stats = saved[5];
+  const c10::cuda::CUDAGuard guard(q.device());
+  const auto stream = at::cuda::getCurrentCUDAStream().stream();
+  const auto room_for = [&](const at::Tensor& t, bool is_wanted) {
+    return is_wanted ? empty(t.sizes(), t.scalar_type(), t) : at::Tensor();
+  };
+  Gradients result{room_for(q, wanted[0]), room_for(k, wanted[1]), room_for(v, wanted[2])};
+  if (k.size(1) == 0) {  // no key at all: no gradient leaves the rows
+    if (result.q.defined()) result.q.zero_();
+    return result;
+  }
+
+  const auto delta = empty({q.size(0), q.size(2), q.size(1)}, at::kFloat, q);
+  kernels::AttentionBackward p;
+  p.forward = parameters(q, k, v, blocks, problem);
+  p.forward.stats = stats.data_ptr<float>();
+  p.dout = rows_of("dout", dout);
+  p.delta = delta.data_ptr<float>();
+  if (result.q.defined()) p.dq = rows_of("dq", result.q);
+  if (result.k.defined()) p.dk = rows_of("dk", result.k);
+  if (result.v.defined()) p.dv = rows_of("dv", result.v);
+
+  kernels::AttentionDelta sums;
+  sums.o = rows_of("o", o);
+  sums.dout = p.dout;
+  sums.delta = delta.data_ptr<float>();
+  sums.B = p.forward.B;
+  sums.S = p.forward.S;
+  sums.Hq = p.forward.Hq;
+  sums.Dv = p.forward.Dv;
+  sums.storage = p.forward.storage;
+  kernels::attention_delta(sums, stream);
+
+  const auto room = workspace(kernels::attention_backward_workspace(p), q);
+  p.workspace = room.data_ptr();
+  kernels::attention_backward(p, stream);
+  return result;
+}
+
+// `blocks` is optional, not undefined: apply() asks every tensor that it is given for its device.
+struct Attend : torch::autograd::Function<Attend> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               const std::optional<at::Tensor>& blocks, const c10::intrusive_ptr<Kept>& kept) {
+    const auto table = blocks.value_or(at::Tensor());
+    const auto [o, stats] = attend_forward(q, k, v, table, kept->problem);
+    context->save_for_backward({q, k, v, table, o, stats});
+    context->saved_data[kProblem] = c10::IValue::make_capsule(kept);
+    context->mark_non_differentiable({stats});
+    context->set_materialize_grads(false);
+    return {o, stats};
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_second_derivative("attend");
+    variable_list result(5);  // q, k, v, blocks, kept
+    if (!gradients[0].defined()) return result;
+    const auto kept = c10::static_intrusive_pointer_cast<Kept>(context->saved_data.at(kProblem).toCapsule());
+    const std::array wanted = {context->needs_input_grad(0), context->needs_input_grad(1),
+                               context->needs_input_grad(2)};
+    const auto [dq, dk, dv] =
+        attend_backward(context->get_saved_variables(), aligned(gradients[0]), kept->problem, wanted);
+    result[0] = dq;
+    result[1] = dk;
+    result[2] = dv;
+    return result;
+  }
+};
+
+Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& blocks,
+                const Geometry& g, const CuSeqlens& cu_seqlens, kernels::Mask mask, Op op) {
+  require(q, {.G = k.size(2), .Dv = v.size(3), .geometry = g, .packed = cu_seqlens.has_value()}, op);
+  const c10::cuda::CUDAGuard guard(q.device());
+  auto kept = c10::make_intrusive<Kept>(Problem{mask, g, pack(cu_seqlens, q.size(1), g, q.device())});
+  const auto out = Attend::apply(aligned(q), aligned(k), aligned(v), blocks, kept);
+  return {out[0], {}, out[1]};
+}
+
+}  // namespace
+
+AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& blocks,
+                               const Problem& problem) {
+  const c10::cuda::CUDAGuard guard(q.device());
+  AttentionOutput out{empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.scalar_type(), q),
+                      empty({q.size(0), q.size(2), q.size(1), 2}, at::kFloat, q)};
+  if (k.size(1) == 0) {  // no key at all, and no row of K to point at
+    out.o.zero_();
+    out.stats.select(3, 0).fill_(-std::numeric_limits<double>::infinity());
+    out.stats.select(3, 1).zero_();
+    return out;
+  }
+  auto p = parameters(q, k, v, blocks, problem);
+  p.o = rows_of("o", out.o);
+  p.stats = out.stats.data_ptr<float>();
+  const auto room = workspace(kernels::attention_forward_workspace(p), q);
+  p.workspace = room.data_ptr();
+  kernels::attention_forward(p, at::cuda::getCurrentCUDAStream().stream());
+  return out;
+}
+
+Attended attend_compressed(const AttendCompressedArgs& args) {
+  check(args);
+  return attend(args.q, args.kv.k, args.kv.v, std::nullopt, args.geometry, args.cu_seqlens, kernels::Mask::compressed,
+                Op::attend_compressed);
+}
+
+Attended attend_selected(const AttendSelectedArgs& args) {
+  check(args);
+  return attend(args.q, args.k, args.v, args.blocks.contiguous(), args.geometry, args.cu_seqlens,
+                kernels::Mask::selected, Op::attend_selected);
+}
+
+Attended attend_window(const AttendWindowArgs& args) {
+  check(args);
+  return attend(args.q, args.k, args.v, std::nullopt, args.geometry, args.cu_seqlens, kernels::Mask::window,
+                Op::attend_window);
+}
+
+}  // namespace nsa::cuda

@@ -1,0 +1,82 @@
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "nsa/cuda/cuda.hpp"
+#include "nsa/cuda/rows.hpp"
+#include "nsa/kernels/combine/params.hpp"
+
+namespace nsa::cuda {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr std::size_t kBranches = 3;
+
+// `tensors`: gates, then o_cmp, o_sel, o_win.
+kernels::Combine parameters(const variable_list& tensors) {
+  const auto &gates = tensors[0], &o = tensors[1];
+  kernels::Combine p;
+  p.gates = gates.const_data_ptr();
+  p.gates_fp32 = gates.scalar_type() == at::kFloat;
+  for (std::size_t i = 0; i < kBranches; ++i) p.branch[i] = rows_of("a branch's output", tensors[i + 1]);
+  p.B = size_of(o, 0);
+  p.S = size_of(o, 1);
+  p.Hq = size_of(o, 2);
+  p.G = size_of(gates, 2);
+  p.Dv = size_of(o, 3);
+  p.storage = storage_of(o);
+  return p;
+}
+
+struct Combine : torch::autograd::Function<Combine> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& gates, const at::Tensor& o_cmp,
+                            const at::Tensor& o_sel, const at::Tensor& o_win) {
+    const c10::cuda::CUDAGuard guard(o_cmp.device());
+    const variable_list tensors = {gates, o_cmp, o_sel, o_win};
+    const auto o = empty(o_cmp.sizes(), o_cmp.scalar_type(), o_cmp);
+    auto p = parameters(tensors);
+    p.o = rows_of("o", o);
+    kernels::combine_forward(p, at::cuda::getCurrentCUDAStream().stream());
+    context->save_for_backward(tensors);
+    context->set_materialize_grads(false);
+    return o;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    refuse_second_derivative("combine");
+    variable_list result(1 + kBranches);
+    if (!gradients[0].defined()) return result;
+    const auto saved = context->get_saved_variables();
+    const auto dout = aligned(gradients[0]);
+    const c10::cuda::CUDAGuard guard(dout.device());
+    kernels::CombineBackward p;
+    p.forward = parameters(saved);
+    p.dout = rows_of("dout", dout);
+    for (std::size_t i = 0; i < result.size(); ++i)
+      if (context->needs_input_grad(i)) result[i] = empty(saved[i].sizes(), saved[i].scalar_type(), saved[i]);
+    if (result[0].defined()) p.dgates = result[0].data_ptr();
+    for (std::size_t i = 0; i < kBranches; ++i)
+      if (result[i + 1].defined()) p.dbranch[i] = rows_of("a branch's gradient", result[i + 1]);
+    // No deltas: between here and a branch's own backward pass autograd may add to the gradient.
+    kernels::combine_backward(p, at::cuda::getCurrentCUDAStream().stream());
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor combine(const CombineArgs& args) {
+  check(args);
+  const auto& o = args.o_cmp;
+  // One width only: that of the values.
+  require(o, {.G = args.gates.size(2), .Dv = o.size(3), .geometry = {}}, Op::combine);
+  const c10::cuda::CUDAGuard guard(o.device());
+  const bool as_is = args.gates.scalar_type() == o.scalar_type();
+  const auto gates = as_is ? args.gates : args.gates.to(at::kFloat);
+  return Combine::apply(gates.contiguous(), aligned(o), aligned(args.o_sel), aligned(args.o_win));
+}
+
+}  // namespace nsa::cuda

@@ -1,0 +1,26 @@
+// Backend `cuda`: the six functions on our own kernels (nsa/kernels/), forward and backward. CUDA, bf16 and fp16
+// storage, fp32 arithmetic, deterministic; the rest of what it serves: features.hpp. Work goes on the current stream,
+// workspaces come from the caching allocator, and no function waits for the device.
+//
+// Each function checks the contract (ops.hpp), then throws Unsupported with the table's reason for what the kernels do
+// not serve. A tensor that the kernels cannot read as it lies (rows.hpp) is copied first. Second derivatives are
+// refused when the first backward pass is asked for a graph (create_graph).
+//
+// The attention functions leave Attended::lse undefined (nobody in a training step reads it) and give Attended::stats,
+// from which it follows: (maximum + log2(sum)) * ln 2.
+#pragma once
+
+#include "nsa/ops.hpp"
+
+namespace nsa::cuda {
+
+[[nodiscard]] Compressed compress(const CompressArgs& args);  // phi = mlp: by sdpa
+[[nodiscard]] Attended attend_compressed(const AttendCompressedArgs& args);
+[[nodiscard]] at::Tensor select(const SelectArgs& args);
+[[nodiscard]] Attended attend_selected(const AttendSelectedArgs& args);
+[[nodiscard]] Attended attend_window(const AttendWindowArgs& args);
+[[nodiscard]] at::Tensor combine(const CombineArgs& args);
+
+[[nodiscard]] Ops ops();
+
+}  // namespace nsa::cuda

@@ -1,0 +1,70 @@
+#include "nsa/cuda/features.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <limits>
+#include <utility>
+
+namespace nsa {
+
+namespace {
+
+constexpr std::array<std::pair<std::int64_t, std::int64_t>, 4> kWidths = {{{32, 32}, {64, 64}, {128, 128}, {192, 128}}};
+constexpr std::int64_t kMostHeadsAGroup = 16;  // one group's heads of a token are rows of one tile
+constexpr std::int64_t kEight = 8;             // values of one access
+constexpr std::int64_t kMostBlocks = 64;       // chosen by a query
+constexpr std::int64_t kMostTokens = 8192;     // in them: their numbers lie in shared memory beside the tiles
+constexpr std::int64_t kMostPlaces = std::numeric_limits<std::int32_t>::max();  // counted by int inside the kernels
+
+std::string geometry_refusal(const Geometry& g) {
+  if (g.d < 1 || g.l % g.d != 0 || g.l_sel % g.d != 0)
+    return fmt::format("geometry l={} d={} l'={}; served: d divides l and l'", g.l, g.d, g.l_sel);
+  if (g.n_sel < 3 || g.n_sel > kMostBlocks)
+    return fmt::format("{} selected blocks a query; served: 3 to {}", g.n_sel, kMostBlocks);
+  if (g.l_sel > kMostTokens / g.n_sel)
+    return fmt::format("{} selected blocks of {} tokens; served: at most {} tokens a query", g.n_sel, g.l_sel,
+                       kMostTokens);
+  return "";
+}
+
+// A product that leaves int64 is above every limit.
+bool above(std::int64_t limit, std::initializer_list<std::int64_t> factors) {
+  std::int64_t product = 1;
+  for (const std::int64_t factor : factors)
+    if (__builtin_mul_overflow(product, factor, &product)) return true;
+  return product > limit;
+}
+
+// Offsets in bytes are 64 bits wide; what is numbered by int is not.
+std::string size_refusal(const Call& call) {
+  if (above(kMostPlaces, {call.B, call.S, call.G, call.geometry.n_sel}))
+    return fmt::format("B {} x S {} x G {} x n {}; served: at most {} chosen blocks", call.B, call.S, call.G,
+                       call.geometry.n_sel, kMostPlaces);
+  if (above(kMostPlaces, {call.S, call.Hq, std::max(call.Dk, call.Dv) / kEight}))
+    return fmt::format("S {} x {} heads of width {}; served: at most {} x 8 values a batch entry", call.S, call.Hq,
+                       std::max(call.Dk, call.Dv), kMostPlaces);
+  return "";
+}
+
+}  // namespace
+
+std::string cuda_refusal(const Call& call, Op op) {
+  if (!call.cuda) return "device is cpu; served: a CUDA device";
+  if (call.cuda_major < 8)
+    return fmt::format("compute capability {}.{}; served: 8.0 and later", call.cuda_major, call.cuda_minor);
+  if (call.precision != Precision::bf16)
+    return fmt::format("precision is {}; served: bf16 and fp16", to_string(call.precision));
+  if (call.G < 1 || call.Hq % call.G != 0 || call.Hq / call.G < 1 || call.Hq / call.G > kMostHeadsAGroup)
+    return fmt::format("{} heads in {} groups; served: 1 to {} heads a group", call.Hq, call.G, kMostHeadsAGroup);
+  if (std::find(kWidths.begin(), kWidths.end(), std::pair(call.Dk, call.Dv)) == kWidths.end())
+    return fmt::format("d_k {}, d_v {}; served: 32/32, 64/64, 128/128, 192/128", call.Dk, call.Dv);
+  if (const auto reason = geometry_refusal(call.geometry); !reason.empty()) return reason;
+  if (const auto reason = size_refusal(call); !reason.empty()) return reason;
+  if (op == Op::compress && call.phi == Phi::mlp) return "phi is mlp; served: avg";
+  return "";
+}
+
+}  // namespace nsa

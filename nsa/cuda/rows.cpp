@@ -1,0 +1,78 @@
+#include "nsa/cuda/rows.hpp"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <limits>
+
+#include "nsa/cuda/features.hpp"
+#include "nsa/ops.hpp"
+
+namespace nsa::cuda {
+
+namespace {
+
+constexpr std::int64_t kEight = 8;       // elements of 16 bytes
+constexpr std::uintptr_t kAligned = 16;  // bytes
+
+// A dimension of size 1 is never stepped through, so its stride says nothing.
+std::int64_t stride_of(const at::Tensor& t, std::int64_t dim) { return t.size(dim) == 1 ? 0 : t.stride(dim); }
+
+bool lies_well(const at::Tensor& t) {
+  if (t.size(3) % kEight != 0 || t.stride(3) != 1) return false;
+  for (std::int64_t dim = 0; dim < 3; ++dim)
+    if (stride_of(t, dim) % kEight != 0) return false;
+  return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAligned == 0;
+}
+
+}  // namespace
+
+void require(const at::Tensor& q, const CallOptions& options, Op op) {
+  if (const auto reason = cuda_refusal(call_of(q, options), op); !reason.empty())
+    throw Unsupported(fmt::format("cuda does not serve this {}: {}; use sdpa", to_string(op), reason));
+}
+
+void refuse_second_derivative(std::string_view op) {
+  // What create_graph does to a backward pass. In ATen's words and type, so that all refusals of this kind are alike.
+  TORCH_CHECK_NOT_IMPLEMENTED(!at::GradMode::is_enabled(), "derivative for nsa::cuda::", op,
+                              "_backward is not implemented (a second derivative, by create_graph; use reference)");
+}
+
+// clone, not contiguous: a dense tensor may still begin at an odd place of its storage.
+at::Tensor aligned(const at::Tensor& t) { return lies_well(t) ? t : t.clone(at::MemoryFormat::Contiguous); }
+
+kernels::Rows rows_of(std::string_view name, const at::Tensor& t) {
+  if (!lies_well(t))
+    throw ContractError(fmt::format(
+        "{} is {} [{}], strides [{}], at {} bytes past a multiple of {}; allowed: a dense last dimension of "
+        "a multiple of 8 elements, strides that are multiples of 8, a multiple of 16 bytes",
+        name, c10::toString(t.scalar_type()), fmt::join(t.sizes(), ", "), fmt::join(t.strides(), ", "),
+        reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAligned, kAligned));
+  return {t.data_ptr(), stride_of(t, 0), stride_of(t, 1), stride_of(t, 2)};
+}
+
+kernels::Storage storage_of(const at::Tensor& t) {
+  return t.scalar_type() == at::kHalf ? kernels::Storage::fp16 : kernels::Storage::bf16;
+}
+
+kernels::Geometry geometry_of(const Geometry& g) {
+  // Longer than any sequence means the same as any larger number.
+  const auto narrow = [](std::int64_t x) {
+    return static_cast<int>(std::min<std::int64_t>(x, std::numeric_limits<int>::max() / 2));
+  };
+  return {narrow(g.l), narrow(g.d), narrow(g.l_sel), narrow(g.n_sel), narrow(g.w)};
+}
+
+int size_of(const at::Tensor& t, std::int64_t dim) { return static_cast<int>(t.size(dim)); }
+
+float scale_of(const at::Tensor& q) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.size(3)))); }
+
+at::Tensor workspace(std::int64_t bytes, const at::Tensor& like) { return empty({bytes}, at::kByte, like); }
+
+at::Tensor empty(at::IntArrayRef sizes, at::ScalarType type, const at::Tensor& like) {
+  return at::empty(sizes, at::TensorOptions().dtype(type).device(like.device()));
+}
+
+}  // namespace nsa::cuda

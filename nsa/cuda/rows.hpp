@@ -1,0 +1,35 @@
+// From tensors to the plain parameters of the kernels, and what stands before that: the feature table, the layout.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string_view>
+
+#include "nsa/call.hpp"
+#include "nsa/kernels/params.hpp"
+#include "nsa/route.hpp"
+
+namespace nsa::cuda {
+
+// Throws Unsupported with cuda_refusal's reason and the backend to use instead.
+void require(const at::Tensor& q, const CallOptions& options, Op op);
+// For a backward pass: throws c10::NotImplementedError when a graph of it is to be made (create_graph).
+void refuse_second_derivative(std::string_view op);
+
+// The kernels read 16 bytes at a time: a dense last dimension, the other strides multiples of 8 elements, the data at a
+// multiple of 16 bytes. The tensor itself where it lies so, else a contiguous copy. Differentiable.
+[[nodiscard]] at::Tensor aligned(const at::Tensor& t);
+// t [B,S,H,D]. Throws ContractError, which names the tensor, where it does not lie so.
+[[nodiscard]] kernels::Rows rows_of(std::string_view name, const at::Tensor& t);
+
+[[nodiscard]] kernels::Storage storage_of(const at::Tensor& t);
+[[nodiscard]] kernels::Geometry geometry_of(const Geometry& g);
+[[nodiscard]] int size_of(const at::Tensor& t, std::int64_t dim);
+[[nodiscard]] float scale_of(const at::Tensor& q);  // 1/sqrt(Dk)
+
+// [bytes] from the caching allocator, on the device of `like`.
+[[nodiscard]] at::Tensor workspace(std::int64_t bytes, const at::Tensor& like);
+// A dense tensor like t, not initialised, on t's device.
+[[nodiscard]] at::Tensor empty(at::IntArrayRef sizes, at::ScalarType type, const at::Tensor& like);
+
+}  // namespace nsa::cuda

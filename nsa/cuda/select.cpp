@@ -1,0 +1,59 @@
+#include "nsa/kernels/select/params.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+
+#include "nsa/cuda/attend.hpp"
+#include "nsa/cuda/cuda.hpp"
+#include "nsa/cuda/rows.hpp"
+
+namespace nsa::cuda {
+
+namespace {
+
+constexpr std::int64_t kWidestValue = 128;
+
+// The statistics alone: attention over the compressed blocks with the keys as values, and its output thrown away.
+at::Tensor statistics(const at::Tensor& q, const at::Tensor& k, const Problem& problem) {
+  const auto values = k.narrow(3, 0, std::min(k.size(3), kWidestValue));
+  return attend_forward(q, k, values, {}, problem).stats;
+}
+
+}  // namespace
+
+at::Tensor select(const SelectArgs& args) {
+  check(args);
+  const at::NoGradGuard no_grad;
+  const auto& g = args.geometry;
+  const std::int64_t width = std::min(args.q.size(3), kWidestValue);  // of values; the function takes none
+  require(args.q, {.G = args.k_cmp.size(2), .Dv = width, .geometry = g, .packed = args.cu_seqlens.has_value()},
+          Op::select);
+  const c10::cuda::CUDAGuard guard(args.q.device());
+  const auto q = aligned(args.q), k = aligned(args.k_cmp);
+  const Problem problem{kernels::Mask::compressed, g, pack(args.cu_seqlens, q.size(1), g, q.device())};
+  const auto stats = args.stats ? args.stats->contiguous() : statistics(q, k, problem);
+  const auto blocks = empty({q.size(0), q.size(1), k.size(2), g.n_sel}, at::kInt, q);
+
+  kernels::Select p;
+  p.q = rows_of("q", q);
+  p.k_cmp = rows_of("k_cmp", k);
+  p.stats = stats.const_data_ptr<float>();
+  p.blocks = blocks.data_ptr<std::int32_t>();
+  p.packed = problem.packing.kernel_view();
+  p.geometry = geometry_of(g);
+  p.B = size_of(q, 0);
+  p.S = size_of(q, 1);
+  p.N = size_of(k, 1);
+  p.Hq = size_of(q, 2);
+  p.G = size_of(k, 2);
+  p.Dk = size_of(q, 3);
+  p.scale = scale_of(q);
+  p.storage = storage_of(q);
+  kernels::select_blocks(p, at::cuda::getCurrentCUDAStream().stream());
+  return blocks;
+}
+
+}  // namespace nsa::cuda

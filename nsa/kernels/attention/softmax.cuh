@@ -1,0 +1,58 @@
+// The running softmax of one tile after another, on the registers of m16n8k16's result: a thread holds two rows (g,
+// g+8) of every 16, and of each row the columns 2i, 2i+1 of every eight; the four threads of a quad share a row.
+#pragma once
+
+#include <cmath>
+
+#include "nsa/kernels/common/ptx.cuh"
+
+namespace nsa::kernels {
+
+inline constexpr float kLog2E = 1.4426950408889634f;  // log2(e): powers are of two
+
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// Two rows. `maximum` is of the plain scores, `sum` this thread's share of the sum of 2^(factor * (score - maximum)).
+struct RunningSoftmax {
+  float maximum[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};
+
+  // Scores become weights (masked scores are -inf); `rescale[row]` is what earlier results are to be multiplied with.
+  // A NaN score stays NaN: fmaxf passes it over, 2^NaN does not. (-inf) - (-inf) is never formed.
+  template <int N>
+  __device__ void update(float (&s)[N][4], float factor, float (&rescale)[2]) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      float highest = maximum[row];
+#pragma unroll
+      for (int n = 0; n < N; ++n) highest = fmaxf(highest, fmaxf(s[n][2 * row], s[n][2 * row + 1]));
+      highest = quad_max(highest);
+      const float origin = highest == -INFINITY ? 0.f : highest * factor;
+      rescale[row] = exp2_fast(maximum[row] * factor - origin);
+      maximum[row] = highest;
+      float added = 0;
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int i = 2 * row; i < 2 * row + 2; ++i) {
+          s[n][i] = exp2_fast(fmaf(s[n][i], factor, -origin));
+          added += s[n][i];
+        }
+      sum[row] = sum[row] * rescale[row] + added;
+    }
+  }
+};
+
+// The whole row's sum. A row that sees keys and yet has no weight (every score was -inf) is NaN, as softmax is.
+__device__ inline float total_of(float sum, bool sees_keys) { return sum == 0.f && sees_keys ? NAN : sum; }
+// What a row's weights are multiplied with; a row that sees nothing becomes 0.
+__device__ inline float normaliser(float total) { return total == 0.f ? 0.f : 1.f / total; }
+
+}  // namespace nsa::kernels

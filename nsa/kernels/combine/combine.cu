@@ -1,0 +1,181 @@
+// Forward: a thread owns eight columns of one output row. Backward: a team of lanes owns one (token, group) and walks
+// over the heads of the group; every lane holds eight columns, the team's sum of products is a head's do . o_b, and the
+// running total of those over the heads is the gate's gradient: a fixed order without shared memory.
+#include <algorithm>
+
+#include "nsa/kernels/combine/params.hpp"
+#include "nsa/kernels/common/eight.cuh"
+
+namespace nsa::kernels {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMostBatches = 65535;  // of a grid's second dimension
+constexpr int kBranches = 3;
+constexpr unsigned kWarp = 0xffffffffU;
+
+// Intrinsics throughout: LibTorch's flags switch the conversion operators of these types off.
+template <typename T>
+__device__ float wide(T x);
+template <>
+__device__ float wide<float>(float x) {
+  return x;
+}
+template <>
+__device__ float wide<bf16>(bf16 x) {
+  return __bfloat162float(x);
+}
+template <>
+__device__ float wide<fp16>(fp16 x) {
+  return __half2float(x);
+}
+template <typename T>
+__device__ T narrow(float x);
+template <>
+__device__ float narrow<float>(float x) {
+  return x;
+}
+template <>
+__device__ bf16 narrow<bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ fp16 narrow<fp16>(float x) {
+  return __float2half_rn(x);
+}
+
+// The place of the three gates of (batch, token, group) in [B,S,G,3].
+__device__ std::int64_t gate_place(const Combine& p, int b, int t, int g) {
+  return ((static_cast<std::int64_t>(b) * p.S + t) * p.G + g) * kBranches;
+}
+template <typename Gate>
+__device__ void load_gates(float (&gate)[kBranches], const Combine& p, int b, int t, int g) {
+  const Gate* from = static_cast<const Gate*>(p.gates) + gate_place(p, b, t, g);
+#pragma unroll
+  for (int i = 0; i < kBranches; ++i) gate[i] = wide(from[i]);
+}
+
+template <typename T, typename Gate>
+__global__ void __launch_bounds__(kThreads) combine_forward_kernel(const Combine p) {
+  const unsigned i = blockIdx.x * kThreads + threadIdx.x;
+  const unsigned chunks = static_cast<unsigned>(p.Dv / kEight), heads = static_cast<unsigned>(p.Hq);
+  const int chunk = static_cast<int>(i % chunks), head = static_cast<int>(i / chunks % heads),
+            t = static_cast<int>(i / chunks / heads);
+  if (t >= p.S) return;
+  for (int b = static_cast<int>(blockIdx.y); b < p.B; b += static_cast<int>(gridDim.y)) {
+    float gate[kBranches], sum[kEight] = {};
+    load_gates<Gate>(gate, p, b, t, head / (p.Hq / p.G));
+#pragma unroll
+    for (int branch = 0; branch < kBranches; ++branch) {
+      float o[kEight];
+      load<T>(o, chunk_of<T>(p.branch[branch], b, t, head, chunk));
+#pragma unroll
+      for (int c = 0; c < kEight; ++c) sum[c] += gate[branch] * o[c];
+    }
+    store<T>(chunk_of<T>(p.o, b, t, head, chunk), sum);
+  }
+}
+
+// Lanes: the least power of two that is not below Dv/8; lanes without columns add 0.
+template <typename T, typename Gate, int Lanes>
+__global__ void __launch_bounds__(kThreads) combine_backward_kernel(const CombineBackward p) {
+  const Combine& f = p.forward;
+  const unsigned team = (blockIdx.x * kThreads + threadIdx.x) / Lanes;
+  const int chunk = static_cast<int>(threadIdx.x % Lanes), heads = f.Hq / f.G;
+  const int group = static_cast<int>(team % static_cast<unsigned>(f.G)),
+            t = static_cast<int>(team / static_cast<unsigned>(f.G));
+  // No lane leaves early: all of a warp take part in the sums.
+  const bool inside = t < f.S, owns = inside && chunk * kEight < f.Dv;
+
+  for (int b = static_cast<int>(blockIdx.y); b < f.B; b += static_cast<int>(gridDim.y)) {
+    float gate[kBranches] = {}, total[kBranches] = {};
+    if (inside) load_gates<Gate>(gate, f, b, t, group);
+#pragma unroll 2
+    for (int j = 0; j < heads; ++j) {
+      const int head = group * heads + j;
+      float dout[kEight] = {}, dot[kBranches] = {};
+      if (owns) {
+        load<T>(dout, chunk_of<T>(p.dout, b, t, head, chunk));
+#pragma unroll
+        for (int branch = 0; branch < kBranches; ++branch) {
+          float o[kEight];
+          load<T>(o, chunk_of<T>(f.branch[branch], b, t, head, chunk));
+#pragma unroll
+          for (int c = 0; c < kEight; ++c) dot[branch] += dout[c] * o[c];
+        }
+      }
+#pragma unroll
+      for (int branch = 0; branch < kBranches; ++branch) {
+#pragma unroll
+        for (int distance = Lanes / 2; distance > 0; distance /= 2)
+          dot[branch] += __shfl_xor_sync(kWarp, dot[branch], distance);
+        total[branch] += dot[branch];
+        if (inside && chunk == 0 && p.delta[branch])
+          p.delta[branch][(static_cast<std::int64_t>(b) * f.Hq + head) * f.S + t] = gate[branch] * dot[branch];
+        if (owns && p.dbranch[branch].data) {
+          float scaled[kEight];
+#pragma unroll
+          for (int c = 0; c < kEight; ++c) scaled[c] = gate[branch] * dout[c];
+          store<T>(chunk_of<T>(p.dbranch[branch], b, t, head, chunk), scaled);
+        }
+      }
+    }
+    if (inside && chunk == 0 && p.dgates) {
+      Gate* to = static_cast<Gate*>(p.dgates) + gate_place(f, b, t, group);
+#pragma unroll
+      for (int branch = 0; branch < kBranches; ++branch) to[branch] = narrow<Gate>(total[branch]);
+    }
+  }
+}
+
+// `rows` rows of a batch entry, `lanes` threads each.
+dim3 grid_of(const Combine& p, int rows, int lanes) {
+  const std::int64_t threads = static_cast<std::int64_t>(p.S) * rows * lanes;
+  return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads),
+              static_cast<unsigned>(std::min(p.B, kMostBatches)));
+}
+
+template <typename T, typename Gate>
+void forward_as(const Combine& p, cudaStream_t stream) {
+  combine_forward_kernel<T, Gate><<<grid_of(p, p.Hq, p.Dv / kEight), kThreads, 0, stream>>>(p);
+}
+
+template <typename T, typename Gate>
+void backward_as(const CombineBackward& p, cudaStream_t stream) {
+  const int chunks = p.forward.Dv / kEight;
+  const auto launch = [&](auto kernel, int lanes) {
+    kernel<<<grid_of(p.forward, p.forward.G, lanes), kThreads, 0, stream>>>(p);
+  };
+  if (chunks <= 4)
+    launch(combine_backward_kernel<T, Gate, 4>, 4);
+  else if (chunks <= 8)
+    launch(combine_backward_kernel<T, Gate, 8>, 8);
+  else if (chunks <= 16)
+    launch(combine_backward_kernel<T, Gate, 16>, 16);
+  else
+    launch(combine_backward_kernel<T, Gate, 32>, 32);
+}
+
+}  // namespace
+
+void combine_forward(const Combine& p, cudaStream_t stream) {
+  if (p.B == 0 || p.S == 0) return;
+  if (p.storage == Storage::bf16)
+    p.gates_fp32 ? forward_as<bf16, float>(p, stream) : forward_as<bf16, bf16>(p, stream);
+  else
+    p.gates_fp32 ? forward_as<fp16, float>(p, stream) : forward_as<fp16, fp16>(p, stream);
+  check_launch("combine_forward");
+}
+
+void combine_backward(const CombineBackward& p, cudaStream_t stream) {
+  if (p.forward.B == 0 || p.forward.S == 0) return;
+  const bool gates_fp32 = p.forward.gates_fp32;
+  if (p.forward.storage == Storage::bf16)
+    gates_fp32 ? backward_as<bf16, float>(p, stream) : backward_as<bf16, bf16>(p, stream);
+  else
+    gates_fp32 ? backward_as<fp16, float>(p, stream) : backward_as<fp16, fp16>(p, stream);
+  check_launch("combine_backward");
+}
+
+}  // namespace nsa::kernels

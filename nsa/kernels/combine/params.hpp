@@ -1,0 +1,29 @@
+// The gated sum of the three branches (Eq 5), and its backward pass fused with the row sums that the branches' own
+// backward passes need: delta_b = rowsum(do_b * o_b) = g_b * (do . o_b), whose sum over the heads of the group without
+// g_b is the gate's gradient.
+#pragma once
+
+#include "nsa/kernels/params.hpp"
+
+namespace nsa::kernels {
+
+struct Combine {
+  const void* gates = nullptr;  // [B,S,G,3] contiguous, storage type or fp32 (gates_fp32); order cmp, sel, win
+  bool gates_fp32 = false;
+  Rows branch[3];  // [B,S,Hq,Dv] in the same order
+  Rows o;          // [B,S,Hq,Dv], written
+  int B = 0, S = 0, Hq = 0, G = 0, Dv = 0;
+  Storage storage = Storage::bf16;
+};
+void combine_forward(const Combine& p, cudaStream_t stream);
+
+struct CombineBackward {
+  Combine forward;         // `o` is not read
+  Rows dout;               // [B,S,Hq,Dv]
+  Rows dbranch[3];         // [B,S,Hq,Dv], written: g_b * dout; a null `data` leaves it out
+  void* dgates = nullptr;  // [B,S,G,3], type of gates, written; null: not wanted
+  float* delta[3] = {};    // [B,Hq,S] fp32, written; null: not wanted
+};
+void combine_backward(const CombineBackward& p, cudaStream_t stream);
+
+}  // namespace nsa::kernels

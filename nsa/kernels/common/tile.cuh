@@ -1,0 +1,66 @@
+// Tiles [rows][D] of 16-bit values in shared memory, and the matrix fragments in them.
+//
+// Note [Swizzle]
+// A row is D/8 chunks of 16 bytes. ldmatrix reads the same chunk of eight neighbouring rows: stored plainly, they fall
+// into the same banks. So chunk c of row r is stored at place c ^ (r % 8) of its aligned eight (D >= 64), or, for the
+// two rows of 32 that share 128 bytes, at c ^ (r/2 % 4).
+#pragma once
+
+#include "nsa/kernels/common/ptx.cuh"
+
+namespace nsa::kernels {
+
+template <int D>
+struct Tile {
+  static_assert(D == 32 || D % 64 == 0);
+  static constexpr int kChunks = D / 8;
+  static constexpr int kRowBytes = D * 2;
+
+  __device__ static std::uint32_t at(std::uint32_t base, int row, int chunk) {
+    const int swizzled = D == 32 ? chunk ^ ((row >> 1) & 3) : chunk ^ (row & 7);
+    return base + static_cast<std::uint32_t>(row * kRowBytes + swizzled * 16);
+  }
+
+  // A [16 x 16]: rows row.., columns 16*k..
+  __device__ static void a(std::uint32_t (&r)[4], std::uint32_t base, int row, int k) {
+    const int lane = threadIdx.x & 31;
+    load_matrices(r, at(base, row + (lane & 15), k * 2 + (lane >> 4)));
+  }
+  // B of two products, the tile's rows being B's columns (X * tile^T): rows row..row+15, columns 16*k..
+  // b0, b1 of the first eight rows in r[0], r[1]; of the next eight in r[2], r[3].
+  __device__ static void b(std::uint32_t (&r)[4], std::uint32_t base, int row, int k) {
+    const int lane = threadIdx.x & 31;
+    load_matrices(r, at(base, row + (lane & 7) + ((lane >> 4) << 3), k * 2 + ((lane >> 3) & 1)));
+  }
+  // B of two products, the tile's rows being B's rows (X * tile): rows row..row+15, columns 16*n..
+  __device__ static void b_transposed(std::uint32_t (&r)[4], std::uint32_t base, int row, int n) {
+    const int lane = threadIdx.x & 31;
+    load_matrices_transposed(r, at(base, row + (lane & 15), n * 2 + (lane >> 4)));
+  }
+
+  // Starts the copy of Count rows by all Threads of the block; source(row) is the row's first element, or null for
+  // zeros.
+  template <int Count, int Threads, typename Source>
+  __device__ static void load(std::uint32_t base, const void* somewhere, Source&& source) {
+    static_assert(Count * kChunks % Threads == 0 || Count * kChunks < Threads);
+#pragma unroll
+    for (int i = 0; i < (Count * kChunks + Threads - 1) / Threads; ++i) {
+      const int place = static_cast<int>(threadIdx.x) + i * Threads;
+      if (Count * kChunks < Threads && place >= Count * kChunks) break;
+      const int row = place / kChunks, chunk = place % kChunks;
+      const char* from = reinterpret_cast<const char*>(source(row));
+      copy_async(at(base, row, chunk), from ? from + chunk * 16 : somewhere, from != nullptr);
+    }
+  }
+};
+
+// The A fragment of columns 16*k.. of a product's result, rounded to the storage type.
+template <typename T, int N>
+__device__ inline void as_a(std::uint32_t (&a)[4], const float (&c)[N][4], int k) {
+  a[0] = pack<T>(c[2 * k][0], c[2 * k][1]);
+  a[1] = pack<T>(c[2 * k][2], c[2 * k][3]);
+  a[2] = pack<T>(c[2 * k + 1][0], c[2 * k + 1][1]);
+  a[3] = pack<T>(c[2 * k + 1][2], c[2 * k + 1][3]);
+}
+
+}  // namespace nsa::kernels

@@ -1,0 +1,106 @@
+// Runs kernels on the processor: one block of threads at a time, every thread a fiber. See README.md for what that
+// proves and what it cannot.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace nsa::kernels::emulation {
+
+// A kernel did what no GPU forgives; thrown by the launch.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The order in which blocks and threads run from now on.
+void set_order(std::uint64_t seed);
+// attention/launch.cuh's limits, which only long sequences reach.
+struct Limits {
+  std::int64_t joint_tiles = 0;  // kJointTiles
+  std::int64_t parts_bytes = 0;  // kPartsBytes
+};
+inline Limits limits;
+
+// ---- launches: translate.cmake makes `kernel | Grid(...) | arguments(...)` of kernel<<<...>>>(...)
+
+struct Grid {
+  dim3 blocks;
+  int threads, shared_bytes;
+  Grid(dim3 grid, unsigned block, std::int64_t shared, cudaStream_t)
+      : blocks(grid), threads(static_cast<int>(block)), shared_bytes(static_cast<int>(shared)) {}
+};
+void launch(const void* kernel, const Grid& grid, const std::function<void()>& thread);
+cudaError_t allow_shared(const void* kernel, int bytes);
+
+template <typename... Parameters>
+struct Launch {
+  void (*kernel)(Parameters...);
+  Grid grid;
+};
+template <typename... Parameters>
+Launch<Parameters...> operator|(void (*kernel)(Parameters...), const Grid& grid) {
+  return {kernel, grid};
+}
+template <typename... Arguments>
+std::tuple<Arguments...> arguments(Arguments... all) {
+  return {all...};
+}
+template <typename... Parameters, typename... Arguments>
+void operator|(const Launch<Parameters...>& x, const std::tuple<Arguments...>& all) {
+  launch(reinterpret_cast<const void*>(x.kernel), x.grid, [&] { std::apply(x.kernel, all); });
+}
+
+// ---- what a thread can do
+
+[[noreturn]] void fail(const std::string& what);
+inline void require(bool holds, const char* otherwise) {
+  if (!holds) fail(otherwise);
+}
+void block_barrier();
+// All threads of the warp come to the same call (`name`); the last one does the work with what each has brought.
+void warp_barrier(const char* name, void* own = nullptr, void (*work)(void* const* lanes) = nullptr);
+template <typename Lane, typename Work>
+void together(const char* name, Lane& own, Work) {  // Work captures nothing
+  warp_barrier(name, &own, [](void* const* lanes) {
+    Lane* all[32];
+    for (int i = 0; i < 32; ++i) all[i] = static_cast<Lane*>(lanes[i]);
+    Work()(all);
+  });
+}
+
+// Dynamic shared memory, an address in it, and the `bytes` there.
+void* shared();
+std::uint32_t shared_address(const void* pointer);
+char* shared_at(std::uint32_t address, int bytes);
+
+// ---- cp.async: between start and wait the destination is NaN
+
+void copy_async(std::uint32_t destination, const void* source);  // 16 bytes; a null source: zeros
+void commit_copies();
+void wait_copies(int pending);
+// The thread's finished copies become visible to products.
+void publish_to_async();
+
+// ---- matrix products
+
+using Wide = float (*)(std::uint16_t);  // of a storage type
+// ldmatrix: four 8 x 8 matrices.
+void load_matrices(std::uint32_t (&r)[4], std::uint32_t address, bool transposed);
+// mma.sync m16n8k16
+void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, Wide wide);
+// wgmma: between start and wait the accumulators are NaN. The left operand is in shared memory, or, with `registers`,
+// these.
+void start_product(float* c, int columns, bool accumulate, const std::uint32_t* registers, std::uint64_t a,
+                   std::uint64_t b, Wide wide);
+void products_begin();
+void products_commit();
+void products_wait(int pending);
+
+}  // namespace nsa::kernels::emulation

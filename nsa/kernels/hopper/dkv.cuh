@@ -1,0 +1,191 @@
+// dK and dV of a tile of 64 keys by wgmma; what attention/dkv.cuh does, and cut into pieces in the same way.
+//
+//   block of one warpgroup, two blocks a multiprocessor: while one computes weights the other one's products run
+//   shared memory: K [64][Dk], V [64][Dv]; two stages of Q, dO [64 rows (token, head), 32 where Dk is 192]
+//   S^T = K Q^T and dP^T = V dO^T from shared memory; dV += P^T dO and dK += dS^T Q with the left operand in registers
+#pragma once
+
+#include "nsa/kernels/attention/pieces.cuh"
+#include "nsa/kernels/attention/softmax.cuh"
+#include "nsa/kernels/common/tile.cuh"
+#include "nsa/kernels/hopper/hopper.hpp"
+#include "nsa/kernels/hopper/rows.cuh"
+#include "nsa/kernels/hopper/slab.cuh"
+
+namespace nsa::kernels::hopper {
+
+template <int Dk, int Dv>
+struct DkvShape {
+  static constexpr int kThreads = 128, kRows = Dk > 128 ? 32 : 64;  // as the registers allow
+  using K = Slab<kKeyTile, Dk>;
+  using V = Slab<kKeyTile, Dv>;
+  using Q = Slab<kRows, Dk>;
+  using O = Slab<kRows, Dv>;
+  static constexpr int kStageBytes = Q::kBytes + O::kBytes;
+  static constexpr int kSharedBytes = 1024 + K::kBytes + V::kBytes + 2 * kStageBytes;  // 1024: to align
+};
+
+template <typename T, int Dk, int Dv, bool Lists>
+__global__ void __launch_bounds__(128, 2)
+    dkv_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, float* partials) {
+#if NSA_ON_HOPPER
+  using Shape = DkvShape<Dk, Dv>;
+  constexpr int kRows = Shape::kRows, kTiles = kRows / 8;
+  extern __shared__ char shared[];
+  // Of two tiles' rows, see Note [Rows ahead].
+  __shared__ __align__(16) float2 row_softmax[2][kRows];
+  __shared__ __align__(16) float row_delta[2][kRows];
+  __shared__ __align__(16) int2 row_interval[2][kRows];
+  __shared__ int q_offset[2][kRows], o_offset[2][kRows];
+  const AttentionForward& f = p.forward;
+  const Heads heads(f.Hq / f.G);
+  const int b = blockIdx.z / f.G, group = blockIdx.z % f.G;
+  const KeyTile keys = Lists ? list_tile(lists, f, pieces, heads, blockIdx.x, blockIdx.y, blockIdx.z)
+                             : interval_tile(f, pieces, heads, blockIdx.x, blockIdx.y, blockIdx.z, kRows);
+  if (keys.first >= keys.last || static_cast<int>(blockIdx.x) >= keys.pieces) return;
+  const std::uint32_t k_tile = (shared_address(shared) + 1023) & ~1023u, v_tile = k_tile + Shape::K::kBytes;
+  const auto q_tile = [&](int stage) { return v_tile + Shape::V::kBytes + stage * Shape::kStageBytes; };
+  const auto o_tile = [&](int stage) { return q_tile(stage) + Shape::Q::kBytes; };
+
+  const T* k = static_cast<const T*>(f.k.data) + b * f.k.batch + group * f.k.head;
+  const T* v = static_cast<const T*>(f.v.data) + b * f.v.batch + group * f.v.head;
+  Shape::K::template load<Shape::kThreads>(k_tile, k, static_cast<int>(f.k.token), keys.first, keys.last);
+  Shape::V::template load<Shape::kThreads>(v_tile, v, static_cast<int>(f.v.token), keys.first, keys.last);
+
+  const int list = Lists ? lists.offsets[blockIdx.z * f.selection.J + blockIdx.y / pieces.tiles_a_block] : 0;
+  const RowOrder order{heads, Lists ? lists.tokens + list : nullptr, nullptr, keys.row_begin, keys.row_end};
+  const Interval interval(f);
+  const int tiles = max(0, (keys.row_end - keys.row_begin + kRows - 1) / kRows);
+  const T* q = group_rows<T>(f.q, b, group, heads.h);
+  const T* dout = group_rows<T>(p.dout, b, group, heads.h);
+  const int q_token = static_cast<int>(f.q.token / 8), q_head = static_cast<int>(f.q.head / 8);
+  const int o_token = static_cast<int>(p.dout.token / 8), o_head = static_cast<int>(p.dout.head / 8);
+  const bool owns_row = threadIdx.x < kRows;
+  const auto row_of = [&](int tile) {
+    return order.row(keys.row_begin + tile * kRows + static_cast<int>(threadIdx.x));
+  };
+  const auto store_offsets = [&](int tile, const Row& row) {
+    q_offset[tile % 2][threadIdx.x] = offset_of(row, q_token, q_head);
+    o_offset[tile % 2][threadIdx.x] = offset_of(row, o_token, o_head);
+  };
+  const auto statistics_of = [&](const Row& row) { return RowStatistics::load(f, p.delta, row, b, group, heads.h); };
+  const auto store_statistics = [&](int tile, const Row& row, const RowStatistics& x) {
+    row_softmax[tile % 2][threadIdx.x] = x.origin_and_normaliser();
+    row_delta[tile % 2][threadIdx.x] = x.delta;
+    int2 seen = {0, 0x7fffffff};
+    if (row.token >= 0)
+      seen = Lists ? make_int2(0, row.token + 1) : make_int2(interval.begin(row.token), interval.end(row.token));
+    row_interval[tile % 2][threadIdx.x] = seen;
+  };
+  const auto load_rows = [&](int tile) {
+    if (tile < tiles) {
+      Shape::Q::template gather<Shape::kThreads>(q_tile(tile % 2), q, q_offset[tile % 2]);
+      Shape::O::template gather<Shape::kThreads>(o_tile(tile % 2), dout, o_offset[tile % 2]);
+    }
+    commit_copies();
+  };
+  Row soon, later;  // of the tiles t+2, t+3
+  if (owns_row) {
+    for (int tile = 0; tile < 2; ++tile) {
+      const Row row = row_of(tile);
+      store_offsets(tile, row);
+      store_statistics(tile, row, statistics_of(row));
+    }
+    soon = row_of(2);
+  }
+  __syncthreads();
+  load_rows(0);
+  load_rows(1);
+  __syncthreads();
+  if (owns_row) store_offsets(2, soon);
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int own_key = keys.first + warp * 16 + lane / 4;
+  const float factor = f.scale * kLog2E;
+  float dk[Dk / 8][4] = {}, dv[Dv / 8][4] = {};
+  for (int tile = 0; tile < tiles; ++tile) {
+    wait_copies<1>();
+    publish_to_async();
+    __syncthreads();
+    RowStatistics statistics;
+    if (owns_row) {
+      statistics = statistics_of(soon);
+      later = row_of(tile + 3);
+    }
+    const int stage = tile % 2;
+    const std::uint32_t q_now = q_tile(stage), o_now = o_tile(stage);
+
+    float s[kTiles][4], dp[kTiles][4];
+    pin(s);
+    pin(dp);
+    products_begin();
+    product_of_columns<T, Dk / 16>(s, typename Shape::K(), k_tile, typename Shape::Q(), q_now);
+    products_commit();
+    product_of_columns<T, Dv / 16>(dp, typename Shape::V(), v_tile, typename Shape::O(), o_now);
+    products_commit();
+    // Both ends of the rows' intervals rise along the tile: its first and last row tell whether all see all keys.
+    const int last_row = min(kRows, keys.row_end - keys.row_begin - tile * kRows) - 1;
+    const bool masked = keys.first < row_interval[stage][last_row].x || keys.last > row_interval[stage][0].y;
+    products_wait<1>();
+    pin(s);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float4 softmax = *reinterpret_cast<const float4*>(&row_softmax[stage][n * 8 + lane % 4 * 2]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        s[n][i] = exp2_fast(fmaf(s[n][i], factor, i % 2 ? -softmax.z : -softmax.x)) * (i % 2 ? softmax.w : softmax.y);
+    }
+    const auto mask = [&](float(&c)[kTiles][4]) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const int4 seen = *reinterpret_cast<const int4*>(&row_interval[stage][n * 8 + lane % 4 * 2]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int key = own_key + i / 2 * 8;
+          if (i % 2 ? key < seen.z || key >= seen.w : key < seen.x || key >= seen.y) c[n][i] = 0.f;
+        }
+      }
+    };
+    if (masked) mask(s);
+    std::uint32_t weights[kRows / 16][4], gradients[kRows / 16][4];
+#pragma unroll
+    for (int kk = 0; kk < kRows / 16; ++kk) as_a<T>(weights[kk], s, kk);
+    products_wait<0>();
+    pin(dp);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float2 delta = *reinterpret_cast<const float2*>(&row_delta[stage][n * 8 + lane % 4 * 2]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) dp[n][i] = s[n][i] * (dp[n][i] - (i % 2 ? delta.y : delta.x));
+    }
+    if (masked) mask(dp);  // once more: a row that the keys do not concern may hold a NaN in dO, and 0 * NaN is one
+#pragma unroll
+    for (int kk = 0; kk < kRows / 16; ++kk) as_a<T>(gradients[kk], dp, kk);
+    pin(dv);
+    pin(dk);
+    products_begin();
+#pragma unroll
+    for (int kk = 0; kk < kRows / 16; ++kk) Product<T, Dv>::values(dv, weights[kk], Shape::O::rows(o_now, kk));
+#pragma unroll
+    for (int kk = 0; kk < kRows / 16; ++kk) Product<T, Dk>::values(dk, gradients[kk], Shape::Q::rows(q_now, kk));
+    products_commit();
+    products_wait<0>();
+    pin(dv);
+    pin(dk);
+    __syncthreads();
+    if (owns_row) {
+      store_statistics(tile + 2, soon, statistics);
+      store_offsets(tile + 3, later);
+      soon = later;
+    }
+    load_rows(tile + 2);
+  }
+  wait_copies<0>();
+
+  store_keys<T, Dk, Dv>(p, keys, b, group, own_key, dk, dv, partials);
+#else
+  __trap();
+#endif
+}
+
+}  // namespace nsa::kernels::hopper

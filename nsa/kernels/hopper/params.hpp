@@ -1,0 +1,15 @@
+// Attention over intervals of keys (compressed, window), forward, for Hopper's own instructions (sm_90a): the contract
+// is attention_forward's (attention/params.hpp), answers agree within rounding.
+#pragma once
+
+#include "nsa/kernels/attention/params.hpp"
+
+namespace nsa::kernels {
+
+// Whether this problem can be given to attention_forward_hopper on the current device: hopper::is_here() (hopper.hpp),
+// Mask::compressed or Mask::window, (Dk, Dv) one of (64, 64), (128, 128), (192, 128), S*h rows below 2^27.
+[[nodiscard]] bool attention_forward_hopper_supports(const AttentionForward& p);
+// Throws LaunchError when the problem is not supported.
+void attention_forward_hopper(const AttentionForward& p, cudaStream_t stream);
+
+}  // namespace nsa::kernels

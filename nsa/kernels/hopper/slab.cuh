@@ -1,0 +1,57 @@
+// Tiles [Count][D] in the layout that wgmma reads (Note [Operands in shared memory] in wgmma.cuh), filled by cp.async:
+// rows may come from anywhere, which the copy engine's boxes cannot do.
+#pragma once
+
+#include "nsa/kernels/hopper/wgmma.cuh"
+
+namespace nsa::kernels::hopper {
+
+template <int Count, int D>
+struct Slab {
+  static_assert(D % 64 == 0 && Count % 8 == 0);
+  static constexpr int kBytes = Count * D * 2, kChunks = D / 8;
+
+  __device__ static std::uint32_t at(std::uint32_t base, int row, int chunk) {
+    return base + static_cast<std::uint32_t>(chunk / 8 * (Count * 128) + row * 128 + (((chunk & 7) ^ (row & 7)) << 4));
+  }
+  // The operand of step k when D is summed over: columns 16*k.. of all rows. A constant away from the first, so that
+  // the steps of a product cost one addition each.
+  __device__ static std::uint64_t columns(std::uint32_t base, int k) {
+    return operand(base, 16, 1024) + static_cast<std::uint64_t>(k / 4 * (Count * 128) + k % 4 * 32) / 16;
+  }
+  // The operand of step k when the rows are summed over: rows 16*k.. of all D columns.
+  __device__ static std::uint64_t rows(std::uint32_t base, int k) {
+    return operand(base, Count * 128, 1024) + static_cast<std::uint64_t>(k) * 128;
+  }
+
+  // The rows first.. below `end` of a matrix, `stride` elements apart; zeros beyond.
+  template <int Threads, typename T>
+  __device__ static void load(std::uint32_t base, const T* data, int stride, int first, int end) {
+#pragma unroll
+    for (int i = 0; i < Count * kChunks / Threads; ++i) {
+      const int place = static_cast<int>(threadIdx.x) + i * Threads, row = place / kChunks, chunk = place % kChunks;
+      copy_async(at(base, row, chunk), data + (static_cast<std::int64_t>(first + row) * stride + chunk * 8),
+                 first + row < end);
+    }
+  }
+  // Row i starts `offsets[i]` times 8 elements after `data`; -1: zeros (and nothing is read).
+  template <int Threads, typename T>
+  __device__ static void gather(std::uint32_t base, const T* data, const int* offsets) {
+#pragma unroll
+    for (int i = 0; i < Count * kChunks / Threads; ++i) {
+      const int place = static_cast<int>(threadIdx.x) + i * Threads, row = place / kChunks, chunk = place % kChunks;
+      const int offset = offsets[row];
+      copy_async(at(base, row, chunk), data + chunk * 8 + static_cast<std::int64_t>(offset) * 8, offset >= 0);
+    }
+  }
+};
+
+// Starts c = x * y^T, x [64 x 16 * Steps] and y [N x 16 * Steps] being tiles whose columns are summed over.
+template <typename T, int Steps, int Tiles, typename X, typename Y>
+__device__ inline void product_of_columns(float (&c)[Tiles][4], X, std::uint32_t x, Y, std::uint32_t y) {
+  Product<T, Tiles * 8>::template keys<0>(c, X::columns(x, 0), Y::columns(y, 0));
+#pragma unroll
+  for (int k = 1; k < Steps; ++k) Product<T, Tiles * 8>::template keys<1>(c, X::columns(x, k), Y::columns(y, k));
+}
+
+}  // namespace nsa::kernels::hopper

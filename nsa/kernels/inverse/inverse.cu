@@ -1,0 +1,251 @@
+// Note [Counting sort]
+// A chunk of tokens keeps, for every block, one bit a token in shared memory: repeated numbers of a row fall together,
+// the number of bits is the chunk's count and the number of lower bits a token's place in the list, whatever order the
+// threads come in. Three launches: counts of every chunk; their running sums over the chunks and over the lists; the
+// tokens, put into their places. A chunk is 256 tokens, or as many times 256 as keep the counts within the workspace's
+// limit.
+#include <algorithm>
+
+#include "nsa/kernels/inverse/params.hpp"
+
+namespace nsa::kernels {
+
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kBatch = 8;                   // numbers that a thread asks for before it looks at the first
+constexpr int kTokens = 256;                // whose bits lie in shared memory at once
+constexpr int kWords = kTokens / 32;        // of a block's bits
+constexpr int kBlocks = 2048;               // whose bits do
+constexpr std::int64_t kCounts = 12 << 20;  // at most as many counts: 48 MB (unless one chunk's are more)
+
+int tokens_of(const Inverse& p) { return (p.end > 0 ? p.end : p.S) - p.begin; }
+int parts_of(const Inverse& p) { return (tokens_of(p) + kTokens - 1) / kTokens; }
+// Does not grow when the tokens become fewer, so that a workspace for more of them always does.
+std::int64_t most_chunks(const Inverse& p) {
+  const std::int64_t lists = static_cast<std::int64_t>(p.B) * p.G * p.J;
+  return std::max<std::int64_t>(1, std::min<std::int64_t>(parts_of(p), kCounts / std::max<std::int64_t>(lists, 1)));
+}
+
+// What the kernels share: chunk c of batch entry and group bg has its counts in counts[(bg * chunks + c) * J ..].
+struct Work {
+  Inverse p;
+  int* counts;
+  int* finished;              // blocks of the scan that are done
+  int end;                    // of the tokens
+  int parts, chunks, window;  // parts of a chunk; blocks whose bits lie in shared memory at once
+};
+
+// A token in its document.
+struct Token {
+  int local, first_block;  // its number there; the number of the document's first block among all documents'
+  __device__ Token(const Inverse& p, int t)
+      : local(t - (p.packed.first_token ? p.packed.first_token[t] : 0)),
+        first_block(p.document_blocks ? p.document_blocks[t] : 0) {}
+};
+
+// Walks the parts of a chunk and the windows of blocks and sets the bits: of block j and token begin + t in
+// bits[t / 32 * window + j - base]. Then calls each(begin, base, end, choices), j in [base, end), where
+// choices(f) calls f(t, j, row, slot) for every valid number, in any order, by all threads. repeats[t], where wanted:
+// the row of token begin + t has a number twice.
+template <typename Each>
+__device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& each) {
+  const Inverse& p = w.p;
+  const int chunk = blockIdx.x, b = blockIdx.y / p.G, group = blockIdx.y % p.G, n = p.geometry.n;
+  const int step_t = kThreads / n, step_slot = kThreads % n;  // from one number of a thread to its next
+  for (int part = 0; part < w.parts; ++part) {
+    const int begin = p.begin + (chunk * w.parts + part) * kTokens, count = min(kTokens, w.end - begin);
+    if (count <= 0) break;
+    const int* rows = p.blocks + ((static_cast<std::int64_t>(b) * p.S + begin) * p.G + group) * n;
+    const Token last(p, begin + count - 1);
+    const int j_end = min(p.J, last.first_block + last.local / p.geometry.l_sel + 1);
+    for (int base = Token(p, begin).first_block; base < j_end; base += w.window) {
+      const int end = min(base + w.window, j_end);
+      for (int word = 0; word < kWords; ++word)
+        for (int j = threadIdx.x; j < end - base; j += kThreads) bits[word * w.window + j] = 0;
+      if (repeats && threadIdx.x < kTokens) repeats[threadIdx.x] = false;
+      __syncthreads();
+      const auto choices = [&](auto&& f) {
+        int t = threadIdx.x / n, slot = threadIdx.x % n;
+        for (int i = threadIdx.x; i < count * n; i += kBatch * kThreads) {
+          int tokens[kBatch], slots[kBatch], blocks[kBatch];
+#pragma unroll
+          for (int k = 0; k < kBatch; ++k) {
+            const bool exists = i + k * kThreads < count * n;
+            const int number = exists ? __ldg(rows + t * (p.G * n) + slot) : -1;
+            const Token token(p, exists ? begin + t : begin);
+            const int j = token.first_block + number;
+            const bool seen = number >= 0 && static_cast<std::int64_t>(number) * p.geometry.l_sel <= token.local;
+            tokens[k] = t, slots[k] = slot, blocks[k] = seen && j >= base && j < end ? j : -1;
+            t += step_t, slot += step_slot;
+            if (slot >= n) slot -= n, ++t;
+          }
+#pragma unroll
+          for (int k = 0; k < kBatch; ++k)
+            if (blocks[k] >= 0) f(tokens[k], blocks[k], rows + tokens[k] * (p.G * n), slots[k]);
+        }
+      };
+      choices([&](int t, int j, const int*, int) {
+        const unsigned bit = 1u << t % 32, before = atomicOr(&bits[t / 32 * w.window + j - base], bit);
+        if (repeats && (before & bit)) repeats[t] = true;
+      });
+      __syncthreads();
+      each(begin, base, end, choices);
+      __syncthreads();
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__ Work w) {
+  extern __shared__ unsigned bits[];
+  int* counts = w.counts + (static_cast<std::int64_t>(blockIdx.y) * w.chunks + blockIdx.x) * w.p.J;
+  for (int j = threadIdx.x; j < w.p.J; j += kThreads) counts[j] = 0;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *w.finished = 0;
+  __syncthreads();
+  for_bits(w, bits, nullptr, [&](int, int base, int end, auto&&) {
+    for (int j = base + threadIdx.x; j < end; j += kThreads) {
+      int count = 0;
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) count += __popc(bits[word * w.window + j - base]);
+      counts[j] = w.parts > 1 ? counts[j] + count : count;
+    }
+  });
+}
+
+// The sums of x over the block's threads before this one, and over all in `total`. 1024 threads.
+__device__ int scan_block(int x, int* sums, int& total) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+  int sum = x;
+  for (int d = 1; d < 32; d *= 2) {
+    const int before = __shfl_up_sync(0xffffffffu, sum, d);
+    if (lane >= d) sum += before;
+  }
+  if (lane == 31) sums[warp] = sum;
+  __syncthreads();
+  int warps = sums[lane];
+  for (int d = 1; d < 32; d *= 2) {
+    const int before = __shfl_up_sync(0xffffffffu, warps, d);
+    if (lane >= d) warps += before;
+  }
+  total = __shfl_sync(0xffffffffu, warps, 31);
+  const int before_warp = __shfl_sync(0xffffffffu, warps, (warp + 31) % 32);
+  __syncthreads();
+  return sum - x + (warp > 0 ? before_warp : 0);
+}
+
+// 32 lists a block: lane j's warps share its chunks. Counts become the sums over the chunks before; the last block to
+// finish turns the lists' lengths into offsets.
+__global__ void __launch_bounds__(1024) scan_kernel(const __grid_constant__ Work w) {
+  __shared__ int sums[32][33];
+  __shared__ bool last;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, J = w.p.J, j = blockIdx.x * 32 + lane;
+  const int share = (w.chunks + 31) / 32, begin = min(warp * share, w.chunks), end = min(begin + share, w.chunks);
+  int* counts = w.counts + static_cast<std::int64_t>(blockIdx.y) * w.chunks * J + j;
+  int sum = 0;
+  if (j < J)
+#pragma unroll 8
+    for (int c = begin; c < end; ++c) sum += counts[static_cast<std::int64_t>(c) * J];
+  sums[warp][lane] = sum;
+  __syncthreads();
+  int before = 0, length = 0;
+  for (int k = 0; k < 32; ++k) {
+    before += k < warp ? sums[k][lane] : 0;
+    length += sums[k][lane];
+  }
+  if (j < J) {
+#pragma unroll 8
+    for (int c = begin; c < end; ++c) {
+      int& place = counts[static_cast<std::int64_t>(c) * J];
+      const int count = place;
+      place = before;
+      before += count;
+    }
+    if (warp == 0) w.p.offsets[static_cast<std::int64_t>(blockIdx.y) * J + j + 1] = length;
+  }
+
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(w.finished, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  const int lists = w.p.B * w.p.G * J;
+  if (threadIdx.x == 0) w.p.offsets[0] = 0;
+  int carried = 0;
+  for (int first = 0; first < lists; first += 4096) {  // four lists a thread
+    int x[4], own = 0;
+    const int at = first + static_cast<int>(threadIdx.x) * 4;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) own += x[k] = at + k < lists ? __ldcg(&w.p.offsets[at + k + 1]) : 0;
+    int total;
+    int place = carried + scan_block(own, sums[0], total);
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (at + k < lists) w.p.offsets[at + k + 1] = place += x[k];
+    carried += total;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__ Work w) {
+  extern __shared__ unsigned bits[];
+  // Of a block's list: the entry of the part's first token, and for every word of bits the count of the words before.
+  int* entries = reinterpret_cast<int*>(bits + kWords * w.window);
+  unsigned char* counts = reinterpret_cast<unsigned char*>(entries + w.window);
+  int* sums = w.counts + (static_cast<std::int64_t>(blockIdx.y) * w.chunks + blockIdx.x) * w.p.J;
+  const int* offsets = w.p.offsets + static_cast<std::int64_t>(blockIdx.y) * w.p.J;
+  __shared__ bool repeats[kTokens];
+  for_bits(w, bits, w.p.places ? repeats : nullptr, [&](int begin, int base, int end, auto&& choices) {
+    for (int j = base + static_cast<int>(threadIdx.x); j < end; j += kThreads) {
+      const int sum = sums[j];
+      entries[j - base] = offsets[j] + sum;
+      int count = 0;
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) {
+        counts[word * w.window + j - base] = static_cast<unsigned char>(count);
+        count += __popc(bits[word * w.window + j - base]);
+      }
+      if (w.parts > 1) sums[j] = sum + count;
+    }
+    __syncthreads();
+    choices([&](int t, int j, const int* row, int slot) {
+      const int at = t / 32 * w.window + j - base;
+      const int entry = entries[j - base] + counts[at] + __popc(bits[at] & ((1u << t % 32) - 1));
+      w.p.tokens[entry] = begin + t;
+      if (w.p.places == nullptr) return;
+      bool first = true;  // of the same numbers
+      if (repeats[t]) {
+#pragma unroll 1
+        for (int i = 0; i < slot; ++i) first &= row[i] != row[slot];
+      }
+      if (first) w.p.places[entry] = slot;
+    });
+  });
+}
+
+}  // namespace
+
+std::int64_t inverse_workspace(const Inverse& p) {
+  return (static_cast<std::int64_t>(p.B) * p.G * p.J * most_chunks(p) + 1) * static_cast<std::int64_t>(sizeof(int));
+}
+
+void invert_choice(const Inverse& p, cudaStream_t stream) {
+  const int pairs = p.B * p.G;
+  if (pairs == 0 || tokens_of(p) <= 0 || p.J == 0) {
+    cudaMemsetAsync(p.offsets, 0, (static_cast<std::size_t>(pairs) * p.J + 1) * sizeof(int), stream);
+    return check_launch("invert_choice");
+  }
+  Work w{p, p.workspace + 1, p.workspace, p.begin + tokens_of(p), 0, 0, std::min(p.J, kBlocks)};
+  const int most = static_cast<int>(most_chunks(p));
+  w.parts = (parts_of(p) + most - 1) / most;
+  w.chunks = (parts_of(p) + w.parts - 1) / w.parts;
+  const dim3 grid(w.chunks, pairs);
+  const int bit_bytes = w.window * kWords * 4, place_bytes = bit_bytes + w.window * (4 + kWords);
+  cudaFuncSetAttribute(count_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * kWords * 4);
+  cudaFuncSetAttribute(place_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * (4 * kWords + 4 + kWords));
+  count_kernel<<<grid, kThreads, bit_bytes, stream>>>(w);
+  scan_kernel<<<dim3((p.J + 31) / 32, pairs), 1024, 0, stream>>>(w);
+  place_kernel<<<grid, kThreads, place_bytes, stream>>>(w);
+  check_launch("invert_choice");
+}
+
+}  // namespace nsa::kernels

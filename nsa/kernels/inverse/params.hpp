@@ -1,0 +1,25 @@
+// The choice turned round: for every block the queries that chose it, ascending in the token. A counting sort in a
+// fixed order, so the lists are the same bits every time.
+#pragma once
+
+#include "nsa/kernels/params.hpp"
+
+namespace nsa::kernels {
+
+struct Inverse {
+  const int* blocks = nullptr;  // [B,S,G,n] as AttentionForward takes them
+  const int* document_blocks =
+      nullptr;  // packed: [S] number of the first selection block of the token's document; null: 0
+  Packed packed;
+  Geometry geometry;
+  int* offsets = nullptr;          // [B*G*J + 1], every element is written
+  int* tokens = nullptr;           // [B*(end-begin)*G*n] capacity; offsets[B*G*J] are written
+  int* places = nullptr;           // the same: where in its token's row of `blocks` the block stands; null: not wanted
+  int* workspace = nullptr;        // inverse_workspace(p) bytes
+  int B = 0, S = 0, G = 0, J = 0;  // J selection blocks of a batch entry (packed: of all documents together)
+  int begin = 0, end = 0;          // only the tokens [begin, end); end 0: all S
+};
+[[nodiscard]] std::int64_t inverse_workspace(const Inverse& p);
+void invert_choice(const Inverse& p, cudaStream_t stream);
+
+}  // namespace nsa::kernels

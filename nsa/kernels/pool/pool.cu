@@ -1,0 +1,100 @@
+// A thread owns eight columns of one row of the output and gathers what they are made of, in ascending order: nothing
+// is written twice and no sum depends on the order in which threads run. Forward, neighbouring blocks read the same
+// tokens; they run side by side, so the second reading comes from the cache.
+#include <algorithm>
+
+#include "nsa/kernels/common/eight.cuh"
+#include "nsa/kernels/pool/params.hpp"
+
+namespace nsa::kernels {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMostBatches = 65535;  // of a grid's second dimension
+
+// What thread (x) of a batch entry owns; a batch entry has rows * G * D/8 of them.
+struct Place {
+  int row, group, chunk;
+  __device__ Place(unsigned i, int G, int D) {
+    const unsigned chunks = static_cast<unsigned>(D) / kEight, groups = static_cast<unsigned>(G);
+    chunk = static_cast<int>(i % chunks);
+    group = static_cast<int>(i / chunks % groups);
+    row = static_cast<int>(i / chunks / groups);
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) pool_forward_kernel(const Pool p) {
+  const Place at(blockIdx.x * kThreads + threadIdx.x, p.G, p.D);
+  if (at.row >= p.N) return;
+  const int start = p.block_start ? p.block_start[at.row] : at.row * p.geometry.d;
+  for (int b = static_cast<int>(blockIdx.y); b < p.B; b += static_cast<int>(gridDim.y)) {
+    float sum[kEight] = {};
+#pragma unroll 8
+    for (int t = start; t < start + p.geometry.l; ++t) {
+      float x[kEight];
+      load<T>(x, chunk_of<T>(p.x, b, t, at.group, at.chunk));
+#pragma unroll
+      for (int i = 0; i < kEight; ++i) sum[i] += x[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) sum[i] /= static_cast<float>(p.geometry.l);
+    store<T>(chunk_of<T>(p.y, b, at.row, at.group, at.chunk), sum);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) pool_backward_kernel(const Pool p) {
+  const Place at(blockIdx.x * kThreads + threadIdx.x, p.G, p.D);
+  if (at.row >= p.S) return;
+  const int t = at.row - (p.packed.first_token ? p.packed.first_token[at.row] : 0);  // from the document's start
+  const int first_block = p.packed.first_block ? p.packed.first_block[at.row] : 0;
+  const int blocks = p.document_blocks ? p.document_blocks[at.row] : p.N;
+  // Block i holds t when i*d <= t < i*d + l.
+  const int first = t < p.geometry.l ? 0 : (t - p.geometry.l) / p.geometry.d + 1;
+  const int last = min(blocks - 1, t / p.geometry.d);
+  for (int b = static_cast<int>(blockIdx.y); b < p.B; b += static_cast<int>(gridDim.y)) {
+    float sum[kEight] = {};
+    for (int block = first; block <= last; ++block) {
+      float dy[kEight];
+      load<T>(dy, chunk_of<T>(p.y, b, first_block + block, at.group, at.chunk));
+#pragma unroll
+      for (int i = 0; i < kEight; ++i) sum[i] += dy[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) sum[i] /= static_cast<float>(p.geometry.l);
+    store<T>(chunk_of<T>(p.x, b, at.row, at.group, at.chunk), sum);
+  }
+}
+
+// `rows` of the output, of every batch entry.
+dim3 grid_of(const Pool& p, int rows) {
+  const std::int64_t threads = static_cast<std::int64_t>(rows) * p.G * (p.D / kEight);
+  return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads),
+              static_cast<unsigned>(std::min(p.B, kMostBatches)));
+}
+
+}  // namespace
+
+void pool_forward(const Pool& p, cudaStream_t stream) {
+  if (p.B == 0 || p.N == 0) return;
+  const dim3 grid = grid_of(p, p.N);
+  if (p.storage == Storage::bf16)
+    pool_forward_kernel<bf16><<<grid, kThreads, 0, stream>>>(p);
+  else
+    pool_forward_kernel<fp16><<<grid, kThreads, 0, stream>>>(p);
+  check_launch("pool_forward");
+}
+
+void pool_backward(const Pool& p, cudaStream_t stream) {
+  if (p.B == 0 || p.S == 0) return;
+  const dim3 grid = grid_of(p, p.S);
+  if (p.storage == Storage::bf16)
+    pool_backward_kernel<bf16><<<grid, kThreads, 0, stream>>>(p);
+  else
+    pool_backward_kernel<fp16><<<grid, kThreads, 0, stream>>>(p);
+  check_launch("pool_backward");
+}
+
+}  // namespace nsa::kernels

@@ -1,0 +1,65 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nsa/bench/options.hpp"
+
+namespace nsa::bench {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::optional<Options> parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "nsa-bench");
+  return parse_options(static_cast<int>(words.size()), words.data());
+}
+
+std::string refusal_of(const std::vector<const char*>& words) {
+  try {
+    (void)parse(words);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(BenchOptions, ListsAreCutAtCommas) {
+  const auto options = parse({"--config", "a,c", "--length=2048,65536", "--backend", "cuda", "--choice", "drift"});
+  ASSERT_TRUE(options);
+  EXPECT_THAT(options->configs, ElementsAre("a", "c"));
+  EXPECT_THAT(options->lengths, ElementsAre(2048, 65536));
+  EXPECT_THAT(options->backends, ElementsAre(Backend::cuda));
+  EXPECT_THAT(options->choices, ElementsAre(ChoiceKind::drift));
+  EXPECT_FALSE(options->list_only);
+}
+
+TEST(BenchOptions, GoogleBenchmarksOptionsAreHandedOn) {
+  const auto options = parse({"--benchmark_filter=^nsa/", "--config", "b", "--benchmark_list_tests"});
+  ASSERT_TRUE(options);
+  EXPECT_THAT(options->benchmark_arguments, ElementsAre("--benchmark_filter=^nsa/", "--benchmark_list_tests"));
+  EXPECT_TRUE(options->list_only);
+  EXPECT_FALSE(parse({"--benchmark_list_tests=false"})->list_only);
+}
+
+TEST(BenchOptions, DefaultsAreEverything) {
+  const auto options = parse({});
+  ASSERT_TRUE(options);
+  EXPECT_THAT(options->configs, ElementsAre("a", "b", "c"));
+  EXPECT_EQ(options->lengths.size(), 6U);
+  EXPECT_EQ(options->choices.size(), 2U);
+  EXPECT_EQ(options->peaks.flops_per_s, 790e12);
+}
+
+TEST(BenchOptions, MistakesNameTheOption) {
+  EXPECT_THAT(refusal_of({"--config", "d"}), HasSubstr("--config"));
+  EXPECT_THAT(refusal_of({"--backend", "triton"}), HasSubstr("--backend"));
+  EXPECT_THAT(refusal_of({"--length", "0"}), HasSubstr("--length"));
+  EXPECT_THAT(refusal_of({"--choice=best"}), HasSubstr("--choice"));
+  EXPECT_THAT(refusal_of({"--peers", "no/such/file"}), HasSubstr("--peers"));
+  EXPECT_THAT(refusal_of({"--peak-bytes", "-1"}), HasSubstr("--peak-bytes"));
+  EXPECT_THAT(refusal_of({"--lengths", "64"}), HasSubstr("'--lengths' is not an option"));
+  EXPECT_THAT(refusal_of({"nsa"}), HasSubstr("'nsa' is not an option"));
+}
+
+}  // namespace
+}  // namespace nsa::bench

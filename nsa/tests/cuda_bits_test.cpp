@@ -1,0 +1,180 @@
+// Our own kernels through the backend, exactly: rows that see nothing, the same bits every time, block tables with
+// nonsense in them, what is left out, what is refused, and that nothing waits for the device.
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <gmock/gmock.h>
+
+#include "nsa/tests/cuda_fixtures.hpp"
+
+namespace nsa::cuda {
+namespace {
+
+using fixtures::cu;
+using fixtures::cuda_cases;
+using fixtures::CudaCase;
+using fixtures::CudaOnGpu;
+using fixtures::CudaShape;
+using fixtures::evaluate;
+using fixtures::Evaluated;
+using fixtures::expect_close;
+using fixtures::kSmall;
+using fixtures::message_of;
+using fixtures::on_gpu;
+using fixtures::Tensors;
+using testing::AllOf;
+using testing::HasSubstr;
+
+bool all_zero(const at::Tensor& t) { return t.eq(0).all().item<bool>(); }
+
+void expect_same_bits(const std::string& name, const Evaluated& a, const Evaluated& b) {
+  for (std::size_t i = 0; i < a.outputs.size(); ++i) EXPECT_TRUE(at::equal(a.outputs[i], b.outputs[i])) << name << i;
+  for (std::size_t i = 0; i < a.gradients.size(); ++i)
+    EXPECT_TRUE(at::equal(a.gradients[i], b.gradients[i])) << name << ", gradient " << i;
+}
+
+TEST_F(CudaOnGpu, TheSameBitsTwentyTimes) {
+  for (const CudaShape& s : {CudaShape{.S = 1000, .h = 6, .B = 2}, {.S = 700, .h = 16, .Dk = 128, .Dv = 128, .G = 1}})
+    for (const CudaCase& c : cuda_cases(s)) {
+      const auto first = evaluate(c, ops(), c.inputs);
+      for (int i = 0; i < 20; ++i) expect_same_bits(c.name, first, evaluate(c, ops(), c.inputs));
+    }
+  const auto q = on_gpu({1, 1000, 12, 64}, 1, at::kBFloat16), k = on_gpu({1, 61, 2, 64}, 2, at::kBFloat16);
+  const auto first = select({q, k, {}, {}});
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(at::equal(first, select({q, k, {}, {}})));
+}
+
+TEST_F(CudaOnGpu, TokensBeforeTheFirstBlockSeeNothing) {
+  for (const std::int64_t S : {20, 31, 257}) {
+    const CudaCase c = cuda_cases({.S = S, .h = 6, .B = 2})[1];
+    const std::int64_t blind = std::min<std::int64_t>(S, 31);
+    const auto got = evaluate(c, ops(), c.inputs);
+    EXPECT_TRUE(all_zero(got.outputs[0].narrow(1, 0, blind))) << S;
+    EXPECT_TRUE(all_zero(got.gradients[0].narrow(1, 0, blind))) << S;
+    const auto stats = attend_compressed({c.inputs[0], {c.inputs[1], c.inputs[2]}, {}, {}}).stats;
+    EXPECT_TRUE(stats.narrow(2, 0, blind).select(3, 0).isneginf().all().item<bool>());
+    EXPECT_TRUE(all_zero(stats.narrow(2, 0, blind).select(3, 1)));
+  }
+}
+
+TEST_F(CudaOnGpu, AnEmptyRowOfBlocksGivesZeros) {
+  const CudaShape s{.S = 100, .h = 6};
+  CudaCase c = cuda_cases(s)[2];
+  auto blocks = at::full({s.B, s.S, s.G, s.g.n_sel}, -1, at::device(at::kCUDA).dtype(at::kInt));
+  blocks.narrow(1, 50, 50).select(3, 0).zero_();
+  c.call = [s, blocks](const Ops& ops, const Tensors& in) {
+    return Tensors{ops.attend_selected({in[0], in[1], in[2], blocks, s.g, {}}).o};
+  };
+  const auto got = evaluate(c, ops(), c.inputs);
+  EXPECT_TRUE(all_zero(got.outputs[0].narrow(1, 0, 50)));
+  EXPECT_TRUE(all_zero(got.gradients[0].narrow(1, 0, 50)));
+  EXPECT_TRUE(all_zero(got.gradients[1].narrow(1, 64, 36)));  // block 1 is nobody's
+  EXPECT_TRUE(all_zero(got.gradients[2].narrow(1, 64, 36)));
+  EXPECT_FALSE(all_zero(got.outputs[0].narrow(1, 50, 50)));
+}
+
+// Duplicates and numbers outside the document are ignored, wherever they stand.
+TEST_F(CudaOnGpu, NonsenseInTheBlockTableIsIgnored) {
+  for (const auto& documents : {CuSeqlens(), CuSeqlens(cu({0, 100, 300}))}) {
+    const CudaShape s{.S = 300, .h = 3, .g = {.l = 32, .d = 16, .l_sel = 64, .n_sel = 6, .w = 64}};
+    const auto rows = [&](std::vector<std::int32_t> row) {
+      const auto one = at::tensor(row, at::kInt).view({1, 1, 1, 6});
+      return one.expand({s.B, s.S, s.G, 6}).contiguous().to(at::kCUDA);
+    };
+    const auto with = [&](const at::Tensor& blocks) {
+      CudaCase c = cuda_cases(s)[2];
+      c.call = [s, blocks, documents](const Ops& ops, const Tensors& in) {
+        return Tensors{ops.attend_selected({in[0], in[1], in[2], blocks, s.g, documents}).o};
+      };
+      return c;
+    };
+    const CudaCase clean = with(rows({0, 1, -1, -1, -1, -1}));
+    const auto wanted = fixtures::by_reference(clean);
+    expect_close("clean", evaluate(clean, ops(), clean.inputs), wanted);
+    for (const auto& row : std::vector<std::vector<std::int32_t>>{{0, 0, 1, 1, 1, -1},
+                                                                  {0, 1, 5, 77, 1 << 30, -1},
+                                                                  {-1, 0, -7, 1, -1, 0},
+                                                                  {0, 1, 2147483647, -2147483647, 1, 0}}) {
+      const CudaCase dirty = with(rows(row));
+      expect_close("nonsense", evaluate(dirty, ops(), dirty.inputs), wanted);
+    }
+  }
+}
+
+TEST_F(CudaOnGpu, GradientsOnlyForWhatNeedsThem) {
+  for (const CudaCase& c : cuda_cases({.S = 257, .h = 3})) {
+    if (c.name == "compress") continue;  // its two inputs have nothing in common
+    const auto all = evaluate(c, ops(), c.inputs);
+    for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+      Tensors leaves;
+      for (const auto& t : c.inputs) leaves.push_back(t.detach().requires_grad_(leaves.size() == i));
+      const auto o = c.call(ops(), leaves)[0];
+      const auto weight = fixtures::random(o.sizes(), 20, at::kBFloat16).to(o.options());
+      const auto own = torch::autograd::grad({o}, {leaves[i]}, {weight});
+      EXPECT_TRUE(at::equal(own[0], all.gradients[i])) << c.name << " " << i;
+    }
+  }
+}
+
+TEST_F(CudaOnGpu, AGradientThatIsSpreadOutIsCopiedFirst) {
+  const CudaCase c = cuda_cases({.S = 100, .h = 3})[3];
+  Tensors leaves;
+  for (const auto& t : c.inputs) leaves.push_back(t.detach().requires_grad_());
+  const auto by_sum = torch::autograd::grad({c.call(ops(), leaves)[0].sum()}, leaves);
+  const auto o = c.call(ops(), leaves)[0];
+  const auto by_ones = torch::autograd::grad({o}, leaves, {at::ones_like(o)});
+  for (std::size_t i = 0; i < leaves.size(); ++i) EXPECT_TRUE(at::equal(by_sum[i], by_ones[i])) << i;
+}
+
+TEST_F(CudaOnGpu, ASecondDerivativeIsRefusedByName) {
+  for (const CudaCase& c : cuda_cases({.S = 40, .h = 1})) {
+    Tensors leaves;
+    for (const auto& t : c.inputs) leaves.push_back(t.detach().requires_grad_());
+    const auto o = c.call(ops(), leaves)[0];
+    const auto twice = [&] {
+      (void)torch::autograd::grad({o.sum()}, {leaves[0]}, {}, std::nullopt, /*create_graph=*/true);
+    };
+    EXPECT_THAT(message_of(twice), AllOf(HasSubstr("derivative for nsa::cuda::"), HasSubstr("is not implemented")));
+  }
+}
+
+TEST_F(CudaOnGpu, RefusesByNameWhatItDoesNotServe) {
+  const auto window = [](std::int64_t Hq, std::int64_t Dk, std::int64_t Dv, at::ScalarType type, const Geometry& g) {
+    return message_of([&] {
+      (void)attend_window(
+          {on_gpu({1, 40, Hq, Dk}, 1, type), on_gpu({1, 40, 1, Dk}, 2, type), on_gpu({1, 40, 1, Dv}, 3, type), g, {}});
+    });
+  };
+  EXPECT_THAT(window(1, 64, 64, at::kFloat, {}), AllOf(HasSubstr("precision is fp32"), HasSubstr("use sdpa")));
+  EXPECT_THAT(window(1, 48, 48, at::kBFloat16, {}), HasSubstr("d_k 48, d_v 48; served: 32/32"));
+  EXPECT_THAT(window(17, 64, 64, at::kBFloat16, {}), HasSubstr("17 heads in 1 groups"));
+  EXPECT_THAT(window(1, 64, 64, at::kBFloat16, {32, 16, 64, 65, 512}), HasSubstr("65 selected blocks"));
+  EXPECT_EQ(window(1, 64, 64, at::kHalf, {}), "");
+}
+
+// torch refuses what waits for the device while this lives.
+struct NoWaiting {
+  NoWaiting() { c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR); }
+  ~NoWaiting() { c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED); }
+  NoWaiting(const NoWaiting&) = delete;
+  NoWaiting& operator=(const NoWaiting&) = delete;
+};
+
+TEST_F(CudaOnGpu, NothingWaitsForTheDevice) {
+  for (const CuSeqlens& documents : {CuSeqlens(), CuSeqlens(cu({0, 1, 90, 90, 257}))}) {
+    const CudaShape s{.S = 257, .h = 3, .cu_seqlens = documents};
+    const auto cases = cuda_cases(s);
+    for (const CudaCase& c : cases) {
+      Tensors leaves;
+      for (const auto& t : c.inputs) leaves.push_back(t.detach().requires_grad_());
+      const auto sizes = c.call(ops(), leaves)[0].sizes().vec();
+      const auto weight = on_gpu(sizes, 9, s.type);
+      const NoWaiting no_waiting;
+      EXPECT_NO_THROW((void)torch::autograd::grad({c.call(ops(), leaves)[0]}, {leaves[0]}, {weight})) << c.name;
+    }
+    const NoWaiting no_waiting;
+    EXPECT_NO_THROW((void)select({cases[1].inputs[0], cases[1].inputs[1], s.g, documents}));
+  }
+}
+
+}  // namespace
+}  // namespace nsa::cuda

@@ -1,0 +1,153 @@
+// The feature table of our own kernels, and the routes that follow from it.
+#include "nsa/cuda/features.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace {
+
+// Who a call that our kernels serve is routed to.
+constexpr nsa::Backend kServed = nsa::kKernelsOnTrial ? nsa::Backend::sdpa : nsa::Backend::cuda;
+
+using nsa::Backend;
+using nsa::Call;
+using nsa::Environment;
+using nsa::Op;
+using nsa::Precision;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// The first training runs' call on a GPU that serves everything.
+Call gpu_call() {
+  Call call;
+  call.S = 2048;
+  call.Hq = 12;
+  call.G = 2;
+  call.precision = Precision::bf16;
+  call.cuda = true;
+  call.cuda_major = 9;
+  return call;
+}
+
+std::string refusal(const std::function<void(Call&)>& change, Op op = Op::attend_window) {
+  Call call = gpu_call();
+  change(call);
+  return nsa::cuda_refusal(call, op);
+}
+
+nsa::Route routed(const Environment& environment, const Call& call = gpu_call()) {
+  return nsa::route(nsa::resolve(environment), call);
+}
+
+TEST(CudaFeatures, WhatIsServed) {
+  for (const Op op : nsa::kAllOps) {
+    EXPECT_EQ(nsa::cuda_refusal(gpu_call(), op), "") << to_string(op);
+    EXPECT_EQ(refusal([](Call& c) { c.cuda_major = 8; }, op), "");
+    EXPECT_EQ(refusal([](Call& c) { c.S = 1, c.training = c.packed = true; }, op), "");
+    for (const auto& [Dk, Dv] : {std::pair{32, 32}, {64, 64}, {128, 128}, {192, 128}})
+      EXPECT_EQ(refusal([k = Dk, v = Dv](Call& c) { c.Dk = k, c.Dv = v; }, op), "") << Dk;
+    for (const int h : {1, 3, 6, 8, 12, 16}) EXPECT_EQ(refusal([h](Call& c) { c.Hq = 2 * h; }, op), "") << h;
+    for (const nsa::Geometry& g : {nsa::Geometry{4, 2, 8, 3, 6}, {32, 32, 32, 64, 1}, {16, 16, 48, 5, 100}})
+      EXPECT_EQ(refusal([&](Call& c) { c.geometry = g; }, op), "") << g.l;
+  }
+}
+
+TEST(CudaFeatures, EveryRefusalSaysWhatCameAndWhatIsServed) {
+  EXPECT_EQ(refusal([](Call& c) { c.cuda = false; }), "device is cpu; served: a CUDA device");
+  EXPECT_EQ(refusal([](Call& c) { c.cuda_major = 7, c.cuda_minor = 5; }),
+            "compute capability 7.5; served: 8.0 and later");
+  EXPECT_EQ(refusal([](Call& c) { c.precision = Precision::fp32; }), "precision is fp32; served: bf16 and fp16");
+  EXPECT_EQ(refusal([](Call& c) { c.precision = Precision::fp64; }), "precision is fp64; served: bf16 and fp16");
+  EXPECT_EQ(refusal([](Call& c) { c.Hq = 34; }), "34 heads in 2 groups; served: 1 to 16 heads a group");
+  EXPECT_EQ(refusal([](Call& c) { c.Hq = 1; }), "1 heads in 2 groups; served: 1 to 16 heads a group");
+  EXPECT_EQ(refusal([](Call& c) { c.Dv = 32; }), "d_k 64, d_v 32; served: 32/32, 64/64, 128/128, 192/128");
+  EXPECT_THAT(refusal([](Call& c) { c.Dk = 128, c.Dv = 192; }), HasSubstr("d_k 128, d_v 192"));
+  EXPECT_EQ(refusal([](Call& c) { c.geometry.d = 12; }), "geometry l=32 d=12 l'=64; served: d divides l and l'");
+  EXPECT_EQ(refusal([](Call& c) { c.geometry.l_sel = 72; }), "geometry l=32 d=16 l'=72; served: d divides l and l'");
+  EXPECT_EQ(refusal([](Call& c) { c.geometry.n_sel = 65; }), "65 selected blocks a query; served: 3 to 64");
+  EXPECT_EQ(refusal([](Call& c) { c.geometry.n_sel = 2; }), "2 selected blocks a query; served: 3 to 64");
+  EXPECT_EQ(refusal([](Call& c) { c.geometry.n_sel = 64, c.geometry.l_sel = 128; }), "");
+  EXPECT_EQ(refusal([](Call& c) { c.geometry.n_sel = 64, c.geometry.l_sel = 144; }),
+            "64 selected blocks of 144 tokens; served: at most 8192 tokens a query");
+  EXPECT_THAT(refusal([](Call& c) { c.S = std::int64_t{1} << 27; }), HasSubstr("chosen blocks"));
+  EXPECT_THAT(refusal([](Call& c) { c.B = c.S = std::numeric_limits<std::int64_t>::max(); }),
+              HasSubstr("chosen blocks"));
+  EXPECT_THAT(refusal([](Call& c) { c.S = std::int64_t{1} << 25, c.Hq = 32; }), HasSubstr("32 heads of width 64"));
+  EXPECT_EQ(refusal([](Call& c) { c.phi = nsa::Phi::mlp; }, Op::compress), "phi is mlp; served: avg");
+  EXPECT_EQ(refusal([](Call& c) { c.phi = nsa::Phi::mlp; }, Op::attend_compressed), "");
+}
+
+TEST(RouteToCuda, OnlyWhenItIsAskedFor) {
+  const auto by_default = nsa::kCudaByDefault ? Backend::cuda : Backend::sdpa;
+  const auto standard = routed({}), asked = routed({{"NSA_USE_CUDA", "1"}}), refused = routed({{"NSA_USE_CUDA", "0"}});
+  for (const Op op : nsa::kAllOps) {
+    EXPECT_EQ(standard[op].backend, by_default) << to_string(op);
+    EXPECT_EQ(asked[op].backend, kServed) << to_string(op);
+    EXPECT_EQ(refused[op].backend, Backend::sdpa) << to_string(op);
+    if (nsa::kKernelsOnTrial) {
+      EXPECT_THAT(asked[op].why, StartsWith(std::string("cuda refused: ") + nsa::kOnTrial)) << to_string(op);
+      continue;
+    }
+    EXPECT_EQ(asked[op].why, "NSA_USE_CUDA=1");
+    EXPECT_EQ(asked[op].variant, "");
+  }
+}
+
+TEST(RouteToCuda, ARefusalIsToldAndTheOtherChoiceTaken) {
+  Call call = gpu_call();
+  call.precision = Precision::fp32;
+  const auto plain = routed({{"NSA_USE_CUDA", "0"}}, call), asked = routed({{"NSA_USE_CUDA", "1"}}, call);
+  for (const Op op : nsa::kAllOps) {
+    EXPECT_EQ(asked[op].backend, plain[op].backend);
+    EXPECT_EQ(asked[op].variant, plain[op].variant);
+    EXPECT_EQ(asked[op].why, "cuda refused: precision is fp32; served: bf16 and fp16; " + plain[op].why);
+  }
+}
+
+TEST(RouteToCuda, LearnedCompressionStaysWithSdpa) {
+  Call call = gpu_call();
+  call.phi = nsa::Phi::mlp;
+  const auto route = routed({{"NSA_USE_CUDA", "1"}}, call);
+  EXPECT_EQ(route[Op::compress].backend, Backend::sdpa);
+  EXPECT_THAT(route[Op::compress].why, StartsWith("cuda refused: phi is mlp; served: avg"));
+  for (const Op op : {Op::attend_compressed, Op::select, Op::attend_selected, Op::attend_window, Op::combine})
+    EXPECT_EQ(route[op].backend, kServed) << to_string(op);
+}
+
+TEST(RouteToCuda, WhatWasAskedForByNameKeepsItsWay) {
+  const auto window = routed({{"NSA_USE_CUDA", "1"}, {"NSA_USE_FA2_WIN", "1"}});
+  EXPECT_EQ(window[Op::attend_window].backend, Backend::flash);
+  EXPECT_EQ(window[Op::attend_compressed].backend, kServed);
+  EXPECT_EQ(window[Op::attend_selected].backend, kServed);
+  const auto masked = routed({{"NSA_USE_CUDA", "1"}, {"NSA_FORCE_SEL_MASK", "1"}});
+  EXPECT_EQ(masked[Op::attend_selected].variant, "masked");
+  EXPECT_EQ(masked[Op::attend_window].backend, kServed);
+}
+
+TEST(RouteToCuda, TakesTheBranchThatFlashRefuses) {
+  Call call = gpu_call();
+  call.Dk = 192, call.Dv = 128;
+  const auto route = routed({{"NSA_USE_CUDA", "1"}, {"NSA_USE_FA2", "1"}}, call);
+  EXPECT_EQ(route[Op::attend_window].backend, kServed);
+  EXPECT_THAT(route[Op::attend_window].why, HasSubstr("flash refused: d_k 192 differs from d_v 128"));
+}
+
+TEST(RouteToCuda, ForceParityWins) {
+  const auto route = routed({{"NSA_USE_CUDA", "1"}, {"NSA_FORCE_PARITY", "1"}});
+  for (const Op op : nsa::kAllOps) EXPECT_EQ(route[op].backend, Backend::reference) << to_string(op);
+}
+
+TEST(RouteToCuda, TheFlagAndItsOrigin) {
+  EXPECT_EQ(nsa::resolve({}).use_cuda, nsa::kCudaByDefault);
+  const auto flags = nsa::resolve({{"NSA_USE_CUDA", "yes"}});
+  EXPECT_TRUE(flags.use_cuda);
+  EXPECT_EQ(flags.origin.at("use_cuda"), "NSA_USE_CUDA=yes");
+  EXPECT_EQ(nsa::flatten(flags).at("use_cuda"), "true");
+  EXPECT_THROW((void)nsa::resolve({{"NSA_USE_CUDA", "2"}}), nsa::FlagInvalid);
+  EXPECT_EQ(to_string(Backend::cuda), "cuda");
+}
+
+}  // namespace

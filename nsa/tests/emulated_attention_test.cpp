@@ -1,0 +1,290 @@
+// The attention kernels, emulated (nsa/kernels/emulation), forward and backward, against sums in fp64.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ostream>
+#include <set>
+#include <string>
+
+#include "nsa/kernels/attention/params.hpp"
+#include "nsa/kernels/emulation/emulator.hpp"
+#include "nsa/tests/emulated.hpp"
+
+namespace nsa::kernels {
+namespace {
+
+using enum Tensor::Order;
+
+struct Problem {
+  int B = 1, S = 100, h = 3, G = 2;
+  Geometry geometry{16, 8, 32, 4, 50};
+  std::vector<int> boundaries = {};  // a packed batch; S is then the last
+  Storage storage = Storage::fp16;
+  Tensor::Order order = tokens_outside;
+  int room = 0;    // of the tensors' rows
+  int empty = 16;  // selected: one row of the table in so many names no block
+  // What the rest of the case says.
+  int Dk = 64, Dv = 64;
+  Mask mask = Mask::window;
+  bool hopper = true;
+};
+
+// What the oracle computes: rows as [B,S,H,D].
+struct Sums {
+  int S, H, D;
+  std::vector<double> values;
+  Sums(int batches, int rows, int heads, int columns)
+      : S(rows), H(heads), D(columns), values(static_cast<std::size_t>(batches) * rows * heads * columns) {}
+  double* row(int b, int s, int h) { return &values[((static_cast<std::size_t>(b) * S + s) * H + h) * D]; }
+};
+
+Sums values_of(const Tensor& x, int batches, int rows, int heads, int columns) {
+  Sums all(batches, rows, heads, columns);
+  for (int b = 0; b < batches; ++b)
+    for (int s = 0; s < rows; ++s)
+      for (int h = 0; h < heads; ++h)
+        for (int d = 0; d < columns; ++d) all.row(b, s, h)[d] = x.at(b, s, h, d);
+  return all;
+}
+
+// Largest error of a row against the row's size, the size of a typical row being the least that counts.
+std::string compare(const std::string& name, const Tensor& x, Sums& want, int B, double allowed) {
+  double all = 0, worst = 0;
+  for (const double value : want.values) all += value * value;
+  const double typical =
+      std::max(0.05, std::sqrt(all / static_cast<double>(std::max<std::size_t>(want.values.size(), 1))));
+  std::string where;
+  for (int b = 0; b < B; ++b)
+    for (int s = 0; s < want.S; ++s)
+      for (int h = 0; h < want.H; ++h) {
+        const double* row = want.row(b, s, h);
+        double size = typical, error = 0;
+        for (int d = 0; d < want.D; ++d) {
+          size = std::max(size, std::abs(row[d]));
+          const double e = std::abs(x.at(b, s, h, d) - row[d]);
+          error = e <= 1e30 ? std::max(error, e) : 1e30;  // a NaN too
+        }
+        if (error / size > worst) {
+          worst = error / size;
+          where = " at b " + std::to_string(b) + " row " + std::to_string(s) + " head " + std::to_string(h);
+        }
+      }
+  std::string what;
+  if (worst > allowed) what += name + " is off by " + std::to_string(worst) + where + "; ";
+  if (!x.surroundings_are_untouched()) what += name + " was written beyond its elements; ";
+  return what;
+}
+
+// 256 bytes aligned, and watched behind.
+struct Workspace {
+  std::vector<char> bytes;
+  std::int64_t size;
+  explicit Workspace(std::int64_t wanted) : bytes(static_cast<std::size_t>(wanted) + 1024, '\x7f'), size(wanted) {}
+  void* at() { return bytes.data() + (256 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 256); }
+  bool untouched_behind() {
+    const char* end = static_cast<char*>(at()) + size;
+    return std::all_of(end, static_cast<const char*>(bytes.data() + bytes.size()), [](char c) { return c == '\x7f'; });
+  }
+};
+
+// Empty, or what is wrong.
+std::string differences(Problem x) {
+  std::mt19937 random(1);
+  if (!x.boundaries.empty()) x.S = x.boundaries.back();
+  const bool packed = !x.boundaries.empty();
+  const Geometry& g = x.geometry;
+  const Documents documents(packed ? x.boundaries : std::vector<int>{0, x.S}, g);
+  const int N = x.mask == Mask::compressed ? documents.compressed : x.S, Hq = x.h * x.G;
+  const auto tensor = [&](int S, int H, int D) { return Tensor(x.storage, x.B, S, H, D, x.order, x.room); };
+  Tensor q = tensor(x.S, Hq, x.Dk), k = tensor(N, x.G, x.Dk), v = tensor(N, x.G, x.Dv), o = tensor(x.S, Hq, x.Dv);
+  Tensor dout = tensor(x.S, Hq, x.Dv), dq = tensor(x.S, Hq, x.Dk), dk = tensor(N, x.G, x.Dk), dv = tensor(N, x.G, x.Dv);
+  q.fill(random, 1.5);
+  k.fill(random, 1);
+  v.fill(random, 1);
+  dout.fill(random, 1);
+  const std::size_t rows = static_cast<std::size_t>(x.B) * Hq * x.S;
+  std::vector<float> stats(rows * 2 + 8, -7.f), delta(rows + 8, -7.f);
+  std::vector<int> blocks;
+  AttentionForward f;
+  if (x.mask == Mask::selected) {
+    for (int b = 0; b < x.B; ++b)
+      for (int t = 0; t < x.S; ++t)
+        for (int group = 0; group < x.G; ++group) {
+          const int last = (t - documents.first_token[t]) / g.l_sel;
+          const bool empty = random() % x.empty == 0;
+          for (int i = 0; i < g.n; ++i) {
+            const int kind = static_cast<int>(random() % 8);
+            int number = i == 0 ? 0 : static_cast<int>(random() % (last + 1));
+            if (empty || kind == 0) number = random() % 2 ? -1 : last + 1 + static_cast<int>(random() % 3);
+            if (kind == 1 && !empty && i > 0) number = blocks.back();
+            blocks.push_back(number);
+          }
+        }
+    f.blocks = blocks.data();
+    if (packed)
+      f.selection = {static_cast<int>(documents.starts.size()), documents.document_blocks.data(),
+                     documents.starts.data(), documents.ends.data()};
+  }
+  f.q = q.rows(), f.k = k.rows(), f.v = v.rows(), f.o = o.rows();
+  f.stats = stats.data();
+  if (packed) f.packed = {documents.first_token.data(), documents.first_block.data()};
+  f.geometry = g;
+  f.B = x.B, f.S = x.S, f.N = N, f.Hq = Hq, f.G = x.G, f.Dk = x.Dk, f.Dv = x.Dv;
+  f.scale = static_cast<float>(1 / std::sqrt(x.Dk));
+  f.storage = x.storage;
+  f.mask = x.mask;
+  f.hopper = x.hopper;
+  Workspace forward_space(attention_forward_workspace(f));
+  f.workspace = forward_space.at();
+  attention_forward(f, nullptr);
+  attention_delta({o.rows(), dout.rows(), delta.data(), x.B, x.S, Hq, x.Dv, x.storage}, nullptr);
+  AttentionBackward backward{f, dout.rows(), delta.data(), dq.rows(), dk.rows(), dv.rows(), nullptr};
+  Workspace backward_space(attention_backward_workspace(backward));
+  backward.workspace = backward_space.at();
+  attention_backward(backward, nullptr);
+
+  Sums want_o(x.B, x.S, Hq, x.Dv), want_dq(x.B, x.S, Hq, x.Dk), want_dk(x.B, N, x.G, x.Dk), want_dv(x.B, N, x.G, x.Dv);
+  Sums queries = values_of(q, x.B, x.S, Hq, x.Dk), douts = values_of(dout, x.B, x.S, Hq, x.Dv);
+  Sums key_rows = values_of(k, x.B, N, x.G, x.Dk), value_rows = values_of(v, x.B, N, x.G, x.Dv);
+  std::string what;
+  double worst_score = 0, worst_delta = 0;
+  for (int b = 0; b < x.B; ++b)
+    for (int t = 0; t < x.S; ++t)
+      for (int head = 0; head < Hq; ++head) {
+        const double *own_q = queries.row(b, t, head), *own_dout = douts.row(b, t, head);
+        const int group = head / x.h, first = documents.first_token[t], position = t - first;
+        std::vector<int> keys;
+        if (x.mask == Mask::window)
+          for (int i = std::max(first, t - g.w + 1); i <= t; ++i) keys.push_back(i);
+        if (x.mask == Mask::compressed)
+          for (int i = 0; i * g.d + g.l - 1 <= position; ++i) keys.push_back(documents.first_block[t] + i);
+        if (x.mask == Mask::selected) {
+          std::set<int> chosen;
+          for (int i = 0; i < g.n; ++i)
+            chosen.insert(blocks[((static_cast<std::size_t>(b) * x.S + t) * x.G + group) * g.n + i]);
+          for (const int number : chosen)
+            if (number >= 0)
+              for (int i = 0; i < g.l_sel; ++i)
+                if (first + number * static_cast<std::int64_t>(g.l_sel) + i <= t)
+                  keys.push_back(first + number * g.l_sel + i);
+        }
+        std::vector<double> weight(keys.size());
+        double maximum = -INFINITY, total = 0;
+        for (std::size_t i = 0; i < keys.size(); ++i) {
+          const double* key = key_rows.row(b, keys[i], group);
+          for (int d = 0; d < x.Dk; ++d) weight[i] += own_q[d] * key[d];
+          weight[i] *= f.scale * 1.4426950408889634;
+          maximum = std::max(maximum, weight[i]);
+        }
+        for (double& w : weight) total += w = std::exp2(w - maximum);
+        double* out = want_o.row(b, t, head);
+        for (std::size_t i = 0; i < keys.size(); ++i) {
+          const double* value = value_rows.row(b, keys[i], group);
+          for (int d = 0; d < x.Dv; ++d) out[d] += weight[i] / total * value[d];
+        }
+        const std::size_t at = (static_cast<std::size_t>(b) * Hq + head) * x.S + t;
+        const double got_m = stats[at * 2], got_sum = stats[at * 2 + 1];
+        const double error = keys.empty() ? (got_m == -INFINITY && got_sum == 0 ? 0 : 1e30)
+                                          : std::abs(got_m - maximum) + std::abs(got_sum / total - 1);
+        worst_score = error <= 1e30 ? std::max(worst_score, error) : 1e30;
+        double own_delta = 0;  // of the rounded o: that is what the gradients are made with
+        for (int d = 0; d < x.Dv; ++d) own_delta += o.at(b, t, head, d) * own_dout[d];
+        const double delta_error = std::abs(delta[at] - own_delta) / (1 + std::abs(own_delta));
+        worst_delta = delta_error <= 1e30 ? std::max(worst_delta, delta_error) : 1e30;
+        for (std::size_t i = 0; i < keys.size(); ++i) {
+          const double *key = key_rows.row(b, keys[i], group), *value = value_rows.row(b, keys[i], group);
+          const double p = weight[i] / total;
+          double dp = 0;
+          for (int d = 0; d < x.Dv; ++d) dp += own_dout[d] * value[d];
+          const double ds = p * (dp - own_delta) * f.scale;
+          double *to_q = want_dq.row(b, t, head), *to_k = want_dk.row(b, keys[i], group),
+                 *to_v = want_dv.row(b, keys[i], group);
+          for (int d = 0; d < x.Dk; ++d) {
+            to_q[d] += ds * key[d];
+            to_k[d] += ds * own_q[d];
+          }
+          for (int d = 0; d < x.Dv; ++d) to_v[d] += p * own_dout[d];
+        }
+      }
+  if (worst_score > 1e-4) what += "stats are off by " + std::to_string(worst_score) + "; ";
+  if (worst_delta > 1e-4) what += "delta is off by " + std::to_string(worst_delta) + "; ";
+  const double allowed = x.storage == Storage::bf16 ? 0.02 : 0.0025;
+  what += compare("o", o, want_o, x.B, allowed) + compare("dq", dq, want_dq, x.B, allowed);
+  what += compare("dk", dk, want_dk, x.B, allowed) + compare("dv", dv, want_dv, x.B, allowed);
+  if (!forward_space.untouched_behind() || !backward_space.untouched_behind()) what += "a write behind the workspace; ";
+  for (int i = 0; i < 8; ++i)
+    if (stats[rows * 2 + i] != -7.f || delta[rows + i] != -7.f) what += "a write behind stats or delta; ";
+  return what;
+}
+
+const Problem kIntervals[] = {
+    {.S = 1, .h = 1},
+    {.S = 20},
+    {.B = 2, .storage = Storage::bf16, .room = 8},
+    {.S = 170, .h = 6, .G = 1, .order = heads_outside, .room = 8},
+    {.S = 90, .h = 16, .G = 1, .geometry = {4, 2, 4, 3, 70}},
+    {.h = 6, .G = 1, .boundaries = {0, 5, 6, 77, 77, 141, 200}},
+    {.S = 180, .h = 6, .G = 1, .geometry = {4, 2, 64, 4, 300}},  // dK, dV in pieces
+};
+const Problem kSelected[] = {
+    {.S = 1, .h = 1},
+    {.S = 33, .geometry = {16, 8, 32, 3, 50}},
+    {.B = 2, .S = 90, .storage = Storage::bf16, .room = 8},
+    {.S = 170, .h = 6, .G = 1, .geometry = {16, 8, 64, 3, 50}, .order = heads_outside, .room = 8},
+    {.S = 100, .h = 16, .G = 1, .geometry = {16, 8, 32, 16, 50}},
+    {.S = 200, .h = 1, .geometry = {16, 8, 128, 3, 50}},
+    {.h = 6, .G = 1, .geometry = {16, 8, 32, 5, 50}, .boundaries = {0, 5, 6, 77, 77, 141, 200}},
+    {.geometry = {16, 8, 128, 3, 50}, .boundaries = {0, 130, 131, 300}},
+    {.S = 20, .h = 16, .G = 1, .empty = 1},
+    {.S = 20, .h = 2, .G = 1, .geometry = {16, 8, 192, 64, 50}},  // many parts a query
+    {.B = 2, .S = 300, .h = 1, .geometry = {16, 8, 32, 6, 50}},   // chunks, turns, pieces
+};
+
+struct Widths {
+  int Dk, Dv;
+};
+void PrintTo(const Widths& x, std::ostream* out) { *out << x.Dk << "/" << x.Dv; }
+class Emulated : public testing::TestWithParam<Widths> {
+ protected:
+  void TearDown() override { emulation::limits = {}; }
+  template <std::size_t N>
+  static void check(const Problem (&problems)[N], Mask mask, bool hopper, std::size_t count = N) {
+    for (std::size_t i = 0; i < count; ++i) {
+      SCOPED_TRACE("problem " + std::to_string(i));
+      emulation::set_order(i);
+      Problem x = problems[i];
+      x.Dk = GetParam().Dk;
+      x.Dv = GetParam().Dv;
+      x.mask = mask;
+      x.hopper = hopper;
+      EXPECT_EQ(differences(x), "");
+    }
+  }
+};
+
+TEST_P(Emulated, Window) { check(kIntervals, Mask::window, true); }
+TEST_P(Emulated, Compressed) { check(kIntervals, Mask::compressed, true); }
+TEST_P(Emulated, SelectedTogether) {
+  emulation::limits.joint_tiles = 256;
+  check(kSelected, Mask::selected, true);
+}
+TEST_P(Emulated, SelectedInParts) { check(kSelected, Mask::selected, true); }
+
+class EmulatedMma : public Emulated {};
+TEST_P(EmulatedMma, Window) { check(kIntervals, Mask::window, false); }
+TEST_P(EmulatedMma, Compressed) { check(kIntervals, Mask::compressed, false); }
+TEST_P(EmulatedMma, Selected) { check(kSelected, Mask::selected, false, 3); }
+TEST_P(EmulatedMma, SelectedPacked) {  // the slowest: a block of threads a token
+  const Problem packed[] = {{.h = 16, .G = 1, .geometry = {16, 8, 32, 5, 50}, .boundaries = {0, 5, 6, 77, 77, 90}}};
+  check(packed, Mask::selected, false);
+}
+
+std::string name_of(const testing::TestParamInfo<Widths>& x) {
+  return std::to_string(x.param.Dk) + "_" + std::to_string(x.param.Dv);
+}
+INSTANTIATE_TEST_SUITE_P(Hopper, Emulated, testing::Values(Widths{64, 64}, Widths{128, 128}, Widths{192, 128}),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Mma, EmulatedMma, testing::Values(Widths{32, 32}, Widths{64, 64}), name_of);
+
+}  // namespace
+}  // namespace nsa::kernels

@@ -1,0 +1,117 @@
+// The query lists, emulated (nsa/kernels/emulation), against lists made one entry after the other.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "nsa/kernels/emulation/emulator.hpp"
+#include "nsa/kernels/inverse/params.hpp"
+#include "nsa/tests/emulated.hpp"
+
+namespace nsa::kernels {
+namespace {
+
+constexpr int kUntouched = -7;
+enum class Table { any, few_blocks, one_block };  // numbers from outside too; many repeats
+
+struct Problem {
+  int B = 1, S = 100, G = 2, n = 4, l_sel = 64;
+  std::vector<int> boundaries = {};  // a packed batch; S is then the last
+  int begin = 0, end = 0;
+  bool places = true;
+  Table table = Table::any;
+};
+
+// Empty, or what is wrong.
+std::string differences(Problem x) {
+  if (!x.boundaries.empty()) x.S = x.boundaries.back();
+  const bool packed = !x.boundaries.empty();
+  Geometry geometry;
+  geometry.l_sel = x.l_sel;
+  geometry.n = x.n;
+  const Documents documents(packed ? x.boundaries : std::vector<int>{0, x.S}, geometry);
+  const int J = static_cast<int>(documents.starts.size()), last = x.end ? x.end : x.S;
+  std::mt19937 random(1);
+  std::vector<int> blocks(static_cast<std::size_t>(x.B) * x.S * x.G * x.n);
+  for (int& block : blocks) {
+    const unsigned number = random();
+    block = x.table == Table::any          ? static_cast<int>(number % (J + 6)) - 3
+            : x.table == Table::few_blocks ? static_cast<int>(number % 4) - 1
+                                           : 0;
+  }
+  Inverse p;
+  p.blocks = blocks.data();
+  p.geometry = geometry;
+  if (packed) {
+    p.packed.first_token = documents.first_token.data();
+    p.document_blocks = documents.document_blocks.data();
+  }
+  p.B = x.B, p.S = x.S, p.G = x.G, p.J = J;
+  p.end = last - x.begin;  // the size is asked for a chunk from token 0 on
+  const std::size_t work = static_cast<std::size_t>(inverse_workspace(p)) / sizeof(int);
+  std::vector<int> workspace(work + 8, kUntouched), offsets(static_cast<std::size_t>(x.B) * x.G * J + 1, kUntouched);
+  std::vector<int> tokens(blocks.size() + 8, kUntouched), places(tokens);
+  p.begin = x.begin;
+  p.end = x.end;
+  p.workspace = workspace.data();
+  p.offsets = offsets.data();
+  p.tokens = tokens.data();
+  p.places = x.places ? places.data() : nullptr;
+  invert_choice(p, nullptr);
+
+  std::vector<int> want_offsets(1, 0), want_tokens, want_places;
+  for (int b = 0; b < x.B; ++b)
+    for (int group = 0; group < x.G; ++group) {
+      std::vector<std::vector<std::pair<int, int>>> lists(J);
+      for (int t = x.begin; t < last; ++t) {
+        std::set<int> seen;
+        for (int place = 0; place < x.n; ++place) {
+          const int block = blocks[((static_cast<std::size_t>(b) * x.S + t) * x.G + group) * x.n + place];
+          if (block >= 0 && block <= (t - documents.first_token[t]) / x.l_sel && seen.insert(block).second)
+            lists[documents.document_blocks[t] + block].emplace_back(t, place);
+        }
+      }
+      for (const auto& list : lists) {
+        for (const auto& [t, place] : list) {
+          want_tokens.push_back(t);
+          want_places.push_back(place);
+        }
+        want_offsets.push_back(static_cast<int>(want_tokens.size()));
+      }
+    }
+  want_tokens.resize(tokens.size(), kUntouched);
+  want_places.resize(tokens.size(), kUntouched);
+  if (!x.places) want_places.assign(tokens.size(), kUntouched);
+  std::string what;
+  if (offsets != want_offsets) what += "offsets ";
+  if (tokens != want_tokens) what += "tokens ";
+  if (places != want_places) what += "places ";
+  if (std::any_of(workspace.begin() + static_cast<std::ptrdiff_t>(work), workspace.end(),
+                  [](int i) { return i != kUntouched; }))
+    what += "behind the workspace ";
+  return what;
+}
+
+TEST(EmulatedInverse, Lengths) {
+  int seed = 0;
+  for (const int S : {1, 63, 64, 65, 255, 257, 700})
+    for (const int n : {3, 5, 16, 64})
+      for (const Table table : {Table::any, Table::few_blocks, Table::one_block}) {
+        emulation::set_order(++seed);
+        EXPECT_EQ(differences({.B = S < 300 ? 2 : 1, .S = S, .n = n, .places = seed % 2 == 0, .table = table}), "")
+            << "S " << S << " n " << n;
+      }
+}
+TEST(EmulatedInverse, Chunk) {
+  EXPECT_EQ(differences({.S = 1500, .n = 16, .begin = 300, .end = 1111}), "");
+  EXPECT_EQ(differences({.S = 1500, .G = 1, .n = 7, .l_sel = 16, .begin = 512, .end = 1500}), "");
+}
+TEST(EmulatedInverse, Packed) {
+  for (const auto& boundaries :
+       std::vector<std::vector<int>>{{0, 0, 3, 4, 90, 200}, {0, 20, 20, 84, 700, 701, 1300, 1300}, {0, 1}})
+    EXPECT_EQ(differences({.l_sel = 32, .boundaries = boundaries}), "");
+}
+TEST(EmulatedInverse, MoreBlocksThanAWindow) { EXPECT_EQ(differences({.S = 5000, .G = 1, .n = 5, .l_sel = 2}), ""); }
+
+}  // namespace
+}  // namespace nsa::kernels

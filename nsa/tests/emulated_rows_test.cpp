@@ -1,0 +1,152 @@
+// The kernels that only stream memory, emulated (nsa/kernels/emulation), against sums in fp64: compression by the mean
+// and the gated sum of the branches.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "nsa/kernels/combine/params.hpp"
+#include "nsa/kernels/emulation/emulator.hpp"
+#include "nsa/kernels/pool/params.hpp"
+#include "nsa/tests/emulated.hpp"
+
+namespace nsa::kernels {
+namespace {
+
+constexpr double kAllowed = 2e-3;  // of fp16
+
+struct Shape {
+  int B, S, H, D;
+};
+// The largest difference, counted against 1 or the value; infinite when something else was written too.
+double difference(const Tensor& x, const Shape& shape, const std::function<double(int, int, int, int)>& want) {
+  double worst = x.surroundings_are_untouched() ? 0 : INFINITY;
+  for (int b = 0; b < shape.B; ++b)
+    for (int s = 0; s < shape.S; ++s)
+      for (int h = 0; h < shape.H; ++h)
+        for (int d = 0; d < shape.D; ++d) {
+          const double value = want(b, s, h, d), error = std::abs(x.at(b, s, h, d) - value) / (1 + std::abs(value));
+          worst = error <= worst ? worst : std::isnan(error) ? INFINITY : error;
+        }
+  return worst;
+}
+
+void check_pool(int B, const std::vector<int>& boundaries, const Geometry& g, int G, int D) {
+  const int S = boundaries.back();
+  const Documents documents(boundaries, g);
+  const bool packed = boundaries.size() > 2;
+  const int N = documents.compressed;
+  std::mt19937 random(1);
+  Tensor x(Storage::fp16, B, S, G, D, Tensor::Order::tokens_outside, 8), y(Storage::fp16, B, N, G, D);
+  x.fill(random, 1);
+  std::vector<int> start(N), document_blocks(S);
+  for (int t = 0; t < S; ++t) {
+    int end = t;
+    while (end < S && documents.first_token[end] == documents.first_token[t]) ++end;
+    const int length = end - documents.first_token[t];
+    document_blocks[t] = length >= g.l ? (length - g.l) / g.d + 1 : 0;
+    for (int i = 0; i < document_blocks[t]; ++i)
+      start[documents.first_block[t] + i] = documents.first_token[t] + i * g.d;
+  }
+  Pool p;
+  p.x = x.rows(), p.y = y.rows();
+  p.geometry = g;
+  p.B = B, p.S = S, p.N = N, p.G = G, p.D = D;
+  p.storage = Storage::fp16;
+  if (packed) {
+    p.block_start = start.data();
+    p.document_blocks = document_blocks.data();
+    p.packed = {documents.first_token.data(), documents.first_block.data()};
+  }
+  pool_forward(p, nullptr);
+  EXPECT_LT(difference(y, {B, N, G, D},
+                       [&](int b, int i, int h, int d) {
+                         double sum = 0;
+                         for (int t = start[i]; t < start[i] + g.l; ++t) sum += x.at(b, t, h, d);
+                         return sum / g.l;
+                       }),
+            kAllowed);
+  y.fill(random, 1);
+  pool_backward(p, nullptr);
+  EXPECT_LT(difference(x, {B, S, G, D},
+                       [&](int b, int t, int h, int d) {
+                         double sum = 0;
+                         for (int i = 0; i < N; ++i)
+                           if (start[i] <= t && t < start[i] + g.l) sum += y.at(b, i, h, d);
+                         return sum / g.l;
+                       }),
+            kAllowed);
+}
+
+TEST(EmulatedPool, OneDocument) {
+  check_pool(2, {0, 70}, {32, 16, 64, 4, 512}, 2, 64);
+  check_pool(1, {0, 70}, {12, 4, 20, 4, 512}, 1, 192);
+  check_pool(1, {0, 7}, {8, 8, 8, 4, 512}, 1, 32);
+}
+TEST(EmulatedPool, Packed) { check_pool(1, {0, 0, 3, 20, 100, 108, 109, 160}, {8, 4, 16, 4, 512}, 2, 32); }
+
+void check_combine(int B, int S, int h, int G, int D) {
+  const int Hq = h * G;
+  std::mt19937 random(1);
+  const auto make = [&](int room) { return Tensor(Storage::fp16, B, S, Hq, D, Tensor::Order::tokens_outside, room); };
+  Tensor branch[3] = {make(0), make(8), make(0)}, dbranch[3] = {make(0), make(8), make(0)}, o = make(8), dout = make(0);
+  for (Tensor& x : branch) x.fill(random, 1);
+  dout.fill(random, 1);
+  std::vector<float> gates(static_cast<std::size_t>(B) * S * G * 3), dgates(gates), delta[3];
+  for (float& gate : gates) gate = std::uniform_real_distribution<float>(0, 1)(random);
+  Combine f;
+  f.gates = gates.data();
+  f.gates_fp32 = true;
+  f.o = o.rows();
+  f.B = B, f.S = S, f.Hq = Hq, f.G = G, f.Dv = D;
+  f.storage = Storage::fp16;
+  CombineBackward p;
+  for (int i = 0; i < 3; ++i) {
+    f.branch[i] = branch[i].rows();
+    p.dbranch[i] = dbranch[i].rows();
+    delta[i].resize(static_cast<std::size_t>(B) * Hq * S);
+    p.delta[i] = delta[i].data();
+  }
+  p.forward = f;
+  p.dout = dout.rows();
+  p.dgates = dgates.data();
+  combine_forward(f, nullptr);
+  combine_backward(p, nullptr);
+  const auto gate = [&](int i, int b, int t, int head) {
+    return gates[((static_cast<std::size_t>(b) * S + t) * G + head / h) * 3 + i];
+  };
+  EXPECT_LT(difference(o, {B, S, Hq, D},
+                       [&](int b, int t, int head, int d) {
+                         double sum = 0;
+                         for (int i = 0; i < 3; ++i) sum += gate(i, b, t, head) * branch[i].at(b, t, head, d);
+                         return sum;
+                       }),
+            kAllowed);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_LT(difference(dbranch[i], {B, S, Hq, D},
+                         [&](int b, int t, int head, int d) { return gate(i, b, t, head) * dout.at(b, t, head, d); }),
+              kAllowed);
+    for (int b = 0; b < B; ++b)
+      for (int t = 0; t < S; ++t)
+        for (int group = 0; group < G; ++group) {
+          double total = 0;
+          for (int head = group * h; head < (group + 1) * h; ++head) {
+            double dot = 0;
+            for (int d = 0; d < D; ++d) dot += dout.at(b, t, head, d) * branch[i].at(b, t, head, d);
+            total += dot;
+            EXPECT_NEAR(delta[i][(static_cast<std::size_t>(b) * Hq + head) * S + t], gate(i, b, t, head) * dot, 1e-3);
+          }
+          EXPECT_NEAR(dgates[((static_cast<std::size_t>(b) * S + t) * G + group) * 3 + i], total, 1e-3);
+        }
+  }
+}
+
+TEST(EmulatedCombine, Widths) {
+  check_combine(2, 20, 3, 2, 64);
+  check_combine(1, 33, 16, 1, 128);
+  check_combine(1, 5, 1, 2, 32);
+  check_combine(1, 9, 6, 2, 192);
+}
+
+}  // namespace
+}  // namespace nsa::kernels
