@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <variant>
+
 #include "suites/codes.hpp"
 #include "suites/probes/finite_locator.hpp"
 #include "suites/s_sweep/op_choice.hpp"
@@ -136,10 +138,10 @@ class Trial {
         backward_(oracle::way(point.way).gradients && !forward_only(point.input.content)) {}
 
   std::optional<Diagnosis> diagnose() {
-    OpResults results = attempt(false);
+    OpResults results = attempt();
     if (is(Content::stale_memory) && plainly_finite(everything(input_, results, nullptr))) {
       stale_ = true;
-      results = attempt(true);
+      results = attempt();
     }
     if (point_.input.op == nsa::Op::select) {
       const bool poisoned = is(Content::poison);
@@ -157,10 +159,17 @@ class Trial {
  private:
   [[nodiscard]] bool is(Content content) const { return point_.input.content == content; }
 
-  [[nodiscard]] OpResults attempt(bool stale) const {
-    std::optional<StaleMemory> memory;
-    if (stale) memory.emplace();
-    return run_op(input_, ops_, {.given = input_.given, .backward = backward_});
+  [[nodiscard]] OpResults attempt(RunOptions options = {}) const {
+    // 0 first, not memory as it comes, which may hold the NaN of an earlier attempt.
+    std::variant<std::monostate, ZeroMemory, StaleMemory> unwritten;
+    if (stale_) {
+      unwritten.emplace<StaleMemory>();
+    } else if (is(Content::stale_memory)) {
+      unwritten.emplace<ZeroMemory>();
+    }
+    options.given = input_.given;
+    options.backward = backward_;
+    return run_op(input_, ops_, options);
   }
 
   Diagnosis explain(const Seen& seen) {
@@ -177,7 +186,8 @@ class Trial {
     const auto found = locate_ ? locate() : std::nullopt;
     if (found) evidence.update(found->evidence());
     if (stale_) {
-      return {std::string(codes::kUninitialisedRead), what + "; with memory as it comes it was finite", evidence};
+      return {std::string(codes::kUninitialisedRead), what + "; with 0 in memory that nobody has written it was finite",
+              evidence};
     }
     if (!locate_) return {std::string(codes::kNonFiniteForward), what, evidence};
     if (!found) {
@@ -188,22 +198,17 @@ class Trial {
 
   // Once more, every operation looked at.
   [[nodiscard]] std::optional<probes::NonFinite> locate() const {
-    std::optional<StaleMemory> memory;
-    if (stale_) memory.emplace();
     probes::FiniteLocator locator({point_.input.geometry, input_.clean.shape.S, input_.clean.shape.cu_seqlens});
     const std::string prefix = input_.clean.branch().empty() ? "combine" : input_.clean.branch();
-    (void)run_op(input_, ops_,
-                 {.given = input_.given,
-                  .backward = backward_,
-                  .observe = [&](const std::string& name,
-                                 const at::Tensor& value) { locator.observe(prefix + "." + name, value); },
-                  .begin_backward = [&] { locator.begin_backward(); }});
+    (void)attempt({.observe = [&](const std::string& name,
+                                  const at::Tensor& value) { locator.observe(prefix + "." + name, value); },
+                   .begin_backward = [&] { locator.begin_backward(); }});
     return locator.first();
   }
 
   const OpPoint& point_;
   bool locate_;
-  bool stale_ = false;  // finite with memory as it comes, now tried with NaN in it
+  bool stale_ = false;  // finite with 0 in memory that nobody has written, now tried with NaN there
   OpInput input_;
   nsa::Ops ops_;
   bool backward_;

@@ -1,6 +1,8 @@
 // Runs one function forward and backward on given inputs, and what may be round it while it runs.
 #pragma once
 
+#include <ATen/record_function.h>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -22,9 +24,22 @@ class StaleMemory {
   bool before_, warned_;
 };
 
+// While it lives, memory that ATen's operations return without writing it (aten::empty and its like) is filled with 0:
+// what a run computes then does not depend on what the memory held before.
+class ZeroMemory {
+ public:
+  ZeroMemory();
+  ~ZeroMemory();
+  ZeroMemory(const ZeroMemory&) = delete;
+  ZeroMemory& operator=(const ZeroMemory&) = delete;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
 struct RunOptions {
-  std::vector<at::Tensor> given;  // the inputs
-  bool backward = false;          // with the cotangents of the OpInput
+  std::vector<at::Tensor> given = {};  // the inputs
+  bool backward = false;               // with the cotangents of the OpInput
   std::function<void(const std::string& name, const at::Tensor& value)> observe = {};  // every live input and output
   std::function<void()> begin_backward = {};
 };

@@ -242,6 +242,33 @@ TEST(DiagnoseOp, SeesWhatHappensOnce) {
   EXPECT_EQ(found->code, codes::kNonFiniteOnce);
 }
 
+TEST(DiagnoseOp, SeesItWhateverMemoryHeldBefore) {
+  // The same fault where every fresh piece of memory holds the NaN of earlier work, unless somebody fills it.
+  const auto unfilled = window([](nsa::Attended& out, const nsa::AttendWindowArgs&) {
+    { at::Tensor earlier = at::full_like(out.o, kNan); }
+    const at::Tensor workspace = at::empty_like(out.o);
+    out.o = out.o + at::where(workspace.isnan(), workspace, at::zeros_like(workspace));
+  });
+  for (int i = 0; i < 20; ++i) {
+    const auto found = diagnose(point_of(Op::attend_window, Content::stale_memory), unfilled);
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->code, codes::kUninitialisedRead);
+  }
+}
+
+TEST(ZeroMemory, FillsWhatIsAllocatedAndEnds) {
+  { at::Tensor earlier = at::full({100}, kNan); }
+  {
+    const ZeroMemory memory;
+    const at::Tensor x = at::empty({100});
+    EXPECT_TRUE(x.eq(0).all().item<bool>());
+    EXPECT_TRUE(at::empty_like(x, at::kLong).eq(0).all().item<bool>());
+    EXPECT_TRUE(x.new_empty({3, 4}).eq(0).all().item<bool>());
+    EXPECT_TRUE(at::empty_strided({3, 4}, {8, 1}, at::kBFloat16).eq(0).all().item<bool>());
+  }
+  EXPECT_FALSE(at::hasCallbacks());
+}
+
 TEST(StaleMemory, FillsWhatIsAllocatedAndEnds) {
   {
     const StaleMemory memory;
