@@ -1,18 +1,39 @@
-// What fibers.cpp, which runs a block of threads, and products.cpp know of each other.
+// What fibers.cpp, which runs a block of threads, and products.cpp, barriers.cpp and engine.cpp know of each other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace nsa::kernels::emulation {
 
 // What memory holds before anything was written: a NaN in fp32, bf16 and fp16, and no index of anything.
 inline constexpr std::uint32_t kRubbish = 0x7fc17fc1;
 
-// Shared memory as products see it: what cp.async wrote and publish_to_async() has shown.
+void spoil(char* at, std::size_t bytes);
+
+// Shared memory as products see it: what cp.async wrote and publish_to_async() has shown, and the copy engine's boxes.
 char* published_at(std::uint32_t address, int bytes);
+
+// The random number that decides an order.
+std::uint64_t draw();
+// This thread stands still until another one, or the copy engine, wakes it.
+void wait_here();
+void wake(int first, int count);
 
 // Before and after a block.
 void begin_products(int threads);
 void end_products();
+void begin_barriers(int threads);
+void begin_engine();
+void end_engine();
+
+// Of a deadlock.
+std::string describe_barriers();
+// The copy engine uses a barrier: it is one, and bytes have come.
+void check_published(std::uint32_t barrier);
+void barrier_deliver(std::uint32_t barrier, int bytes);
+// Once a turn of the block's: whether the copy engine delivered something. It always does when all threads wait.
+bool engine_turn(bool threads_wait);
 
 }  // namespace nsa::kernels::emulation

@@ -85,8 +85,21 @@ char* shared_at(std::uint32_t address, int bytes);
 void copy_async(std::uint32_t destination, const void* source);  // 16 bytes; a null source: zeros
 void commit_copies();
 void wait_copies(int pending);
-// The thread's finished copies become visible to products.
+// The thread's finished copies become visible to products, and its barriers to the copy engine.
 void publish_to_async();
+
+// ---- barriers that count arrivals and bytes (mbarrier); setmaxnreg
+
+void barrier_start(std::uint32_t barrier, int arrivals);
+void publish_barriers();
+void barrier_arrive(std::uint32_t barrier);
+void barrier_expect(std::uint32_t barrier, int bytes);
+void barrier_wait(std::uint32_t barrier, unsigned parity);
+void set_registers(int count, bool more);
+
+// ---- the copy engine: the destination is NaN from the start until the bytes come, piece by piece in any order
+
+void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5], std::uint32_t barrier);
 
 // ---- matrix products
 

@@ -13,7 +13,6 @@
 
 #include "nsa/kernels/emulation/block.hpp"
 #include "nsa/kernels/emulation/cuda.hpp"
-#include "nsa/kernels/hopper/params.hpp"
 
 namespace nsa::kernels {
 
@@ -51,7 +50,8 @@ std::map<const void*, int> allowed;
 const std::function<void()>* body = nullptr;
 jmp_buf scheduler;
 ucontext_t outside;
-int self = -1, threads = 0, arrived = 0, alive = 0, shared_bytes = 0;
+int self = -1;  // or the scheduler
+int threads = 0, arrived = 0, alive = 0, shared_bytes = 0;
 std::string failure;
 alignas(1024) char memory[kBase + kSharedMost + kBeyond];  // as plain code sees it
 alignas(1024) char published[sizeof memory];               // as products see it
@@ -71,6 +71,11 @@ void entry() {
     leave();
   }
 }
+[[noreturn]] void stop() {
+  fibers.clear();
+  throw Error(std::exchange(failure, "") + " (block " + std::to_string(blockIdx.x) + "," + std::to_string(blockIdx.y) +
+              "," + std::to_string(blockIdx.z) + ", thread " + std::to_string(std::exchange(self, -1)) + ")");
+}
 void resume(int thread) {
   self = thread;
   threadIdx.x = static_cast<unsigned>(thread);
@@ -87,30 +92,16 @@ void resume(int thread) {
     makecontext(&context, entry, 0);
     swapcontext(&outside, &context);
   }
-  if (!failure.empty()) {
-    fibers.clear();
-    throw Error(std::exchange(failure, "") + " (block " + std::to_string(blockIdx.x) + "," +
-                std::to_string(blockIdx.y) + "," + std::to_string(blockIdx.z) + ", thread " + std::to_string(self) +
-                ")");
-  }
-}
-void wait_here() {
-  fibers[self]->waits = true;
-  --own_warp().ready;
-  leave();
-}
-void wake(int first, int count) {
-  for (int i = first; i < first + count; ++i)
-    if (fibers[i]->waits) {
-      fibers[i]->waits = false;
-      ++warps[i / 32].ready;
-    }
+  if (!failure.empty()) stop();
+  self = -1;
 }
 
 // Warps run by priorities that change now and then, so that some are far ahead of others.
 void run_block() {
   warps.assign((threads + 31) / 32, Warp());
   begin_products(threads);
+  begin_barriers(threads);
+  begin_engine();
   arrived = 0;
   alive = threads;
   for (int i = 0; i < threads; ++i) {
@@ -125,10 +116,11 @@ void run_block() {
     const std::uint64_t random = order();
     if (turn == 0 || random % 32 == 0) std::shuffle(priority.begin(), priority.end(), order);
     const auto next = std::find_if(priority.begin(), priority.end(), [](int w) { return warps[w].ready > 0; });
+    if (engine_turn(next == priority.end())) continue;
     if (next == priority.end()) {
       fibers.clear();
       throw Error("deadlock: " + std::to_string(alive) + " threads wait, " + std::to_string(arrived) +
-                  " of them at a barrier of the block");
+                  " of them at a barrier of the block" + describe_barriers());
     }
     const int first = *next * 32, size = std::min(32, threads - first);
     for (int i = 0; i < 32; ++i) {
@@ -141,13 +133,27 @@ void run_block() {
     }
   }
   end_products();
-}
-
-void spoil(char* at, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; i += 4) std::memcpy(at + i, &kRubbish, 4);
+  end_engine();
 }
 
 }  // namespace
+
+std::uint64_t draw() { return order(); }
+void spoil(char* at, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 4) std::memcpy(at + i, &kRubbish, 4);
+}
+void wait_here() {
+  fibers[self]->waits = true;
+  --own_warp().ready;
+  leave();
+}
+void wake(int first, int count) {
+  for (int i = first; i < first + count; ++i)
+    if (fibers[i]->waits) {
+      fibers[i]->waits = false;
+      ++warps[i / 32].ready;
+    }
+}
 
 // ---- launches
 
@@ -192,6 +198,7 @@ void launch(const void* kernel, const Grid& grid, const std::function<void()>& t
 
 void fail(const std::string& what) {
   failure = what;
+  if (self < 0) stop();
   _longjmp(scheduler, 1);
 }
 
@@ -260,6 +267,7 @@ void wait_copies(int pending) {
 void publish_to_async() {
   for (const std::uint32_t at : fibers[self]->unpublished) std::memcpy(published + at, memory + at, 16);
   fibers[self]->unpublished.clear();
+  publish_barriers();
 }
 
 }  // namespace emulation
@@ -267,19 +275,15 @@ void publish_to_async() {
 
 // ---- what the launch functions ask for
 
-bool nsa::kernels::attention_forward_hopper_supports(const AttentionForward&) {
-  return false;
-}  // it uses the copy engine
-void nsa::kernels::attention_forward_hopper(const AttentionForward&, cudaStream_t) {}
-
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 9;  // Hopper
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : 9;  // few, so that a block has much to do; Hopper
   return cudaSuccess;
 }
+const char* cudaGetErrorString(cudaError_t) { return "an error that the emulation does not make"; }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
   std::memset(to, value, bytes);
   return cudaSuccess;

@@ -1,4 +1,4 @@
-// The emulated counterpart of the header of this name: the products alone, not the copy engine and its barriers.
+// The emulated counterpart of the header of this name.
 #pragma once
 
 #include "nsa/kernels/common/ptx.cuh"
@@ -6,7 +6,24 @@
 namespace nsa::kernels::hopper {
 
 inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+inline void barrier_start(std::uint32_t barrier, int arrivals) { emulation::barrier_start(barrier, arrivals); }
+inline void barrier_arrive(std::uint32_t barrier) { emulation::barrier_arrive(barrier); }
+inline void barrier_expect(std::uint32_t barrier, int bytes) { emulation::barrier_expect(barrier, bytes); }
+inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) { emulation::barrier_wait(barrier, parity); }
 inline void publish_to_async() { emulation::publish_to_async(); }
+inline void publish_barriers() { emulation::publish_barriers(); }
+inline void copy_box(std::uint32_t destination, const void* map, int row, int head, int batch, std::uint32_t barrier) {
+  emulation::copy_box(destination, map, {0, row, 0, head, batch}, barrier);
+}
+template <int Count>
+void take_registers() {
+  emulation::set_registers(Count, true);
+}
+template <int Count>
+void give_registers() {
+  emulation::set_registers(Count, false);
+}
 
 inline std::uint64_t operand(std::uint32_t address, int leading_bytes, int stride_bytes) {
   return (address & 0x3FFFF) >> 4 | static_cast<std::uint64_t>(leading_bytes >> 4) << 16 |

@@ -1,0 +1,129 @@
+// Barriers in shared memory that count arrivals and bytes (mbarrier), and the registers that warps pass on.
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "nsa/kernels/emulation/block.hpp"
+#include "nsa/kernels/emulation/cuda.hpp"
+#include "nsa/kernels/emulation/emulator.hpp"
+
+namespace nsa::kernels::emulation {
+namespace {
+
+// What a barrier's eight bytes hold: a write over them shows.
+constexpr std::uint64_t kMark = 0x7fc27fc27fc27fc2;
+
+struct Barrier {
+  int arrivals;            // that end a phase
+  int missing;             // of them in the running phase
+  int bytes = 0;           // that are expected and have not come
+  unsigned phase = 0;      // the running one
+  unsigned author;         // the thread that started it
+  bool published = false;  // the copy engine may use it
+  std::vector<int> waiting;
+};
+std::map<std::uint32_t, Barrier> barriers;
+
+Barrier& barrier_at(std::uint32_t address) {
+  require(address % 8 == 0, "a barrier that is not aligned");
+  const bool marked = std::memcmp(shared_at(address, 8), &kMark, 8) == 0;
+  const auto found = barriers.find(address);
+  require(found != barriers.end(), "no barrier was started here");
+  require(marked, "a barrier was overwritten");
+  return found->second;
+}
+void end_phase_when_complete(Barrier& x) {
+  if (x.missing > 0 || x.bytes != 0) return;
+  ++x.phase;
+  x.missing = x.arrivals;
+  for (const int thread : x.waiting) wake(thread, 1);
+  x.waiting.clear();
+}
+void expect(Barrier& x, int bytes) {
+  x.bytes += bytes;
+  require(x.bytes > -(1 << 20) && x.bytes < 1 << 20, "a barrier cannot count so many bytes");
+}
+
+// ---- registers
+
+constexpr int kRegisters = 64 << 10;  // of a multiprocessor
+std::vector<int> registers;           // of each thread
+int unused_registers;
+std::vector<int> waiting_for_registers;
+
+}  // namespace
+
+void begin_barriers(int threads) {
+  barriers.clear();
+  registers.assign(threads, std::min(kRegisters / threads, 255) / 8 * 8);
+  unused_registers = 0;
+  waiting_for_registers.clear();
+}
+
+std::string describe_barriers() {
+  std::string text;
+  for (const auto& [address, x] : barriers) {
+    if (x.waiting.empty()) continue;
+    text += "; " + std::to_string(x.waiting.size()) + " at the barrier at " + std::to_string(address) + " for phase " +
+            std::to_string(x.phase) + ", which misses " + std::to_string(x.missing) + " arrivals and " +
+            std::to_string(x.bytes) + " bytes";
+  }
+  if (!waiting_for_registers.empty()) text += "; " + std::to_string(waiting_for_registers.size()) + " for registers";
+  return text;
+}
+
+void barrier_start(std::uint32_t address, int arrivals) {
+  require(address % 8 == 0, "a barrier that is not aligned");
+  require(arrivals > 0 && arrivals < 1 << 20, "a barrier of so many arrivals");
+  std::memcpy(shared_at(address, 8), &kMark, 8);
+  const bool is_new = barriers.insert({address, {arrivals, arrivals, 0, 0, threadIdx.x, false, {}}}).second;
+  require(is_new, "a barrier that runs is started again");
+}
+void publish_barriers() {
+  for (auto& [address, x] : barriers) x.published |= x.author == threadIdx.x;
+}
+
+void barrier_expect(std::uint32_t address, int bytes) {
+  Barrier& x = barrier_at(address);
+  require(x.missing > 0, "more arrivals at a barrier than end its phase");
+  expect(x, bytes);
+  --x.missing;
+  end_phase_when_complete(x);
+}
+void barrier_arrive(std::uint32_t address) { barrier_expect(address, 0); }
+void barrier_wait(std::uint32_t address, unsigned parity) {
+  require(parity <= 1, "a parity that is neither 0 nor 1");
+  // Looks again when it has been woken: who is late may find the next phase ended too, and waits on.
+  for (;;) {
+    Barrier& x = barrier_at(address);
+    if ((x.phase & 1) != parity) return;
+    x.waiting.push_back(static_cast<int>(threadIdx.x));
+    wait_here();
+  }
+}
+void check_published(std::uint32_t address) {
+  require(barrier_at(address).published, "the copy engine is given a barrier that its thread has not published");
+}
+void barrier_deliver(std::uint32_t address, int bytes) {
+  Barrier& x = barrier_at(address);
+  expect(x, -bytes);
+  end_phase_when_complete(x);
+}
+
+void set_registers(int count, bool more) {
+  require(count % 8 == 0 && count >= 24 && count <= 256, "setmaxnreg of a number that is not one of 24, 32 .. 256");
+  warp_barrier(more ? "setmaxnreg.inc" : "setmaxnreg.dec");
+  int& own = registers[threadIdx.x];
+  require(more ? count >= own : count <= own, "setmaxnreg in the wrong direction");
+  while (count - own > unused_registers) {
+    waiting_for_registers.push_back(static_cast<int>(threadIdx.x));
+    wait_here();
+  }
+  unused_registers -= count - own;
+  own = count;
+  if (more) return;
+  for (const int thread : waiting_for_registers) wake(thread, 1);
+  waiting_for_registers.clear();
+}
+
+}  // namespace nsa::kernels::emulation
