@@ -8,6 +8,7 @@
 
 #include "nsa/kernels/emulation/cuda.hpp"
 #include "nsa/kernels/emulation/emulator.hpp"
+#include "nsa/kernels/hopper/tensor_map.hpp"
 
 namespace nsa::kernels::emulation {
 namespace {
@@ -102,6 +103,210 @@ TEST(Emulator, SharedMemoryEnds) {
 TEST(Emulator, LaunchesAskForSharedMemory) {
   EXPECT_THAT([] { launch(nullptr, Grid(dim3(1), 32, 64 << 10, nullptr), [] {}); },
               ThrowsMessage<Error>(HasSubstr("than it asked for")));
+}
+
+// ---- the copy engine and its barriers
+
+// [1][tokens][2][128] of 2 bytes each, every element its own index.
+struct Elements {
+  static constexpr int kTokens = 21, kHeads = 2, kColumns = 128;
+  alignas(16) std::uint16_t values[kTokens][kHeads][kColumns];
+  Elements() {
+    for (int i = 0; i < kTokens * kHeads * kColumns; ++i) (&values[0][0][0])[i] = static_cast<std::uint16_t>(i + 1);
+  }
+  [[nodiscard]] CUtensorMap map(int rows) {
+    const Rows all{values, 0, kHeads * kColumns, kColumns};
+    return hopper::tensor_map(all, Storage::bf16, 1, kTokens, kHeads, kColumns, rows);
+  }
+};
+
+// A box of 8 tokens of head 1 from `token` on, as it lies in shared memory at a multiple of 128 that is none of 1024.
+std::vector<std::uint16_t> box_at(int token) {
+  Elements elements;
+  const CUtensorMap map = elements.map(8);
+  std::vector<std::uint16_t> got(2 * 8 * 64);
+  launch(nullptr, Grid(dim3(1), 32, 8192, nullptr), [&] {
+    const std::uint32_t box = ((shared_address(shared()) + 1023) & ~1023u) + 256, barrier = box + 2048;
+    if (threadIdx.x == 0) {
+      barrier_start(barrier, 1);
+      publish_barriers();
+      barrier_expect(barrier, 2048);
+      copy_box(box, &map, {0, token, 0, 1, 0}, barrier);
+    }
+    __syncwarp();
+    barrier_wait(barrier, 0);
+    for (std::uint32_t i = threadIdx.x; i < got.size(); i += 32) {
+      const std::uint32_t at = box + i * 2;
+      std::memcpy(&got[i], shared_at(at ^ (at >> 7 & 7) << 4, 2), 2);
+    }
+  });
+  return got;
+}
+TEST(Engine, BoxesInAndOutsideTheTensor) {
+  const Elements elements;
+  for (const int token : {0, 5, -3, 17, 21, -8, 1 << 30})
+    for (int i = 0; const std::uint16_t got : box_at(token)) {
+      const std::int64_t t = token + std::int64_t{i / 64 % 8};
+      const bool inside = t >= 0 && t < Elements::kTokens;
+      EXPECT_EQ(got, inside ? elements.values[t][1][i / 512 * 64 + i % 64] : 0) << "token " << token << " place " << i;
+      ++i;
+    }
+}
+
+// A producer fills two places with box after box; two warps add up all elements of each.
+struct Ring {
+  bool publish = true, wait_full = true, wait_empty = true, arrive = true, overwrite = false;
+  int bytes = kBytes, arrivals = 2, full_parity = 0, empty_parity = 1;
+  static constexpr int kBytes = 1024, kBoxes = 10;
+};
+void ring_kernel(const CUtensorMap* map, const Ring& x, std::int64_t* sums) {
+  const std::uint32_t base = (shared_address(shared()) + 1023) & ~1023u, full = base + 2 * Ring::kBytes;
+  const std::uint32_t empty = full + 16;
+  if (threadIdx.x == 0) {
+    for (int place = 0; place < 2; ++place) {
+      barrier_start(full + 8 * place, 1);
+      barrier_start(empty + 8 * place, x.arrivals);
+    }
+    if (x.publish) publish_barriers();
+  }
+  __syncthreads();
+  for (int i = 0; i < Ring::kBoxes; ++i) {
+    const std::uint32_t place = i % 2, parity = i / 2 % 2, box = base + place * Ring::kBytes;
+    if (threadIdx.x == 0) {
+      if (x.wait_empty) barrier_wait(empty + 8 * place, parity ^ x.empty_parity);
+      barrier_expect(full + 8 * place, x.bytes);
+      copy_box(box, map, {0, i, 0, 1, 0}, full + 8 * place);
+    } else if (threadIdx.x >= 32) {
+      if (x.wait_full) barrier_wait(full + 8 * place, parity ^ x.full_parity);
+      for (std::uint32_t at = threadIdx.x % 32 * 2; at < Ring::kBytes; at += 64) {
+        std::uint16_t element;
+        std::memcpy(&element, shared_at(box + at, 2), 2);
+        sums[threadIdx.x - 32] += element;
+      }
+      __syncwarp();
+      if (threadIdx.x % 32 == 0 && x.arrive) barrier_arrive(empty + 8 * place);
+      if (threadIdx.x == 32 && x.overwrite) std::memset(shared_at(empty, 8), 0, 8);
+    }
+  }
+}
+bool is_right(const Ring& x) {
+  Elements elements;
+  const CUtensorMap map = elements.map(4);
+  std::vector<std::int64_t> sums(64);
+  launch(nullptr, Grid(dim3(1), 96, 2 * Ring::kBytes + 1024 + 32, nullptr), [&] { ring_kernel(&map, x, sums.data()); });
+  std::int64_t got = 0, want = 0;
+  for (const std::int64_t sum : sums) got += sum;
+  for (int box = 0; box < Ring::kBoxes; ++box)
+    for (int t = box; t < box + 4; ++t)
+      for (const std::uint16_t element : elements.values[t][1]) want += 2 * element;
+  return got == want;
+}
+// Whether some order shows the mistake: an error, or a wrong answer.
+bool is_seen(const Ring& x) {
+  for (int order = 0; order < 20; ++order) {
+    set_order(order);
+    try {
+      if (!is_right(x)) return true;
+    } catch (const Error&) {
+      return true;
+    }
+  }
+  return false;
+}
+auto fails(const Ring& x, const char* what) {
+  return testing::Truly([=](int order) {
+    set_order(order);
+    try {
+      is_right(x);
+    } catch (const Error& error) {
+      return std::string(error.what()).find(what) != std::string::npos;
+    }
+    return false;
+  });
+}
+
+TEST(Engine, Ring) { EXPECT_FALSE(is_seen({})); }
+TEST(Engine, FullPlacesAreWaitedFor) {
+  EXPECT_TRUE(is_seen({.wait_full = false}));
+  EXPECT_TRUE(is_seen({.full_parity = 1}));
+}
+TEST(Engine, EmptyPlacesAreWaitedFor) {
+  EXPECT_TRUE(is_seen({.wait_empty = false}));
+  EXPECT_TRUE(is_seen({.arrivals = 1}));
+}
+TEST(Engine, WaitsThatNeverEnd) {
+  EXPECT_THAT(1, fails({.empty_parity = 0}, "phase 0, which misses 2 arrivals and 0 bytes"));
+  EXPECT_THAT(1, fails({.arrive = false}, "misses 2 arrivals"));
+  EXPECT_THAT(1, fails({.arrivals = 3}, "misses 1 arrivals"));
+  EXPECT_THAT(1, fails({.bytes = Ring::kBytes + 16}, "misses 0 arrivals and 16 bytes"));
+  EXPECT_THAT(1, fails({.bytes = Ring::kBytes - 16}, "misses 0 arrivals and -16 bytes"));
+}
+TEST(Engine, FewerBytesThanComeEndAPhaseEarly) { EXPECT_TRUE(is_seen({.bytes = Ring::kBytes / 2})); }
+TEST(Engine, BarriersArePublished) { EXPECT_THAT(1, fails({.publish = false}, "has not published")); }
+TEST(Engine, BarriersAreNotOverwritten) { EXPECT_THAT(1, fails({.overwrite = true}, "overwritten")); }
+TEST(Engine, BarriersAreStartedOnceAndUsedAsStarted) {
+  EXPECT_THAT(block(32, [] { barrier_wait(shared_address(shared()), 0); }),
+              ThrowsMessage<Error>(HasSubstr("no barrier was started")));
+  EXPECT_THAT(block(32, [] { barrier_start(shared_address(shared()), 1); }),
+              ThrowsMessage<Error>(HasSubstr("started again")));
+  EXPECT_THAT(block(1,
+                    [] {
+                      barrier_start(shared_address(shared()), 1);
+                      barrier_expect(shared_address(shared()), 16);
+                      barrier_arrive(shared_address(shared()));
+                    }),
+              ThrowsMessage<Error>(HasSubstr("more arrivals")));
+}
+// One thread starts two boxes, the second so many bytes behind the first, and ends.
+auto boxes(int apart) {
+  return [=] {
+    Elements elements;
+    const CUtensorMap map = elements.map(4);
+    launch(nullptr, Grid(dim3(1), 1, 4096, nullptr), [&] {
+      const std::uint32_t base = (shared_address(shared()) + 127) & ~127u, barrier = base + 2048;
+      barrier_start(barrier, 1);
+      publish_barriers();
+      barrier_expect(barrier, 2048);
+      copy_box(base, &map, {}, barrier);
+      copy_box(base + apart, &map, {}, barrier);
+    });
+  };
+}
+TEST(Engine, BoxesDoNotMeet) {
+  EXPECT_THAT(boxes(512), ThrowsMessage<Error>(HasSubstr("another one is on its way")));
+  EXPECT_THAT(boxes(1000), ThrowsMessage<Error>(HasSubstr("not aligned")));
+  EXPECT_THAT(boxes(4096), ThrowsMessage<Error>(HasSubstr("outside shared memory")));
+}
+TEST(Engine, BlocksWaitForTheirBoxes) {
+  EXPECT_THAT(boxes(1024), ThrowsMessage<Error>(HasSubstr("boxes of the copy engine on their way")));
+}
+TEST(Engine, TensorsThatItRefuses) {
+  Elements elements;
+  const auto made = [&](int offset, int stride, int rows) {
+    return [=, &elements] {
+      const Rows all{elements.values[0][0] + offset, 0, stride, 128};
+      // A variable: g++ does not align a result that is thrown away.
+      [[maybe_unused]] const CUtensorMap map = hopper::tensor_map(all, Storage::fp16, 1, 8, 2, 128, rows);
+    };
+  };
+  EXPECT_NO_THROW(made(8, 264, 256)());
+  EXPECT_THROW(made(4, 264, 256)(), LaunchError);
+  EXPECT_THROW(made(8, 260, 256)(), LaunchError);
+  EXPECT_THROW(made(8, 264, 257)(), LaunchError);
+}
+TEST(Engine, NeedsATensorMap) {
+  EXPECT_THAT(block(1,
+                    [] {
+                      alignas(64) const char nothing[128] = {};
+                      copy_box(512, nothing, {}, 1024);
+                    }),
+              ThrowsMessage<Error>(HasSubstr("no tensor map")));
+}
+TEST(Emulator, RegistersAreTakenOfThoseGiven) {
+  EXPECT_NO_THROW(block(512, [] { threadIdx.x < 128 ? set_registers(32, false) : set_registers(160, true); })());
+  EXPECT_THAT(block(512, [] { threadIdx.x < 128 ? set_registers(32, false) : set_registers(168, true); }),
+              ThrowsMessage<Error>(HasSubstr("for registers")));
+  EXPECT_THAT(block(32, [] { set_registers(100, false); }), ThrowsMessage<Error>(HasSubstr("setmaxnreg")));
 }
 
 }  // namespace
