@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "nsa/kernels/emulation/emulator.hpp"
 #include "nsa/kernels/params.hpp"
 
 namespace nsa::kernels {
@@ -64,7 +65,7 @@ class Tensor {
 
  private:
   static constexpr int kAround = 1024;
-  static constexpr std::uint16_t kNaN = 0x7fc5;
+  static constexpr std::uint16_t kNaN = emulation::kOutside;
   [[nodiscard]] std::size_t place(int b, int s, int h, int d) const {
     return static_cast<std::size_t>(first_ + b * rows_.batch + s * rows_.token + h * rows_.head + d);
   }

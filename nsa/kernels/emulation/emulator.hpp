@@ -80,6 +80,10 @@ void* shared();
 std::uint32_t shared_address(const void* pointer);
 char* shared_at(std::uint32_t address, int bytes);
 
+// What tests write around tensors, a NaN: a copy that reads nothing else is outside.
+inline constexpr std::uint16_t kOutside = 0x7fc5;
+void check_inside(const void* source);  // of 16 bytes
+
 // ---- cp.async: between start and wait the destination is NaN
 
 void copy_async(std::uint32_t destination, const void* source);  // 16 bytes; a null source: zeros

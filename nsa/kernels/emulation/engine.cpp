@@ -137,6 +137,7 @@ void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5]
       else
         row.from += index * static_cast<std::int64_t>(x.strides[d]);
     }
+    if (row.elements >= 8) check_inside(row.from);
     box.rows.push_back(row);
   }
   for (std::size_t i = box.rows.size(); i > 1; --i) std::swap(box.rows[i - 1], box.rows[draw() % i]);

@@ -96,7 +96,7 @@ void resume(int thread) {
   self = -1;
 }
 
-// Warps run by priorities that change now and then, so that some are far ahead of others.
+// Warps run by priorities that change now and then, so that some are far ahead of others; now and then a lane is late.
 void run_block() {
   warps.assign((threads + 31) / 32, Warp());
   begin_products(threads);
@@ -123,9 +123,10 @@ void run_block() {
                   " of them at a barrier of the block" + describe_barriers());
     }
     const int first = *next * 32, size = std::min(32, threads - first);
+    const int late = random % 4 == 0 ? static_cast<int>(random >> 24 & 31) : -1;
     for (int i = 0; i < 32; ++i) {
       const int lane = static_cast<int>((random >> 8) + i * ((random >> 16) | 1)) & 31;
-      if (lane >= size || fibers[first + lane]->done || fibers[first + lane]->waits) continue;
+      if (lane >= size || lane == late || fibers[first + lane]->done || fibers[first + lane]->waits) continue;
       resume(first + lane);
       if (!fibers[first + lane]->done) continue;
       --alive;
@@ -239,10 +240,18 @@ char* published_at(std::uint32_t address, int bytes) {
 
 // ---- cp.async
 
+void check_inside(const void* source) {
+  std::uint16_t around[8];
+  std::fill_n(around, 8, kOutside);
+  require(std::memcmp(source, around, 16) != 0, "a copy from outside a tensor");
+}
 void copy_async(std::uint32_t destination, const void* source) {
   require(destination % 16 == 0 && reinterpret_cast<std::uintptr_t>(source) % 16 == 0, "a copy that is not aligned");
   Copy copy{destination, {}};
-  if (source) std::memcpy(copy.bytes, source, sizeof copy.bytes);
+  if (source) {
+    check_inside(source);
+    std::memcpy(copy.bytes, source, sizeof copy.bytes);
+  }
   spoil(shared_at(destination, 16), 16);
   spoil(published + destination, 16);
   fibers[self]->copies.push_back(copy);
