@@ -297,10 +297,16 @@ TEST(Engine, TensorsThatItRefuses) {
 TEST(Engine, NeedsATensorMap) {
   EXPECT_THAT(block(1,
                     [] {
-                      alignas(64) const char nothing[128] = {};
+                      static const char nothing[128] = {};
                       copy_box(512, nothing, {}, 1024);
                     }),
               ThrowsMessage<Error>(HasSubstr("no tensor map")));
+  EXPECT_THAT(block(1,
+                    [] {
+                      const char own[128] = {};
+                      copy_box(512, own, {}, 1024);
+                    }),
+              ThrowsMessage<Error>(HasSubstr("own memory")));
 }
 TEST(Emulator, RegistersAreTakenOfThoseGiven) {
   EXPECT_NO_THROW(block(512, [] { threadIdx.x < 128 ? set_registers(32, false) : set_registers(160, true); })());

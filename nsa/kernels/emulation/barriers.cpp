@@ -1,6 +1,8 @@
 // Barriers in shared memory that count arrivals and bytes (mbarrier), and the registers that warps pass on.
+#include <algorithm>
 #include <cstring>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "nsa/kernels/emulation/block.hpp"

@@ -17,6 +17,8 @@ char* published_at(std::uint32_t address, int bytes);
 
 // The random number that decides an order.
 std::uint64_t draw();
+// Whether this is a thread's own memory.
+bool is_local(const void* pointer);
 // This thread stands still until another one, or the copy engine, wakes it.
 void wait_here();
 void wake(int first, int count);

@@ -19,13 +19,11 @@
 #undef __host__
 #undef __shared__
 #undef __launch_bounds__
-#undef __grid_constant__
 #define __global__
 #define __device__
 #define __host__
 #define __shared__ static  // one block of threads runs at a time
 #define __launch_bounds__(...)
-#define __grid_constant__
 #define __trap() nsa::kernels::emulation::fail("__trap()")
 #define __CUDA_ARCH_FEAT_SM90_ALL
 #define NSA_HOPPER

@@ -49,7 +49,7 @@ Launch<Parameters...> operator|(void (*kernel)(Parameters...), const Grid& grid)
   return {kernel, grid};
 }
 template <typename... Arguments>
-std::tuple<Arguments...> arguments(Arguments... all) {
+std::tuple<Arguments...> arguments(const Arguments&... all) {
   return {all...};
 }
 template <typename... Parameters, typename... Arguments>

@@ -140,6 +140,10 @@ void run_block() {
 }  // namespace
 
 std::uint64_t draw() { return order(); }
+bool is_local(const void* pointer) {
+  const auto distance = static_cast<const char*>(pointer) - fibers[self]->stack.get();
+  return distance >= 0 && distance < static_cast<std::ptrdiff_t>(kStackBytes);
+}
 void spoil(char* at, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 4) std::memcpy(at + i, &kRubbish, 4);
 }

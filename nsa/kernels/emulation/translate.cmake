@@ -8,6 +8,8 @@ foreach(file ${FILES})
   # extern __shared__ T name[];
   string(REGEX REPLACE "extern __shared__ (__align__\\([0-9]+\\) )?([a-z0-9]+) ([a-z_]+)\\[\\]"
          "\\2* const \\3 = static_cast<\\2*>(nsa::kernels::emulation::shared())" text "${text}")
+  # A parameter that all threads share.
+  string(REGEX REPLACE "__grid_constant__ ([A-Za-z]+) " "\\1& " text "${text}")
   # Limits that only long sequences reach: a test sets them.
   string(REGEX REPLACE "inline constexpr std::int64_t kJointTiles = [^;]*;"
          "inline const std::int64_t& kJointTiles = nsa::kernels::emulation::limits.joint_tiles;" text "${text}")
