@@ -278,7 +278,7 @@ struct Widths {
 void PrintTo(const Widths& x, std::ostream* out) { *out << x.Dk << "/" << x.Dv; }
 class Emulated : public testing::TestWithParam<Widths> {
  protected:
-  void TearDown() override { emulation::limits = {}; }
+  void TearDown() override { emulation::limits = emulation::kLowLimits; }
   template <std::size_t N>
   static void check(const Problem (&problems)[N], const Call& call, std::size_t count = N) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -312,10 +312,16 @@ TEST_P(Emulated, CompressedForwardByMma) {
   check(kIntervals, {.mask = Mask::compressed, .hopper = false, .forward_alone = true});
 }
 TEST_P(Emulated, SelectedTogether) {
-  emulation::limits.joint_tiles = 256;
+  emulation::limits = kLimits;
   check(kSelected, {.mask = Mask::selected});
 }
 TEST_P(Emulated, SelectedInParts) { check(kSelected, {.mask = Mask::selected}); }
+TEST_P(Emulated, SelectedInPartsAllPairsInOneTurn) {
+  emulation::limits = kLimits;
+  emulation::limits.joint_tiles = 0;
+  const Problem batches[] = {{.B = 3, .S = 90}, {.B = 2, .S = 300, .h = 1, .geometry = {16, 8, 32, 6, 50}}};
+  check(batches, {.mask = Mask::selected});
+}
 
 class EmulatedMma : public Emulated {};
 TEST_P(EmulatedMma, Window) { check(kIntervals, {.mask = Mask::window, .hopper = false}); }
@@ -324,6 +330,33 @@ TEST_P(EmulatedMma, Selected) { check(kSelected, {.mask = Mask::selected, .hoppe
 TEST_P(EmulatedMma, SelectedPacked) {  // the slowest: a block of threads a token
   const Problem packed[] = {{.h = 16, .G = 1, .geometry = {16, 8, 32, 5, 50}, .boundaries = {0, 5, 6, 77, 77, 90}}};
   check(packed, {.mask = Mask::selected, .hopper = false});
+}
+
+// What a call needs beyond its tensors, in bytes; nothing is launched.
+std::int64_t workspace_of(int Hq, int G, int Dk, int Dv, int S, Mask mask) {
+  char memory = 0;
+  const Rows some{&memory};
+  AttentionForward f;
+  f.mask = mask;
+  f.B = 1, f.S = S, f.Hq = Hq, f.G = G, f.Dk = Dk, f.Dv = Dv;
+  f.N = mask == Mask::compressed ? std::max(0, (S - f.geometry.l) / f.geometry.d + 1) : S;
+  const AttentionBackward backward{f, some, nullptr, some, some, some, nullptr};
+  return std::max(attention_forward_workspace(f), attention_backward_workspace(backward));
+}
+
+TEST(EmulatedWorkspace, StaysBelowItsBoundAtEveryLength) {
+  emulation::limits = kLimits;
+  struct Model {
+    int Hq, G, Dk, Dv;
+  };
+  std::int64_t most = 0;
+  for (const auto& [Hq, G, Dk, Dv] : {Model{12, 2, 64, 64}, {64, 4, 192, 128}, {64, 4, 128, 128}, {16, 16, 128, 128}})
+    for (const Mask mask : {Mask::window, Mask::compressed, Mask::selected})
+      for (int S = 1; S <= 1 << 20; S *= 2)
+        for (const int odd : {0, 1, 63}) most = std::max(most, workspace_of(Hq, G, Dk, Dv, S + odd, mask));
+  emulation::limits = emulation::kLowLimits;
+  EXPECT_GT(most, 0);
+  EXPECT_LE(most, std::int64_t{512} << 20);
 }
 
 std::string name_of(const testing::TestParamInfo<Widths>& x) {

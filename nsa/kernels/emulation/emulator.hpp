@@ -11,6 +11,8 @@
 #include <tuple>
 #include <utility>
 
+#include "nsa/kernels/attention/limits.hpp"
+
 namespace nsa::kernels::emulation {
 
 // A kernel did what no GPU forgives; thrown by the launch.
@@ -21,12 +23,10 @@ class Error : public std::runtime_error {
 
 // The order in which blocks and threads run from now on.
 void set_order(std::uint64_t seed);
-// attention/launch.cuh's limits, which only long sequences reach.
-struct Limits {
-  std::int64_t joint_tiles = 0;  // kJointTiles
-  std::int64_t parts_bytes = 0;  // kPartsBytes
-};
-inline Limits limits;
+// In the place of attention/limits.hpp's, which only long sequences reach.
+inline constexpr Limits kLowLimits{
+    .joint_tiles = 0, .parts_bytes = 0, .most_pairs = 2, .lists_bytes = 0, .partials_bytes = 1 << 20};
+inline Limits limits = kLowLimits;
 
 // ---- launches: translate.cmake makes `kernel | Grid(...) | arguments(...)` of kernel<<<...>>>(...)
 

@@ -11,10 +11,7 @@ foreach(file ${FILES})
   # A parameter that all threads share.
   string(REGEX REPLACE "__grid_constant__ ([A-Za-z]+) " "\\1& " text "${text}")
   # Limits that only long sequences reach: a test sets them.
-  string(REGEX REPLACE "inline constexpr std::int64_t kJointTiles = [^;]*;"
-         "inline const std::int64_t& kJointTiles = nsa::kernels::emulation::limits.joint_tiles;" text "${text}")
-  string(REGEX REPLACE "inline constexpr std::int64_t kPartsBytes = [^;]*;"
-         "inline const std::int64_t& kPartsBytes = nsa::kernels::emulation::limits.parts_bytes;" text "${text}")
+  string(REPLACE "kLimits." "nsa::kernels::emulation::limits." text "${text}")
   string(REGEX REPLACE "\\.cu$" ".cpp" to ${TO}/${file})
   file(WRITE ${to} "${text}")
 endforeach()

@@ -34,6 +34,7 @@ struct Work {
   int* finished;              // blocks of the scan that are done
   int end;                    // of the tokens
   int parts, chunks, window;  // parts of a chunk; blocks whose bits lie in shared memory at once
+  int row;                    // numbers in a row of the table
 };
 
 // A token in its document.
@@ -56,7 +57,7 @@ __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& ea
   for (int part = 0; part < w.parts; ++part) {
     const int begin = p.begin + (chunk * w.parts + part) * kTokens, count = min(kTokens, w.end - begin);
     if (count <= 0) break;
-    const int* rows = p.blocks + ((static_cast<std::int64_t>(b) * p.S + begin) * p.G + group) * n;
+    const int* rows = p.blocks + (static_cast<std::int64_t>(b) * p.S + begin) * w.row + group * n;
     const Token last(p, begin + count - 1);
     const int j_end = min(p.J, last.first_block + last.local / p.geometry.l_sel + 1);
     for (int base = Token(p, begin).first_block; base < j_end; base += w.window) {
@@ -72,7 +73,7 @@ __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& ea
 #pragma unroll
           for (int k = 0; k < kBatch; ++k) {
             const bool exists = i + k * kThreads < count * n;
-            const int number = exists ? __ldg(rows + t * (p.G * n) + slot) : -1;
+            const int number = exists ? __ldg(rows + t * w.row + slot) : -1;
             const Token token(p, exists ? begin + t : begin);
             const int j = token.first_block + number;
             const bool seen = number >= 0 && static_cast<std::int64_t>(number) * p.geometry.l_sel <= token.local;
@@ -82,7 +83,7 @@ __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& ea
           }
 #pragma unroll
           for (int k = 0; k < kBatch; ++k)
-            if (blocks[k] >= 0) f(tokens[k], blocks[k], rows + tokens[k] * (p.G * n), slots[k]);
+            if (blocks[k] >= 0) f(tokens[k], blocks[k], rows + tokens[k] * w.row, slots[k]);
         }
       };
       choices([&](int t, int j, const int*, int) {
@@ -234,7 +235,14 @@ void invert_choice(const Inverse& p, cudaStream_t stream) {
     cudaMemsetAsync(p.offsets, 0, (static_cast<std::size_t>(pairs) * p.J + 1) * sizeof(int), stream);
     return check_launch("invert_choice");
   }
-  Work w{p, p.workspace + 1, p.workspace, p.begin + tokens_of(p), 0, 0, std::min(p.J, kBlocks)};
+  Work w{p,
+         p.workspace + 1,
+         p.workspace,
+         p.begin + tokens_of(p),
+         0,
+         0,
+         std::min(p.J, kBlocks),
+         (p.row_groups > 0 ? p.row_groups : p.G) * p.geometry.n};
   const int most = static_cast<int>(most_chunks(p));
   w.parts = (parts_of(p) + most - 1) / most;
   w.chunks = (parts_of(p) + w.parts - 1) / w.parts;

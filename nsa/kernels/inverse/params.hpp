@@ -7,7 +7,7 @@
 namespace nsa::kernels {
 
 struct Inverse {
-  const int* blocks = nullptr;  // [B,S,G,n] as AttentionForward takes them
+  const int* blocks = nullptr;  // [B,S,G,n] as AttentionForward takes them, or such columns of [B,S,row_groups,n]
   const int* document_blocks =
       nullptr;  // packed: [S] number of the first selection block of the token's document; null: 0
   Packed packed;
@@ -17,6 +17,7 @@ struct Inverse {
   int* places = nullptr;           // the same: where in its token's row of `blocks` the block stands; null: not wanted
   int* workspace = nullptr;        // inverse_workspace(p) bytes
   int B = 0, S = 0, G = 0, J = 0;  // J selection blocks of a batch entry (packed: of all documents together)
+  int row_groups = 0;              // groups in a row of the table; 0: G
   int begin = 0, end = 0;          // only the tokens [begin, end); end 0: all S
 };
 [[nodiscard]] std::int64_t inverse_workspace(const Inverse& p);
