@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(const AttentionF
       if (row < rows && lane % 4 == 0) {
         const int t = heads.token(row);
         const std::int64_t at = (static_cast<std::int64_t>(b) * p.Hq + group * heads.h + heads.head(row, t)) * p.S + t;
-        reinterpret_cast<float2*>(p.stats)[at] = make_float2(softmax[m].maximum[half] * factor, total);
+        reinterpret_cast<float2*>(p.stats)[at] = stored_statistics(softmax[m].maximum[half], total, factor);
       }
     }
   __syncwarp();

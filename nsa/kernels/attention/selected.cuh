@@ -194,15 +194,15 @@ __global__ void __launch_bounds__(128) selected_forward_kernel(const AttentionFo
     float highest = -INFINITY, sum = 0;
 #pragma unroll
     for (int other = 0; other < kWarps; ++other) highest = fmaxf(highest, maxima[other][head]);
-    const float origin = highest == -INFINITY ? 0.f : highest * factor;
+    const float origin = origin_of(highest);
 #pragma unroll
     for (int other = 0; other < kWarps; ++other)
-      sum += sums[other][head] * exp2_fast(maxima[other][head] * factor - origin);
+      sum += sums[other][head] * exp2_fast((maxima[other][head] - origin) * factor);
     const float total = total_of(sum, visible > 0);
-    rescale[half] = exp2_fast(softmax.maximum[half] * factor - origin) * normaliser(total);
+    rescale[half] = exp2_fast((softmax.maximum[half] - origin) * factor) * normaliser(total);
     if (warp == 0 && lane % 4 == 0 && head < h) {
       const std::int64_t at = (static_cast<std::int64_t>(b) * p.Hq + group * h + head) * p.S + t;
-      reinterpret_cast<float2*>(p.stats)[at] = make_float2(highest * factor, total);
+      reinterpret_cast<float2*>(p.stats)[at] = stored_statistics(highest, total, factor);
     }
   }
   float* shares = reinterpret_cast<float*>(shared);

@@ -19,13 +19,26 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
+// What scores are counted from: the row's maximum, so that the largest weight is exactly 1 whatever the scale of the
+// logits. (factor * score - factor * maximum, the product rounded, misses 1 by 2^-25 of the exponent: at logits of 1e4
+// more than bf16 resolves.) Where nothing is seen, 0: (-inf) - (-inf) is never formed.
+__device__ inline float origin_of(float maximum) { return maximum == -INFINITY ? 0.f : maximum; }
+
+// AttentionForward::stats of a row from the maximum of its plain scores and its sum of 2^(factor * (score - maximum)).
+// factor * maximum is rounded; what that adds to every exponent goes into the sum.
+__device__ inline float2 stored_statistics(float maximum, float total, float factor) {
+  const float scaled = maximum * factor;
+  const float rest = maximum == -INFINITY ? 0.f : fmaf(maximum, factor, -scaled);
+  return make_float2(scaled, total * exp2_fast(rest));
+}
+
 // Two rows. `maximum` is of the plain scores, `sum` this thread's share of the sum of 2^(factor * (score - maximum)).
 struct RunningSoftmax {
   float maximum[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
 
   // Scores become weights (masked scores are -inf); `rescale[row]` is what earlier results are to be multiplied with.
-  // A NaN score stays NaN: fmaxf passes it over, 2^NaN does not. (-inf) - (-inf) is never formed.
+  // A NaN score stays NaN: fmaxf passes it over, 2^NaN does not.
   template <int N>
   __device__ void update(float (&s)[N][4], float factor, float (&rescale)[2]) {
 #pragma unroll
@@ -34,15 +47,15 @@ struct RunningSoftmax {
 #pragma unroll
       for (int n = 0; n < N; ++n) highest = fmaxf(highest, fmaxf(s[n][2 * row], s[n][2 * row + 1]));
       highest = quad_max(highest);
-      const float origin = highest == -INFINITY ? 0.f : highest * factor;
-      rescale[row] = exp2_fast(maximum[row] * factor - origin);
+      const float origin = origin_of(highest);
+      rescale[row] = exp2_fast((maximum[row] - origin) * factor);
       maximum[row] = highest;
       float added = 0;
 #pragma unroll
       for (int n = 0; n < N; ++n)
 #pragma unroll
         for (int i = 2 * row; i < 2 * row + 2; ++i) {
-          s[n][i] = exp2_fast(fmaf(s[n][i], factor, -origin));
+          s[n][i] = exp2_fast((s[n][i] - origin) * factor);
           added += s[n][i];
         }
       sum[row] = sum[row] * rescale[row] + added;

@@ -139,8 +139,8 @@ __device__ inline void update(RunningSoftmax& softmax, float (&s)[N][4], float f
   for (int half = 0; half < 2; ++half) {
     const float before = softmax.maximum[half];
     const float now = quad_max(fmaxf(fmaxf(highest[half][0], highest[half][1]), before));
-    origin[half] = now == -INFINITY ? 0.f : now * factor;
-    rescale[half] = exp2_fast(before * factor - origin[half]);
+    origin[half] = origin_of(now);
+    rescale[half] = exp2_fast((before - origin[half]) * factor);
     softmax.maximum[half] = now;
     softmax.sum[half] *= rescale[half];
   }
@@ -148,7 +148,7 @@ __device__ inline void update(RunningSoftmax& softmax, float (&s)[N][4], float f
   for (int n = 0; n < N; ++n)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      s[n][i] = exp2_fast(fmaf(s[n][i], factor, -origin[i / 2]));
+      s[n][i] = exp2_fast((s[n][i] - origin[i / 2]) * factor);
       softmax.sum[i / 2] += s[n][i];
     }
 }
@@ -193,7 +193,7 @@ __device__ inline void write_rows(const Work<S>& work, const TileOfRows& tile, i
     }
     if (inside && (lane & 3) == 0) {
       const std::int64_t at = (static_cast<std::int64_t>(tile.b) * p.Hq + head) * p.S + t;
-      reinterpret_cast<float2*>(p.stats)[at] = make_float2(softmax.maximum[half] * factor_of(p), total);
+      reinterpret_cast<float2*>(p.stats)[at] = stored_statistics(softmax.maximum[half], total, factor_of(p));
     }
   }
 }

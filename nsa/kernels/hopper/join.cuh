@@ -88,10 +88,10 @@ __global__ void __launch_bounds__(256) join_parts_kernel(const AttentionForward 
         sees_keys = true;
       }
     maximum = warp_max(maximum);
-    const float origin = maximum == -INFINITY ? 0.f : maximum;
+    const float origin = origin_of(maximum), factor = p.scale * kLog2E;
     for (int part = lane; part < n; part += 32) {
       const float2 own = weights[part];
-      weights[part].x = present[part] ? exp2_fast(own.x - origin) * own.y : 0.f;
+      weights[part].x = present[part] ? exp2_fast((own.x - origin) * factor) * own.y : 0.f;
       total += weights[part].x;
     }
     total = total_of(warp_sum(total), __any_sync(0xffffffffu, sees_keys));
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(256) join_parts_kernel(const AttentionForward 
     if (lane == 0) {
       const std::int64_t at =
           (static_cast<std::int64_t>(query.pair / p.G) * p.Hq + query.pair % p.G * h + head) * p.S + query.t;
-      reinterpret_cast<float2*>(p.stats)[at] = make_float2(maximum, total);
+      reinterpret_cast<float2*>(p.stats)[at] = stored_statistics(maximum, total, factor);
     }
   }
   __syncthreads();

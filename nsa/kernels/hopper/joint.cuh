@@ -243,7 +243,8 @@ __global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
       const float total = total_of(quad_sum(softmax.sum[half]), sees_keys[half]);
       scale = normaliser(total);
       if (first_row + own_row + 8 * half < rows && lane % 4 == 0)
-        reinterpret_cast<float2*>(p.stats)[statistics_at[half]] = make_float2(softmax.maximum[half] * factor, total);
+        reinterpret_cast<float2*>(p.stats)[statistics_at[half]] =
+            stored_statistics(softmax.maximum[half], total, factor);
     }
 #pragma unroll
     for (int n = 0; n < kOut / 8; ++n)

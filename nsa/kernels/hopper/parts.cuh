@@ -25,7 +25,7 @@ namespace nsa::kernels::hopper {
 // pairs): [pairs, count, parts of a token, h, D].
 struct Parts {
   void* data = nullptr;     // storage type
-  float2* stats = nullptr;  // forward, the same without D: (maximum, sum)
+  float2* stats = nullptr;  // forward, the same without D: (maximum of the plain scores, sum)
   int first = 0, count = 0, first_pair = 0, pairs = 0;
   int per_token = 0;  // n * tiles_a_block
 
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
         scale[half] = normaliser(sum);
         const int part = row_part[stage][own_row + 8 * half];
         if (lane % 4 == 0 && part >= 0 && keys.first <= t[half])
-          parts.stats[part] = make_float2(softmax.maximum[half] * factor, sum);
+          parts.stats[part] = make_float2(softmax.maximum[half], sum);
       }
     }
     std::uint32_t left[kKeyTile / 16][4];  // P or dS
