@@ -1,14 +1,13 @@
 #include "nsa/cuda/attend.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/cuda/CUDAContext.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <limits>
 
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
+#include "nsa/cuda/stream.hpp"
 
 namespace nsa::cuda {
 
@@ -54,8 +53,7 @@ struct Gradients {
 Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, const Problem& problem,
                           const std::array<bool, 3>& wanted) {
   const auto &q = saved[0], &k = saved[1], &v = saved[2], &blocks = saved[3], &o = saved[4], &stats = saved[5];
-  const c10::cuda::CUDAGuard guard(q.device());
-  const auto stream = at::cuda::getCurrentCUDAStream().stream();
+  const OnDeviceOf device(q);
   const auto room_for = [&](const at::Tensor& t, bool is_wanted) {
     return is_wanted ? empty(t.sizes(), t.scalar_type(), t) : at::Tensor();
   };
@@ -84,11 +82,11 @@ Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, co
   sums.Hq = p.forward.Hq;
   sums.Dv = p.forward.Dv;
   sums.storage = p.forward.storage;
-  kernels::attention_delta(sums, stream);
+  kernels::attention_delta(sums, device.stream());
 
   const auto room = workspace(kernels::attention_backward_workspace(p), q);
   p.workspace = room.data_ptr();
-  kernels::attention_backward(p, stream);
+  kernels::attention_backward(p, device.stream());
   return result;
 }
 
@@ -123,7 +121,7 @@ struct Attend : torch::autograd::Function<Attend> {
 Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& blocks,
                 const Geometry& g, const CuSeqlens& cu_seqlens, kernels::Mask mask, Op op) {
   require(q, {.G = k.size(2), .Dv = v.size(3), .geometry = g, .packed = cu_seqlens.has_value()}, op);
-  const c10::cuda::CUDAGuard guard(q.device());
+  const OnDeviceOf device(q);
   auto kept = c10::make_intrusive<Kept>(Problem{mask, g, pack(cu_seqlens, q.size(1), g, q.device())});
   const auto out = Attend::apply(aligned(q), aligned(k), aligned(v), blocks, kept);
   return {out[0], {}, out[1]};
@@ -133,7 +131,7 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
 
 AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& blocks,
                                const Problem& problem) {
-  const c10::cuda::CUDAGuard guard(q.device());
+  const OnDeviceOf device(q);
   AttentionOutput out{empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.scalar_type(), q),
                       empty({q.size(0), q.size(2), q.size(1), 2}, at::kFloat, q)};
   if (k.size(1) == 0) {  // no key at all, and no row of K to point at
@@ -147,7 +145,7 @@ AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const a
   p.stats = out.stats.data_ptr<float>();
   const auto room = workspace(kernels::attention_forward_workspace(p), q);
   p.workspace = room.data_ptr();
-  kernels::attention_forward(p, at::cuda::getCurrentCUDAStream().stream());
+  kernels::attention_forward(p, device.stream());
   return out;
 }
 

@@ -1,10 +1,9 @@
 #include <ATen/ATen.h>
-#include <ATen/cuda/CUDAContext.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
+#include "nsa/cuda/stream.hpp"
 #include "nsa/kernels/combine/params.hpp"
 
 namespace nsa::cuda {
@@ -35,12 +34,12 @@ kernels::Combine parameters(const variable_list& tensors) {
 struct Combine : torch::autograd::Function<Combine> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gates, const at::Tensor& o_cmp,
                             const at::Tensor& o_sel, const at::Tensor& o_win) {
-    const c10::cuda::CUDAGuard guard(o_cmp.device());
+    const OnDeviceOf device(o_cmp);
     const variable_list tensors = {gates, o_cmp, o_sel, o_win};
     const auto o = empty(o_cmp.sizes(), o_cmp.scalar_type(), o_cmp);
     auto p = parameters(tensors);
     p.o = rows_of("o", o);
-    kernels::combine_forward(p, at::cuda::getCurrentCUDAStream().stream());
+    kernels::combine_forward(p, device.stream());
     context->save_for_backward(tensors);
     context->set_materialize_grads(false);
     return o;
@@ -51,7 +50,7 @@ struct Combine : torch::autograd::Function<Combine> {
     if (!gradients[0].defined()) return result;
     const auto saved = context->get_saved_variables();
     const auto dout = aligned(gradients[0]);
-    const c10::cuda::CUDAGuard guard(dout.device());
+    const OnDeviceOf device(dout);
     kernels::CombineBackward p;
     p.forward = parameters(saved);
     p.dout = rows_of("dout", dout);
@@ -61,7 +60,7 @@ struct Combine : torch::autograd::Function<Combine> {
     for (std::size_t i = 0; i < kBranches; ++i)
       if (result[i + 1].defined()) p.dbranch[i] = rows_of("a branch's gradient", result[i + 1]);
     // No deltas: between here and a branch's own backward pass autograd may add to the gradient.
-    kernels::combine_backward(p, at::cuda::getCurrentCUDAStream().stream());
+    kernels::combine_backward(p, device.stream());
     return result;
   }
 };
@@ -73,7 +72,7 @@ at::Tensor combine(const CombineArgs& args) {
   const auto& o = args.o_cmp;
   // One width only: that of the values.
   require(o, {.G = args.gates.size(2), .Dv = o.size(3), .geometry = {}}, Op::combine);
-  const c10::cuda::CUDAGuard guard(o.device());
+  const OnDeviceOf device(o);
   const bool as_is = args.gates.scalar_type() == o.scalar_type();
   const auto gates = as_is ? args.gates : args.gates.to(at::kFloat);
   return Combine::apply(gates.contiguous(), aligned(o), aligned(args.o_sel), aligned(args.o_win));

@@ -1,11 +1,10 @@
 #include <ATen/ATen.h>
-#include <ATen/cuda/CUDAContext.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/packing.hpp"
 #include "nsa/cuda/rows.hpp"
+#include "nsa/cuda/stream.hpp"
 #include "nsa/kernels/pool/params.hpp"
 #include "nsa/sdpa/sdpa.hpp"
 
@@ -46,9 +45,9 @@ kernels::Pool parameters(const at::Tensor& x, const at::Tensor& y, const Blocks&
 
 struct MeanPool : torch::autograd::Function<MeanPool> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const c10::intrusive_ptr<Blocks>& blocks) {
-    const c10::cuda::CUDAGuard guard(x.device());
+    const OnDeviceOf device(x);
     const auto y = empty({x.size(0), blocks->N, x.size(2), x.size(3)}, x.scalar_type(), x);
-    kernels::pool_forward(parameters(x, y, *blocks), at::cuda::getCurrentCUDAStream().stream());
+    kernels::pool_forward(parameters(x, y, *blocks), device.stream());
     context->saved_data["S"] = x.size(1);
     context->saved_data[kBlocks] = c10::IValue::make_capsule(blocks);
     context->set_materialize_grads(false);
@@ -59,10 +58,10 @@ struct MeanPool : torch::autograd::Function<MeanPool> {
     if (!gradients[0].defined()) return {{}, {}};
     const auto blocks = c10::static_intrusive_pointer_cast<Blocks>(context->saved_data.at(kBlocks).toCapsule());
     const auto dy = aligned(gradients[0]);
-    const c10::cuda::CUDAGuard guard(dy.device());
+    const OnDeviceOf device(dy);
     const auto dx =
         empty({dy.size(0), context->saved_data.at("S").toInt(), dy.size(2), dy.size(3)}, dy.scalar_type(), dy);
-    kernels::pool_backward(parameters(dx, dy, *blocks), at::cuda::getCurrentCUDAStream().stream());
+    kernels::pool_backward(parameters(dx, dy, *blocks), device.stream());
     return {dx, {}};
   }
 };
@@ -74,7 +73,7 @@ Compressed compress(const CompressArgs& args) {
   if (args.phi_k || args.phi_v) return sdpa::compress(args);
   const auto& [k, v, g, cu_seqlens, phi_k, phi_v] = args;
   require(k, {.G = k.size(2), .Dv = v.size(3), .geometry = g, .packed = cu_seqlens.has_value()}, Op::compress);
-  const c10::cuda::CUDAGuard guard(k.device());
+  const OnDeviceOf device(k);
   const std::int64_t S = k.size(1);
   const auto blocks =
       c10::make_intrusive<Blocks>(g, pack(cu_seqlens, S, g, k.device()), compressed_blocks(g, cu_seqlens, S));

@@ -1,11 +1,12 @@
 #include "nsa/cuda/packing.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <array>
+
+#include "nsa/cuda/stream.hpp"
 
 namespace nsa::cuda {
 
@@ -16,7 +17,7 @@ struct Key {
   std::vector<std::int32_t> cu_seqlens;
   std::array<std::int64_t, 3> blocks;  // l, d, l'
   at::Device device;
-  c10::cuda::CUDAStream stream;  // whoever is on another stream would read before the copy has come
+  cudaStream_t stream;  // whoever is on another stream would read before the copy has come
   bool operator==(const Key& other) const = default;
 };
 
@@ -32,7 +33,7 @@ class Tables {
     // A normal tensor, even in inference mode: any later pass may keep it for its backward pass.
     const c10::InferenceMode normal(false);
     const std::array<std::int64_t, 7> sizes = {S_, S_, S_, S_, N_, J_, J_};
-    auto host = at::empty({4 * S_ + N_ + 2 * J_}, at::TensorOptions().dtype(at::kInt).pinned_memory(true));
+    auto host = at::empty({4 * S_ + N_ + 2 * J_}, at::TensorOptions().dtype(at::kInt).pinned_memory(device.is_cuda()));
     fill(host.data_ptr<std::int32_t>());
     const auto parts = host.to(device, /*non_blocking=*/true).split_with_sizes(sizes);
     return {parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], J_};
@@ -87,7 +88,7 @@ Packing pack(const CuSeqlens& cu_seqlens, std::int64_t S, const Geometry& g, at:
   }
   const auto values = cu_seqlens->contiguous();
   const auto* first = values.const_data_ptr<std::int32_t>();
-  Key key{{first, first + values.numel()}, {g.l, g.d, g.l_sel}, device, at::cuda::getCurrentCUDAStream(device.index())};
+  Key key{{first, first + values.numel()}, {g.l, g.d, g.l_sel}, device, stream_of(device)};
   thread_local std::optional<std::pair<Key, Packing>> last;
   if (!last || last->first != key) {
     last.reset();

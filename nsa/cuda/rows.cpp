@@ -30,7 +30,12 @@ bool lies_well(const at::Tensor& t) {
 }  // namespace
 
 void require(const at::Tensor& q, const CallOptions& options, Op op) {
-  if (const auto reason = cuda_refusal(call_of(q, options), op); !reason.empty())
+  Call call = call_of(q, options);
+  if (kernels::on_processor() && !call.cuda) {  // their emulation is to serve what a GPU would
+    call.cuda = true;
+    call.cuda_major = 9;
+  }
+  if (const auto reason = cuda_refusal(call, op); !reason.empty())
     throw Unsupported(fmt::format("cuda does not serve this {}: {}; use sdpa", to_string(op), reason));
 }
 

@@ -1,14 +1,13 @@
 #include "nsa/kernels/select/params.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/cuda/CUDAContext.h>
-#include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
 
 #include "nsa/cuda/attend.hpp"
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
+#include "nsa/cuda/stream.hpp"
 
 namespace nsa::cuda {
 
@@ -31,7 +30,7 @@ at::Tensor select(const SelectArgs& args) {
   const std::int64_t width = std::min(args.q.size(3), kWidestValue);  // of values; the function takes none
   require(args.q, {.G = args.k_cmp.size(2), .Dv = width, .geometry = g, .packed = args.cu_seqlens.has_value()},
           Op::select);
-  const c10::cuda::CUDAGuard guard(args.q.device());
+  const OnDeviceOf device(args.q);
   const auto q = aligned(args.q), k = aligned(args.k_cmp);
   const Problem problem{kernels::Mask::compressed, g, pack(args.cu_seqlens, q.size(1), g, q.device())};
   const auto stats = args.stats ? args.stats->contiguous() : statistics(q, k, problem);
@@ -52,7 +51,7 @@ at::Tensor select(const SelectArgs& args) {
   p.Dk = size_of(q, 3);
   p.scale = scale_of(q);
   p.storage = storage_of(q);
-  kernels::select_blocks(p, at::cuda::getCurrentCUDAStream().stream());
+  kernels::select_blocks(p, device.stream());
   return blocks;
 }
 

@@ -1,5 +1,6 @@
-// What the GPU tests of our own kernels share: inputs of a call on the device, an op as a plain function from tensors
-// to tensors with its gradients, and the comparison with the reference in fp64.
+// What the tests of our own kernels share: inputs of a call on the device, an op as a plain function from tensors to
+// tensors with its gradients, and the comparison with the reference in fp64. Linked with the kernels' emulation they
+// run on the processor.
 #pragma once
 
 #include <ATen/Context.h>
@@ -8,20 +9,26 @@
 #include <functional>
 
 #include "nsa/cuda/cuda.hpp"
+#include "nsa/kernels/params.hpp"
 #include "nsa/tests/fixtures.hpp"
 
 namespace nsa::fixtures {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Bounds of the relative error (root mean square) for inputs of unit scale.
-inline constexpr double kOutputBound = 3e-3, kGradientBound = 4e-3;
+// Bounds of the relative error (root mean square) for inputs of unit scale. Below a hundred tokens many queries see one
+// to three compressed blocks, and rounding alone costs up to 7.8e-3 (48 tokens, width 128); cuda_rounding_test.cpp
+// bounds it there.
+inline constexpr double kOutputBound = 3e-3, kGradientBound = 4e-3, kFewKeysBound = 8e-3;
+inline constexpr std::int64_t kFewKeys = 100;
 
-// Skips with a reason without a GPU. Every at::empty is filled with NaN, so that what a kernel leaves out is seen.
-class CudaOnGpu : public ::testing::Test {
+inline at::Device device() { return kernels::on_processor() ? at::kCPU : at::kCUDA; }
+
+// Skips with a reason where neither is. Every at::empty is filled with NaN, so that what a kernel leaves out is seen.
+class CudaKernels : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device: these kernels have no other implementation";
+    if (!at::hasCUDA() && !kernels::on_processor()) GTEST_SKIP() << "no CUDA device; their emulation is tested";
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
     at::globalContext().setDeterministicFillUninitializedMemory(true);
   }
@@ -42,8 +49,8 @@ struct CudaShape {
 };
 
 // A tensor of unit scale: the same numbers for the kernels and, in fp64, for the reference.
-inline at::Tensor on_gpu(at::IntArrayRef sizes, std::uint64_t seed, at::ScalarType type) {
-  return random(sizes, seed, type).to(at::kCUDA);
+inline at::Tensor on_device(at::IntArrayRef sizes, std::uint64_t seed, at::ScalarType type) {
+  return random(sizes, seed, type).to(device());
 }
 
 // One op of a table as a function of its differentiable inputs.
@@ -57,11 +64,11 @@ struct CudaCase {
 inline std::vector<CudaCase> cuda_cases(const CudaShape& s) {
   const std::int64_t Hq = s.G * s.h, N = compressed_blocks(s.g, s.cu_seqlens, s.S);
   const auto draw = [&](std::int64_t rows, std::int64_t heads, std::int64_t width, std::uint64_t seed) {
-    return on_gpu({s.B, rows, heads, width}, seed, s.type);
+    return on_device({s.B, rows, heads, width}, seed, s.type);
   };
   const auto q = draw(s.S, Hq, s.Dk, 1), k = draw(s.S, s.G, s.Dk, 2), v = draw(s.S, s.G, s.Dv, 3);
   const auto k_cmp = draw(N, s.G, s.Dk, 4), v_cmp = draw(N, s.G, s.Dv, 5);
-  const auto gates = at::softmax(on_gpu({s.B, s.S, s.G, 3}, 6, at::kFloat), -1).to(s.type);
+  const auto gates = at::softmax(on_device({s.B, s.S, s.G, 3}, 6, at::kFloat), -1).to(s.type);
   const auto blocks = reference::select({q.to(at::kDouble), k_cmp.to(at::kDouble), s.g, s.cu_seqlens});
   const auto o = [&](std::uint64_t seed) { return draw(s.S, Hq, s.Dv, seed); };
   return {{"compress",
@@ -128,11 +135,12 @@ inline double relative_error(const at::Tensor& got, const at::Tensor& wanted) {
   return error / std::max(kFloor, rms(wanted.detach().to(at::kDouble)));
 }
 
-inline void expect_close(const std::string& name, const Evaluated& got, const Evaluated& wanted) {
+inline void expect_close(const std::string& name, const Evaluated& got, const Evaluated& wanted,
+                         double gradient_bound = kGradientBound) {
   for (std::size_t i = 0; i < wanted.outputs.size(); ++i)
     EXPECT_LE(relative_error(got.outputs[i], wanted.outputs[i]), kOutputBound) << name << ", output " << i;
   for (std::size_t i = 0; i < wanted.gradients.size(); ++i)
-    EXPECT_LE(relative_error(got.gradients[i], wanted.gradients[i]), kGradientBound) << name << ", gradient " << i;
+    EXPECT_LE(relative_error(got.gradients[i], wanted.gradients[i]), gradient_bound) << name << ", gradient " << i;
 }
 
 // (maximum + log2(sum)) * ln 2, which is -inf for (-inf, 0).

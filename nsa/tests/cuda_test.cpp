@@ -12,26 +12,29 @@ using fixtures::by_reference;
 using fixtures::cu;
 using fixtures::cuda_cases;
 using fixtures::CudaCase;
-using fixtures::CudaOnGpu;
+using fixtures::CudaKernels;
 using fixtures::CudaShape;
+using fixtures::device;
 using fixtures::evaluate;
 using fixtures::expect_close;
 using fixtures::expect_same_choice;
 using fixtures::kSmall;
 using fixtures::lse_of;
-using fixtures::on_gpu;
+using fixtures::on_device;
 using fixtures::Tensors;
 
 void expect_all_close(const CudaShape& shape) {
   SCOPED_TRACE(shape.name());
-  for (const CudaCase& c : cuda_cases(shape)) expect_close(c.name, evaluate(c, ops(), c.inputs), by_reference(c));
+  const double bound = shape.S < fixtures::kFewKeys ? fixtures::kFewKeysBound : fixtures::kGradientBound;
+  for (const CudaCase& c : cuda_cases(shape))
+    expect_close(c.name, evaluate(c, ops(), c.inputs), by_reference(c), bound);
 }
 
 // The choice of a call, document by document.
 void expect_choice(const CudaShape& s) {
   SCOPED_TRACE(s.name());
   const std::int64_t N = compressed_blocks(s.g, s.cu_seqlens, s.S);
-  const auto q = on_gpu({s.B, s.S, s.G * s.h, s.Dk}, 1, s.type), k = on_gpu({s.B, N, s.G, s.Dk}, 4, s.type);
+  const auto q = on_device({s.B, s.S, s.G * s.h, s.Dk}, 1, s.type), k = on_device({s.B, N, s.G, s.Dk}, 4, s.type);
   const auto blocks = select({q, k, s.g, s.cu_seqlens});
   std::int64_t first = 0;
   for (const auto& [begin, end] : documents(s.cu_seqlens, s.S)) {
@@ -42,11 +45,11 @@ void expect_choice(const CudaShape& s) {
   }
 }
 
-class CudaWidths : public CudaOnGpu, public ::testing::WithParamInterface<std::pair<std::int64_t, std::int64_t>> {
+class CudaWidths : public CudaKernels, public ::testing::WithParamInterface<std::pair<std::int64_t, std::int64_t>> {
  protected:
-  // Every number of heads with every length; type and batch take turns.
+  // Every number of heads with every length; type and batch take turns. The emulation gets a few of them.
   static std::vector<CudaShape> shapes() {
-    std::vector<CudaShape> all;
+    std::vector<CudaShape> all, few;
     for (const std::int64_t h : {1, 3, 6, 8, 12, 16})
       for (const std::int64_t S : {1, 2, 31, 32, 33, 63, 64, 65, 100, 257, 1000}) {
         const bool odd = all.size() % 2 == 1;
@@ -58,8 +61,9 @@ class CudaWidths : public CudaOnGpu, public ::testing::WithParamInterface<std::p
                        .B = all.size() % 3 == 0 ? 2 : 1,
                        .type = odd ? at::kHalf : at::kBFloat16,
                        .g = {.l = 32, .d = 16, .l_sel = 64, .n_sel = 4, .w = 100}});
+        if (S <= 100 && all.size() % 7 == 0) few.push_back(all.back());
       }
-    return all;
+    return device().is_cuda() ? all : few;
   }
 };
 
@@ -75,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, CudaWidths, testing::Values(std::pair{32, 32}, std::pair{64, 64}, std::pair{128, 128}, std::pair{192, 128}),
     [](const auto& i) { return std::to_string(i.param.first) + "_" + std::to_string(i.param.second); });
 
-TEST_F(CudaOnGpu, OtherGeometries) {
+TEST_F(CudaKernels, OtherGeometries) {
   for (const Geometry& g : {kSmall,
                             Geometry{16, 8, 32, 8, 128},
                             {8, 4, 16, 4, 32},
@@ -83,13 +87,14 @@ TEST_F(CudaOnGpu, OtherGeometries) {
                             {16, 16, 48, 5, 1},
                             {64, 16, 64, 16, 4096},
                             {32, 16, 64, 16, 512}})
-    for (const std::int64_t S : {5, 129, 700}) {
+    for (const std::int64_t S : {129, 5, 700}) {
       expect_all_close({.S = S, .h = 3, .g = g});
       expect_choice({.S = S, .h = 3, .g = g});
+      if (!device().is_cuda()) break;
     }
 }
 
-TEST_F(CudaOnGpu, PackedBatches) {
+TEST_F(CudaKernels, PackedBatches) {
   const Geometry paper{.l = 32, .d = 16, .l_sel = 64, .n_sel = 4, .w = 100};
   const std::vector<std::pair<Geometry, std::vector<std::int32_t>>> batches = {
       {kSmall, {0, 0, 1, 4, 4, 8, 11, 131, 300}},          // empty, one token, below l, l, odd
@@ -97,15 +102,16 @@ TEST_F(CudaOnGpu, PackedBatches) {
       {paper, {0, 0, 1, 31, 31, 63, 96, 160, 225, 1000}},  // round l and l'
       {paper, {0, 500, 500}}};
   for (const auto& [g, ends] : batches)
-    for (const auto type : {at::kBFloat16, at::kHalf}) {
+    for (const auto type : {at::kHalf, at::kBFloat16}) {
       const CudaShape shape{.S = ends.back(), .h = 6, .type = type, .g = g, .cu_seqlens = cu(ends)};
+      if (!device().is_cuda() && ends.back() > 500) break;
       expect_all_close(shape);
       expect_choice(shape);
     }
 }
 
 // Views of all kinds in the place of the dense inputs: the same numbers, so the same bound.
-TEST_F(CudaOnGpu, StridedInputs) {
+TEST_F(CudaKernels, StridedInputs) {
   const auto heads_first = [](const at::Tensor& t) { return t.transpose(1, 2).contiguous().transpose(1, 2); };
   const auto in_wider_rows = [](const at::Tensor& t) { return at::cat({t, t}, 3).narrow(3, 0, t.size(3)); };
   const auto at_odd_places = [](const at::Tensor& t) { return at::cat({t, t}, 3).narrow(3, 1, t.size(3)); };
@@ -113,22 +119,22 @@ TEST_F(CudaOnGpu, StridedInputs) {
   const auto one_head = [](const at::Tensor& t) { return t.narrow(2, 0, 1).expand_as(t); };
   for (const auto& change : std::vector<std::function<at::Tensor(const at::Tensor&)>>{
            heads_first, in_wider_rows, at_odd_places, columns_first, one_head})
-    for (CudaCase& c : cuda_cases({.S = 257, .h = 3, .B = 2})) {
+    for (CudaCase& c : cuda_cases({.S = device().is_cuda() ? 257 : 65, .h = 3, .B = 2})) {
       const std::size_t first = c.name == "combine" ? 1 : 0;  // gates are not rows
       for (std::size_t i = first; i < c.inputs.size(); ++i) c.inputs[i] = change(c.inputs[i]);
       expect_close(c.name, evaluate(c, ops(), c.inputs), by_reference(c));
     }
 }
 
-TEST_F(CudaOnGpu, GatesInFp32) {
+TEST_F(CudaKernels, GatesInFp32) {
   CudaCase c = cuda_cases({.S = 100, .h = 6}).back();
-  c.inputs[0] = at::softmax(on_gpu(c.inputs[0].sizes(), 6, at::kFloat), -1);
+  c.inputs[0] = at::softmax(on_device(c.inputs[0].sizes(), 6, at::kFloat), -1);
   const auto got = evaluate(c, ops(), c.inputs);
   EXPECT_EQ(got.gradients[0].scalar_type(), at::kFloat);
   expect_close(c.name, got, by_reference(c));
 }
 
-TEST_F(CudaOnGpu, StatisticsGiveTheLse) {
+TEST_F(CudaKernels, StatisticsGiveTheLse) {
   for (const std::int64_t S : {20, 257}) {
     const CudaShape s{.S = S, .h = 6, .B = 2};
     const auto cases = cuda_cases(s);
@@ -146,7 +152,7 @@ TEST_F(CudaOnGpu, StatisticsGiveTheLse) {
   }
 }
 
-TEST_F(CudaOnGpu, SelectionWithStatisticsAndWithoutIsTheSame) {
+TEST_F(CudaKernels, SelectionWithStatisticsAndWithoutIsTheSame) {
   for (const auto& [Dk, Dv] : {std::pair<std::int64_t, std::int64_t>{64, 64}, {192, 128}}) {
     const CudaShape s{.S = 700, .h = 6, .Dk = Dk, .Dv = Dv};
     const auto in = cuda_cases(s)[1].inputs;
@@ -155,15 +161,15 @@ TEST_F(CudaOnGpu, SelectionWithStatisticsAndWithoutIsTheSame) {
   }
 }
 
-TEST_F(CudaOnGpu, AModelTrainsByIt) {
+TEST_F(CudaKernels, AModelTrainsByIt) {
   ModelConfig config = fixtures::tiny();
   config.d_k = config.d_v = 32;
   // By name, not by flag: routing may refuse the kernels (kKernelsOnTrial), and sdpa would be compared with itself.
   const auto step = [&](Backend backend) {
     auto model = fixtures::make_model(config);
     model->runtime->ops = [backend](const Call&) { return backend_ops(backend); };
-    model->to(at::kCUDA, at::kBFloat16);
-    const auto loss = model->loss(fixtures::bytes({1, 101}, 3).to(at::kCUDA), cu({0, 0, 40, 101}));
+    model->to(device(), at::kBFloat16);
+    const auto loss = model->loss(fixtures::bytes({1, 101}, 3).to(device()), cu({0, 0, 40, 101}));
     loss.backward();
     Tensors all = {loss};
     for (const auto& p : model->parameters()) all.push_back(p.grad());

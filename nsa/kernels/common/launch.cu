@@ -10,4 +10,6 @@ void check_launch(const char* kernel) {
     throw LaunchError(std::string(kernel) + ": the CUDA runtime refused the launch: " + cudaGetErrorString(error));
 }
 
+bool on_processor() { return false; }
+
 }  // namespace nsa::kernels

@@ -17,6 +17,7 @@
 namespace nsa::kernels {
 
 void check_launch(const char*) {}
+bool on_processor() { return true; }
 
 namespace emulation {
 namespace {

@@ -7,7 +7,8 @@
 namespace nsa::kernels {
 
 // Whether this problem can be given to attention_forward_hopper on the current device: hopper::is_here() (hopper.hpp),
-// Mask::compressed or Mask::window, (Dk, Dv) one of (64, 64), (128, 128), (192, 128), S*h rows below 2^27.
+// Mask::compressed or Mask::window, (Dk, Dv) one of (64, 64), (128, 128), (192, 128), S*h rows below 2^27, no
+// dimension of K or V expanded (a stride of 0).
 [[nodiscard]] bool attention_forward_hopper_supports(const AttentionForward& p);
 // Throws LaunchError when the problem is not supported.
 void attention_forward_hopper(const AttentionForward& p, cudaStream_t stream);
