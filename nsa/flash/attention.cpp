@@ -49,8 +49,11 @@ Attended causal_varlen(const at::Tensor& q, const at::Tensor& k, const at::Tenso
         values[static_cast<std::int64_t>(i)] + static_cast<std::int32_t>(lengths[i]);
   check_cu_seqlens(host, q.size(0) * q.size(1));  // also what was built here: a wrong array is an illegal access later
 
-  const auto longest = *std::max_element(lengths.begin(), lengths.end());
-  const auto [o, lse] = causal(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), host.to(q.device()), longest, w);
+  const auto [shortest, longest] = std::minmax_element(lengths.begin(), lengths.end());
+  // The copy waits for the device, which a CUDA graph refuses; equal lengths (nothing is packed) need none.
+  const auto starts =
+      *shortest == *longest ? at::arange(host.numel(), q.options().dtype(at::kInt)) * *longest : host.to(q.device());
+  const auto [o, lse] = causal(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), starts, *longest, w);
   return {o.view_as(q), lse.view({q.size(2), q.size(0), q.size(1)}).transpose(0, 1)};  // lse was [Hq,total]
 }
 
