@@ -6,6 +6,7 @@
 #include <torch/optim/adamw.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 namespace {
@@ -184,6 +185,53 @@ TEST(AdamW, ResumesToTheSameBitsOnAGpu) {
   expect_resume_to_the_same_bits(at::kFloat, true, at::kCUDA);
   expect_resume_to_the_same_bits(at::kBFloat16, true, at::kCUDA);
   expect_resume_to_the_same_bits(at::kBFloat16, false, at::kCUDA);
+}
+
+// The numbers of an update as tensors: the same bits; and a skipped update leaves all as it was.
+TEST(AdamW, WithoutAWordFromTheHostItIsTheSame) {
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16})
+    for (const bool master_weights : {true, false}) {
+      auto plain = parameters(dtype), silent = parameters(dtype);
+      AdamW expected(plain, 0.1, master_weights), optimizer(silent, 0.1, master_weights);
+      const at::Tensor lr = torch::zeros({}, at::kDouble), skip = torch::zeros({});
+      for (int step = 0; step < 7; ++step) {
+        if (step == 4) {
+          const auto before = copy(optimizer.state());
+          const at::Tensor weight = silent[0].detach().clone();
+          set_gradients(silent, 99);
+          silent[1].mutable_grad().fill_(std::numeric_limits<double>::quiet_NaN());
+          optimizer.step(lr, skip + 1);
+          EXPECT_TRUE(same_bits(optimizer.state(), before));
+          EXPECT_TRUE(torch::equal(silent[0].detach(), weight));
+        }
+        set_gradients(plain, step);
+        set_gradients(silent, step);
+        lr.fill_(1e-2 / (step + 1));
+        expected.step(1e-2 / (step + 1));
+        optimizer.step(lr, skip);
+      }
+      EXPECT_TRUE(same_bits(optimizer.state(), expected.state()));
+      for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(torch::equal(plain[i], silent[i])) << i;
+    }
+}
+
+TEST(AdamW, WithoutAWordFromTheHostItIsTheSameOnAGpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    auto plain = parameters(dtype, at::kCUDA), silent = parameters(dtype, at::kCUDA);
+    AdamW expected(plain, 0.1), optimizer(silent, 0.1);
+    const at::Tensor skip = torch::zeros({}, at::kCUDA);
+    for (int step = 0; step < 5; ++step) {
+      set_gradients(plain, step);
+      set_gradients(silent, step);
+      expected.step(1e-2 / (step + 1));
+      optimizer.step(torch::full({}, 1e-2 / (step + 1), at::TensorOptions(at::kCUDA).dtype(at::kFloat)), skip);
+    }
+    EXPECT_TRUE(same_bits(optimizer.state(), expected.state()));
+    const auto before = copy(optimizer.state());
+    optimizer.step(torch::ones({}, at::kCUDA), skip + 1);
+    EXPECT_TRUE(same_bits(optimizer.state(), before));
+  }
 }
 
 TEST(AdamW, AStateThatDoesNotFitIsNamedAndChangesNothing) {

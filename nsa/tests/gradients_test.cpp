@@ -1,6 +1,7 @@
 #include "nsa/train/gradients.hpp"
 
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 #include <torch/nn/modules/linear.h>
 
 #include <limits>
@@ -58,6 +59,43 @@ TEST(Gradients, ClippingScalesOnlyAboveTheBound) {
   clip_to_norm(*module, norm, 0.5);
   EXPECT_NEAR(global_norm(*module).item<double>(), 0.5, 1e-6);
   EXPECT_NEAR(module->bias.grad()[0].item<double>() / module->weight.grad()[0][0].item<double>(), -4.0 / 3.0, 1e-6);
+}
+
+// The norm as a tensor: the same bits as from a number, also where 16 bits are rounded.
+void expect_the_same_by_a_tensor(at::Device device) {
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf})
+    for (const double bound : {1e6, 0.7, 1e-3}) {
+      auto plain = linear(dtype), silent = linear(dtype);
+      torch::manual_seed(5);
+      for (const auto& module : {plain, silent}) module.ptr()->to(device);
+      for (std::size_t i = 0; i < 2; ++i) {
+        plain->parameters()[i].mutable_grad() = torch::randn_like(plain->parameters()[i]);
+        silent->parameters()[i].mutable_grad() = plain->parameters()[i].grad().clone();
+      }
+      const at::Tensor norm = global_norm(*silent);
+      clip_to_norm(*plain, norm.item<double>(), bound);
+      clip_to_norm(*silent, norm, bound);
+      for (std::size_t i = 0; i < 2; ++i)
+        EXPECT_TRUE(torch::equal(plain->parameters()[i].grad(), silent->parameters()[i].grad())) << dtype << bound;
+    }
+}
+
+TEST(Gradients, ClippingByATensorIsTheSame) { expect_the_same_by_a_tensor(at::kCPU); }
+
+TEST(Gradients, ClippingByATensorIsTheSameOnAGpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+  expect_the_same_by_a_tensor(at::kCUDA);
+}
+
+TEST(Gradients, ClippingByATensorLeavesWhatIsNotFinite) {
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    auto module = linear(at::kBFloat16);
+    module->weight.mutable_grad() = torch::full({2, 3}, 5.0, at::kBFloat16);
+    module->bias.mutable_grad() = torch::full({2}, bad, at::kBFloat16);
+    clip_to_norm(*module, global_norm(*module), 1.0);
+    EXPECT_TRUE(torch::equal(module->weight.grad(), torch::full({2, 3}, 5.0, at::kBFloat16)));
+    EXPECT_EQ(first_nonfinite_gradient(*module), "bias");
+  }
 }
 
 }  // namespace

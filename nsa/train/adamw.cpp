@@ -64,7 +64,12 @@ AdamW::AdamW(const torch::nn::Module& module, double weight_decay, bool master_w
   names_ = module.named_parameters().keys();
 }
 
-void AdamW::step(double lr) {
+void AdamW::step(double lr) { update(lr, std::nullopt); }
+
+void AdamW::step(const at::Tensor& lr, const at::Tensor& skip) { update(lr, skip); }
+
+template <typename Rate>
+void AdamW::update(const Rate& lr, const std::optional<at::Tensor>& skip) {
   const at::NoGradGuard no_grad;
   // Lists for the fused kernel: one launch for many parameters.
   std::vector<at::Tensor> gradients, masters, exp_avg, exp_avg_sq, steps, narrow, narrow_masters;
@@ -86,9 +91,12 @@ void AdamW::step(double lr) {
     narrow_masters.push_back(masters_[i]);
   }
   if (gradients.empty()) return;
-  at::_foreach_add_(steps, 1);
+  if (skip)
+    at::_foreach_add_(steps, 1 - *skip);
+  else
+    at::_foreach_add_(steps, 1);
   at::_fused_adamw_(masters, gradients, exp_avg, exp_avg_sq, {}, steps, lr, kBeta1, kBeta2, weight_decay_, kEpsilon,
-                    /*amsgrad=*/false, /*maximize=*/false);
+                    /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, /*found_inf=*/skip);
   if (!narrow.empty()) at::_foreach_copy_(narrow, narrow_masters);
 }
 

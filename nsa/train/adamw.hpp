@@ -10,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,11 @@ class AdamW {
   // One update with the gradients that the parameters hold; a parameter without one is left alone, moments included.
   // Throws std::invalid_argument for a gradient of another shape or device, before anything is changed.
   void step(double lr);
+  // The same without a word from the host, so that a CUDA graph can hold it: scalars on the parameters' device. `lr` is
+  // fp32 on a GPU, where the kernel takes no other, and of any floating type on the CPU. `skip` is fp32: where it is 1
+  // nothing changes, neither parameters nor moments nor counts of updates, bit for bit; else it is 0. (A 16-bit
+  // parameter is written from its fp32 copy in any case, which changes only what somebody set apart from its copy.)
+  void step(const at::Tensor& lr, const at::Tensor& skip);
 
   // All that the next update depends on besides parameters, gradients and the arguments: "exp_avg/NAME",
   // "exp_avg_sq/NAME" (the parameter's shape; fp32, or the parameter's dtype where there is no copy), "step/NAME"
@@ -35,6 +41,9 @@ class AdamW {
   void load(const State& state);
 
  private:
+  template <typename Rate>
+  void update(const Rate& lr, const std::optional<at::Tensor>& skip);
+
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> masters_;  // what is updated: the parameter itself, or its fp32 copy

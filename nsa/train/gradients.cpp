@@ -1,10 +1,14 @@
 #include "nsa/train/gradients.hpp"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <vector>
@@ -42,6 +46,22 @@ void clip_to_norm(const torch::nn::Module& module, double norm, double max_norm)
   if (!(norm > max_norm)) return;
   const at::NoGradGuard no_grad;
   at::_foreach_mul_(gradients(module), max_norm / norm);
+}
+
+void clip_to_norm(const torch::nn::Module& module, const at::Tensor& norm, double max_norm) {
+  const at::NoGradGuard no_grad;
+  const auto all = gradients(module);
+  if (all.empty()) return;
+  const at::Tensor exact = norm.to(at::kDouble);  // divided and rounded as a number of the host is
+  const at::Tensor factor = at::where(exact.gt(max_norm).logical_and(exact.isfinite()), max_norm / exact, 1.0);
+  // A number from the host takes part in products of 16 bits as fp32 on a GPU, but rounded to 16 bits on the CPU.
+  if (const auto type = all.front().scalar_type(); !all.front().is_cuda() || !c10::isReducedFloatingType(type))
+    return at::_foreach_mul_(all, factor.to(type));
+  std::vector<at::Tensor> wide;
+  for (const auto& gradient : all) wide.push_back(at::empty_like(gradient, gradient.options().dtype(at::kFloat)));
+  at::_foreach_copy_(wide, all);
+  at::_foreach_mul_(wide, factor.to(at::kFloat));
+  at::_foreach_copy_(all, wide);
 }
 
 }  // namespace nsa::train

@@ -15,5 +15,8 @@ namespace nsa::train {
 [[nodiscard]] std::string first_nonfinite_gradient(const torch::nn::Module& module);
 // Scales all gradients by max_norm / norm when norm is above max_norm.
 void clip_to_norm(const torch::nn::Module& module, double norm, double max_norm);
+// The same bits without a word from the host: `norm` as global_norm gives it. Where it is not finite, no gradient is
+// changed, so that the culprit can still be found.
+void clip_to_norm(const torch::nn::Module& module, const at::Tensor& norm, double max_norm);
 
 }  // namespace nsa::train
