@@ -73,6 +73,7 @@ struct TrainConfig {
   bool skip_bad_lines = false;    // JSONL: pass over lines that hold no text instead of stopping
 
   // How a run is looked after. None of these changes a number that it computes (`identity` leaves them out).
+  bool cuda_graph = false;  // the step as one CUDA graph, captured once and replayed (train/graph_step.hpp)
   std::int64_t log_every = 20;
   std::int64_t eval_every = 0;  // 0: never
   std::int64_t eval_batches = 10;

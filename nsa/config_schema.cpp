@@ -124,6 +124,7 @@ std::vector<Key> operational_keys() {
   constexpr I kSteps = 1'000'000'000;
   constexpr double kDay = 86400;
   return {
+      operational(boolean("train.cuda_graph", [](Config& c) -> bool& { return c.train.cuda_graph; })),
       operational(integer(
           "train.log_every", [](Config& c) -> I& { return c.train.log_every; }, 1, kSteps)),
       operational(integer(
@@ -273,6 +274,11 @@ std::vector<Problem> config_problems(const Config& config, KeySet broken) {
       "train.warmup_steps", "train.steps", [&] { return train.warmup_steps > train.steps; }, "must be at most");
   clash(
       "train.batch_size", "train.packed", [&] { return train.packed && train.batch_size != 1; }, "must be 1 with");
+  clash(
+      "train.cuda_graph", "train.packed", [&] { return train.cuda_graph && train.packed; }, "must be false with");
+  clash(
+      "train.cuda_graph", "train.precision", [&] { return train.cuda_graph && train.precision == Precision::fp64; },
+      "must be false with");
   clash(
       "train.validation_share", "train.eval_every", [&] { return train.eval_every > 0 && train.validation_share <= 0; },
       "must be above 0 with");

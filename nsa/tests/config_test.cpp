@@ -197,7 +197,7 @@ TEST(Config, FilesThatCannotBeRead) {
 
 TEST(Config, FlattenIsCanonicalAndComplete) {
   const auto flat = nsa::flatten(nsa::parse_config("train: {lr: 0.00020}\nmodel: {rope_base: 1e4, dim: 0768}", "x"));
-  EXPECT_EQ(flat.size(), 44U);
+  EXPECT_EQ(flat.size(), 45U);
   EXPECT_EQ(flat.at("train.lr"), "0.0002");
   EXPECT_EQ(flat.at("model.rope_base"), "10000");
   EXPECT_EQ(flat.at("model.dim"), "768");
@@ -231,9 +231,10 @@ TEST(Config, FlattenReadsBackAsTheSameConfiguration) {
 TEST(Config, IdentityLeavesOutWhatChangesNoNumber) {
   Config config;
   const auto before = nsa::identity(config);
-  EXPECT_EQ(before.size(), nsa::flatten(config).size() - 8);
+  EXPECT_EQ(before.size(), nsa::flatten(config).size() - 9);
   config.train.log_every = config.train.save_every = config.train.eval_batches = 77;
   config.train.hang_timeout_s = 1;
+  config.train.cuda_graph = true;
   EXPECT_EQ(nsa::identity(config), before);
   config.train.packed = true;
   EXPECT_NE(nsa::identity(config), before);
@@ -268,6 +269,10 @@ TEST(Config, OverridesAreSettingsWithAPlaceOfTheirOwn) {
 TEST(Config, CombinationsOfATrainingRun) {
   EXPECT_THAT(refusal("train:\n  packed: true\n  batch_size: 2\n"),
               ElementsAre("x.yaml:3: train.batch_size = 2: must be 1 with train.packed (true)"));
+  EXPECT_THAT(refusal("train:\n  packed: true\n  cuda_graph: true\n"),
+              ElementsAre("x.yaml:3: train.cuda_graph = true: must be false with train.packed (true)"));
+  EXPECT_THAT(refusal("train: {precision: fp64, cuda_graph: true}"),
+              ElementsAre(HasSubstr("train.cuda_graph = true: must be false with train.precision (fp64)")));
   EXPECT_THAT(refusal("train:\n  eval_every: 5\n"),
               ElementsAre("x.yaml:2: train.validation_share = 0: must be above 0 with train.eval_every (5)"));
   EXPECT_THAT(

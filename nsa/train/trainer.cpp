@@ -39,6 +39,8 @@ LanguageModel prepare(LanguageModel model, const TrainConfig& config) {
   if (config.steps < 1 || config.accumulate_grad_batches < 1)
     throw std::invalid_argument(fmt::format("trainer: {} steps of {} accumulated batches: both must be at least 1",
                                             config.steps, config.accumulate_grad_batches));
+  if (const auto reason = graph_refusal(config, model->runtime->flags); config.cuda_graph && !reason.empty())
+    throw std::invalid_argument(fmt::format("trainer: train.cuda_graph: {}", reason));
   model->runtime->recompute = config.gradient_checkpointing;
   model->to(dtype_of(config.precision));
   model->train();
@@ -103,6 +105,7 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, BatchSource batches,
       }),
       halt_file_(std::move(halt_file)),
       optimizer_(*model_, config_.weight_decay, config_.master_weights),
+      graph_(config_.cuda_graph ? std::make_unique<GraphStep>(model_, config_, optimizer_) : nullptr),
       origin_(origin()) {}
 
 Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchStream> stream,
@@ -111,7 +114,8 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchS
       config_(std::move(config)),
       stream_(std::move(stream)),
       halt_file_(std::move(halt_file)),
-      optimizer_(*model_, config_.weight_decay, config_.master_weights) {
+      optimizer_(*model_, config_.weight_decay, config_.master_weights),
+      graph_(config_.cuda_graph ? std::make_unique<GraphStep>(model_, config_, optimizer_) : nullptr) {
   if (stream_ == nullptr) throw std::invalid_argument("trainer: no stream");
   next_batch_ = [stream = stream_] {
     try {
@@ -160,14 +164,21 @@ void Trainer::guarded_step(StepReport& report) {
   const std::vector<Batch> batches = fetch(report);
   if (const auto wanted = config_.accumulate_grad_batches; static_cast<std::int64_t>(batches.size()) < wanted)
     return stop(Stop::end_of_data, fmt::format("no batch {} of {} for this step", batches.size() + 1, wanted));
+  const bool by_graph = graph_ && graph_->serves(batches) && !model_->runtime->observe;
   std::optional<torch::autograd::DetectAnomalyGuard> detect_anomaly;
   if (model_->runtime->flags.detect_anomaly) detect_anomaly.emplace();
-  at::Tensor loss;
-  const std::string found_by_autograd = accumulate(batches, report, loss);
-
-  // The only synchronisation of a step, and the last moment before the update: NaN and infinities must not pass.
-  const at::Tensor norm = global_norm(*model_).to(loss.device(), loss.scalar_type());
-  const at::Tensor figures = at::stack({loss, norm}).to(at::kCPU, at::kDouble);
+  at::Tensor figures;
+  std::string found_by_autograd;
+  if (by_graph) {
+    figures = graph_->run(batches, report.lr, [this](std::string_view name) { phase(name); });
+    updating_ = false;
+  } else {
+    at::Tensor loss;
+    found_by_autograd = accumulate(batches, report, loss);
+    // The only synchronisation of a step, and the last moment before the update: NaN and infinities must not pass.
+    const at::Tensor norm = global_norm(*model_).to(loss.device(), loss.scalar_type());
+    figures = at::stack({loss, norm}).to(at::kCPU, at::kDouble);
+  }
   report.loss = figures[0].item<double>();
   report.grad_norm = figures[1].item<double>();
   if (!std::isfinite(report.loss)) return stop(Stop::nonfinite_loss, fmt::format("loss is {}", report.loss));
@@ -176,8 +187,8 @@ void Trainer::guarded_step(StepReport& report) {
     const std::string parameter = first_nonfinite_gradient(*model_);
     return stop(Stop::nonfinite_gradient, parameter.empty() ? "the norm of finite gradients overflows" : parameter);
   }
+  if (by_graph) return;  // which guards its update itself
   phase("update");
-  updating_ = true;
   clip_to_norm(*model_, report.grad_norm, config_.grad_clip);
   optimizer_.step(report.lr);
   updating_ = false;
@@ -226,8 +237,9 @@ Trainer::Origin Trainer::origin() const {
   return {stream_ ? stream_->position() : nlohmann::json(), random_states(device_of(model_))};
 }
 
-void Trainer::phase(std::string_view name) const {
+void Trainer::phase(std::string_view name) {
   if (tell_phase_) tell_phase_(name);
+  if (name == "update" || name == "replay") updating_ = true;
 }
 
 }  // namespace nsa::train

@@ -16,6 +16,7 @@
 #include "nsa/model/lm.hpp"
 #include "nsa/train/adamw.hpp"
 #include "nsa/train/batch.hpp"
+#include "nsa/train/graph_step.hpp"
 #include "nsa/train/state.hpp"
 #include "nsa/train/text.hpp"
 
@@ -57,11 +58,17 @@ class Trainer {
  public:
   // Casts the model to config.precision, sets Runtime::recompute from config.gradient_checkpointing, and trains it
   // where it is. Stops with Stop::halted before a step when `halt_file` (if given) exists.
+  //
+  // With config.cuda_graph a step goes by GraphStep: on a GPU as a replay of a graph, elsewhere one operation after
+  // another. Not so the steps that a graph cannot hold: those that Runtime::observe watches, and the smaller batches at
+  // the end of the data. Throws std::invalid_argument with graph_refusal's reason.
   Trainer(LanguageModel model, TrainConfig config, BatchSource batches,
           std::optional<std::filesystem::path> halt_file = std::nullopt);
   // The same from a stream, whose position is part of the state; at the end of the data its batches may be smaller.
   Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchStream> stream,
           std::optional<std::filesystem::path> halt_file = std::nullopt);
+  Trainer(const Trainer&) = delete;  // its graph holds the optimizer's tensors
+  Trainer& operator=(const Trainer&) = delete;
 
   // One optimizer step. After a stop the parameters are bit for bit what they were, the stream and torch's generators
   // stand where they stood, and the same step may be tried again. Throws ContractError for a batch of the wrong shape,
@@ -71,13 +78,15 @@ class Trainer {
   std::vector<StepReport> run(const std::function<void(const StepReport&)>& each = {});
 
   [[nodiscard]] std::int64_t steps_made() const { return steps_made_; }
+  [[nodiscard]] std::int64_t graph_replays() const { return graph_ ? graph_->replays() : 0; }
   // As of the last step that was made, whatever was tried since. Throws std::logic_error when an update was cut off by
   // an exception: then no such state exists any more.
   [[nodiscard]] TrainState state() const;
   // Throws StateMismatch naming every key, tensor and property of the data that differs, and then changes nothing.
   void load(const TrainState& state);
 
-  // Called at the beginning of each part of a step: "fetch", "forward", "backward", "update".
+  // Called at the beginning of each part of a step: "fetch", "forward", "backward", "update"; of a replayed one:
+  // "fetch", "replay".
   void on_phase(std::function<void(std::string_view)> tell) { tell_phase_ = std::move(tell); }
 
  private:
@@ -93,7 +102,7 @@ class Trainer {
   // Loss and gradients of all batches, weighted by their predictions; "" or what autograd's anomaly mode found.
   std::string accumulate(const std::vector<Batch>& batches, const StepReport& report, torch::Tensor& loss);
   [[nodiscard]] Origin origin() const;
-  void phase(std::string_view name) const;
+  void phase(std::string_view name);
 
   LanguageModel model_;
   TrainConfig config_;
@@ -101,11 +110,12 @@ class Trainer {
   std::shared_ptr<BatchStream> stream_;  // null with a BatchSource
   std::optional<std::filesystem::path> halt_file_;
   AdamW optimizer_;
+  std::unique_ptr<GraphStep> graph_;  // null without config.cuda_graph
   std::function<void(std::string_view)> tell_phase_;
   std::int64_t steps_made_ = 0;
   std::optional<double> last_loss_;
   Origin origin_;          // of the next step
-  bool updating_ = false;  // an update began and did not end
+  bool updating_ = false;  // an update, or a replay, began and did not end
 };
 
 }  // namespace nsa::train

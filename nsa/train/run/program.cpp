@@ -37,6 +37,8 @@ ExitCode explain() {
                 fmt::format("{} mistake(s) in the configuration:\n{}", error.errors.size(), error.what()));
   } catch (const FlagInvalid& error) {
     return fail(ExitCode::usage, error.what());
+  } catch (const Unsupported& error) {
+    return fail(ExitCode::usage, error.what());
   } catch (const StateMismatch& error) {
     return fail(ExitCode::usage, fmt::format("the checkpoint is {}", error.what()));
   } catch (const DataError& error) {

@@ -99,6 +99,11 @@ void Session::begin(const std::vector<std::string>& arguments) {
                             training_.config.model.name, parameter_count(training_.config.model),
                             to_string(train.precision), training_.device.str(), train.accumulate_grad_batches,
                             train.batch_size, train.seq_len, work, folder_.path().string()));
+  if (train.cuda_graph && !training_.device.is_cuda())
+    progress_.warn(
+        fmt::format("train.cuda_graph: there are no graphs on {}; the same step is made one operation after "
+                    "another",
+                    training_.device.str()));
 }
 
 Session::End Session::loop() {
@@ -178,6 +183,7 @@ void Session::after_step(const StepReport& report, bool logged) {
                              {"fetch_p50_ms", window.fetch_p50_ms},
                              {"fetch_p95_ms", window.fetch_p95_ms},
                              {"strict_fallbacks", training_.dispatcher->strict_fallbacks()}};
+    if (train.cuda_graph) fields["graph_replays"] = training_.trainer->graph_replays();
     fields.update(gates_.end());
     heartbeat_->write("progress", fields);
   }

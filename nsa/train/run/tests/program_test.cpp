@@ -78,6 +78,32 @@ TEST(NsaTrain, ResumeRepeatsTheLastLineOfAFinishedRun) {
   EXPECT_EQ(names_in(place.run() / "checkpoints"), files);
 }
 
+// The step of a CUDA graph is the same step, so a run may go on with it.
+TEST(NsaTrain, ARunGoesOnWithTheStepOfAGraph) {
+  const Place whole, parts;
+  const Outcome expected = whole.train({"--steps", "9"});
+  ASSERT_EQ(expected.code, 0) << expected.err;
+  EXPECT_EQ(parts.train({"--steps", "4"}).code, 0);
+  const Outcome resumed =
+      parts.train({"--steps", "9", "--resume", "--set", "train.cuda_graph=true", "--set", "train.log_every=8"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(resumed.last_line(), expected.last_line());
+  EXPECT_THAT(resumed.err, HasSubstr("train.cuda_graph: there are no graphs on cpu"));
+  EXPECT_EQ(records(parts.run(), "progress").back()["graph_replays"], 0);
+}
+
+TEST(NsaTrain, AGraphThatCannotBeIsRefused) {
+  const Place place;
+  const Outcome packed =
+      place.train({"--set", "train.cuda_graph=true", "--set", "train.packed=true", "--set", "train.batch_size=1"});
+  EXPECT_EQ(packed.code, 2);
+  EXPECT_THAT(packed.err, HasSubstr("train.cuda_graph = true: must be false with train.packed (true)"));
+  const Outcome strict =
+      place.train({"--set", "train.cuda_graph=true"}, {.environment = {{"NSA_STRICT_ASSERTS", "1"}}});
+  EXPECT_EQ(strict.code, 2);
+  EXPECT_THAT(strict.err, HasSubstr("train.cuda_graph = true: NSA_STRICT_ASSERTS"));
+}
+
 TEST(NsaTrain, MoreStepsLaterAreTheStepsOfALongerRun) {
   const Place whole, parts;
   const Outcome expected = whole.train({"--steps", "9"});
