@@ -48,6 +48,39 @@ TEST_F(CudaKernels, TheSameBitsEveryTime) {
   for (int i = 0; i < times; ++i) EXPECT_TRUE(at::equal(first, select({q, k, {}, {}})));
 }
 
+// Tokens after t and compressed blocks that end after it are others, and so are the later tokens' choices: the rows up
+// to t keep their bits.
+TEST_F(CudaKernels, WhatComesLaterChangesNothingBefore) {
+  const at::NoGradGuard no_grad;
+  const std::int64_t S = device().is_cuda() ? 1000 : 150;
+  const Geometry g{.l = 32, .d = 16, .l_sel = 64, .n_sel = 3, .w = 100};
+  for (const CudaShape& s : {CudaShape{.S = S, .h = 6, .g = g}, {.S = S, .h = 3, .Dk = 128, .Dv = 128, .G = 1, .g = g}})
+    for (const std::int64_t t : {std::int64_t{40}, std::int64_t{63}, std::int64_t{64}, S - 2}) {
+      const auto kept = [&](const at::Tensor& x) { return x.size(1) == S ? t + 1 : compressed_blocks(g, t + 1); };
+      const auto same = [&](const at::Tensor& a, const at::Tensor& b) {
+        return at::equal(a.narrow(1, 0, kept(a)), b.narrow(1, 0, kept(b)));
+      };
+      const auto changed = [&](const Tensors& all) {
+        Tensors others;
+        for (const auto& x : all) {
+          others.push_back(x.clone());
+          others.back().narrow(1, kept(x), x.size(1) - kept(x)).mul_(-3);
+        }
+        return others;
+      };
+      const auto cases = cuda_cases(s);
+      for (const CudaCase& c : cases)
+        EXPECT_TRUE(same(c.call(ops(), c.inputs)[0], c.call(ops(), changed(c.inputs))[0])) << c.name << " " << t;
+      const auto chosen = [&](const Tensors& in) { return select({in[0], in[1], g, {}}); };
+      const auto blocks = chosen(cases[1].inputs), other_blocks = chosen(changed(cases[1].inputs));
+      EXPECT_TRUE(same(blocks, other_blocks)) << t;
+      const auto attended = [&](const Tensors& in, const at::Tensor& table) {
+        return attend_selected({in[0], in[1], in[2], table, g, {}}).o;
+      };
+      EXPECT_TRUE(same(attended(cases[2].inputs, blocks), attended(changed(cases[2].inputs), other_blocks))) << t;
+    }
+}
+
 TEST_F(CudaKernels, TokensBeforeTheFirstBlockSeeNothing) {
   for (const std::int64_t S : {20, 31, 65}) {
     const CudaCase c = cuda_cases({.S = S, .h = 6, .B = 2})[1];
