@@ -112,6 +112,7 @@ TEST(EmulatedInverse, Packed) {
     EXPECT_EQ(differences({.l_sel = 32, .boundaries = boundaries}), "");
 }
 TEST(EmulatedInverse, MoreBlocksThanAWindow) { EXPECT_EQ(differences({.S = 5000, .G = 1, .n = 5, .l_sel = 2}), ""); }
+TEST(EmulatedInverse, MoreListsThanAScan) { EXPECT_EQ(differences({.S = 4200, .G = 2, .n = 5, .l_sel = 2}), ""); }
 
 }  // namespace
 }  // namespace nsa::kernels

@@ -131,6 +131,9 @@ TEST(EmulatedSelect, Packed) {
     EXPECT_EQ(wrong_rows({.geometry = {8, 8, 8, 4, 512}, .boundaries = boundaries}), 0);
   }
 }
+TEST(EmulatedSelect, DocumentsOfATile) {  // each with scores of its own
+  EXPECT_EQ(wrong_rows({.geometry = {4, 4, 4, 4, 512}, .boundaries = {0, 40, 60, 80, 97, 140}}), 0);
+}
 TEST(EmulatedSelect, Ties) {
   EXPECT_EQ(wrong_rows({.S = 1200, .tie = true}), 0);
   EXPECT_EQ(wrong_rows({.geometry = {8, 8, 8, 4, 512}, .tie = true}), 0);

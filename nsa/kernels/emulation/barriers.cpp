@@ -8,6 +8,7 @@
 #include "nsa/kernels/emulation/block.hpp"
 #include "nsa/kernels/emulation/cuda.hpp"
 #include "nsa/kernels/emulation/emulator.hpp"
+#include "nsa/kernels/emulation/races.hpp"
 
 namespace nsa::kernels::emulation {
 namespace {
@@ -80,6 +81,7 @@ void barrier_start(std::uint32_t address, int arrivals) {
   std::memcpy(shared_at(address, 8), &kMark, 8);
   const bool is_new = barriers.insert({address, {arrivals, arrivals, 0, 0, threadIdx.x, false, {}}}).second;
   require(is_new, "a barrier that runs is started again");
+  races_leave_block();
 }
 void publish_barriers() {
   for (auto& [address, x] : barriers) x.published |= x.author == threadIdx.x;

@@ -1,4 +1,5 @@
-// What fibers.cpp, which runs a block of threads, and products.cpp, barriers.cpp and engine.cpp know of each other.
+// What fibers.cpp, which runs a block of threads, products.cpp, barriers.cpp, engine.cpp and races.cpp know of each
+// other.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +18,20 @@ char* published_at(std::uint32_t address, int bytes);
 
 // The random number that decides an order.
 std::uint64_t draw();
-// Whether this is a thread's own memory.
-bool is_local(const void* pointer);
 // This thread stands still until another one, or the copy engine, wakes it.
 void wait_here();
 void wake(int first, int count);
+
+// Dynamic shared memory of an H100, bytes.
+constexpr int kSharedMost = 227 << 10;
+
+// Of the threads, in one piece.
+constexpr int kMostThreads = 1024;
+constexpr std::size_t kStackBytes = 128 << 10;
+extern char stacks[kMostThreads][kStackBytes];
+inline bool on_a_stack(const void* at) {
+  return static_cast<std::size_t>(static_cast<const char*>(at) - stacks[0]) < sizeof stacks;
+}
 
 // Before and after a block.
 void begin_products(int threads);

@@ -104,9 +104,9 @@ template <typename T>
 T __reduce_add_sync(unsigned lanes, T value) {
   return nsa::kernels::emulation::joined("__reduce_add_sync", lanes, value, [](T a, T b) { return a + b; });
 }
-inline void __syncwarp() { nsa::kernels::emulation::warp_barrier("__syncwarp"); }
+inline void __syncwarp() { nsa::kernels::emulation::sync_warp(); }
 inline void __syncthreads() { nsa::kernels::emulation::block_barrier(); }
-inline void __threadfence() {}
+inline void __threadfence() { nsa::kernels::emulation::thread_fence(); }
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
@@ -121,13 +121,15 @@ template <typename T>
 T __ldcg(const T* from) {
   return *from;
 }
-inline unsigned atomicOr(unsigned* to, unsigned value) {
+__attribute__((no_sanitize_thread)) inline unsigned atomicOr(unsigned* to, unsigned value) {
+  nsa::kernels::emulation::atomic_access(to, sizeof *to);
   const unsigned before = *to;
   *to |= value;
   return before;
 }
 template <typename T>
-T atomicAdd(T* to, T value) {
+__attribute__((no_sanitize_thread)) T atomicAdd(T* to, T value) {
+  nsa::kernels::emulation::atomic_access(to, sizeof *to);
   const T before = *to;
   *to += value;
   return before;

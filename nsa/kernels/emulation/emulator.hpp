@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -33,8 +34,10 @@ inline Limits limits = kLowLimits;
 struct Grid {
   dim3 blocks;
   int threads, shared_bytes;
-  Grid(dim3 grid, unsigned block, std::int64_t shared, cudaStream_t)
-      : blocks(grid), threads(static_cast<int>(block)), shared_bytes(static_cast<int>(shared)) {}
+  std::source_location from;
+  Grid(dim3 grid, unsigned block, std::int64_t shared, cudaStream_t,
+       const std::source_location& at = std::source_location::current())
+      : blocks(grid), threads(static_cast<int>(block)), shared_bytes(static_cast<int>(shared)), from(at) {}
 };
 void launch(const void* kernel, const Grid& grid, const std::function<void()>& thread);
 cudaError_t allow_shared(const void* kernel, int bytes);
@@ -64,6 +67,9 @@ inline void require(bool holds, const char* otherwise) {
   if (!holds) fail(otherwise);
 }
 void block_barrier();
+void sync_warp();
+void thread_fence();
+void atomic_access(const void* at, std::size_t bytes);
 // All threads of the warp come to the same call (`name`); the last one does the work with what each has brought.
 void warp_barrier(const char* name, void* own = nullptr, void (*work)(void* const* lanes) = nullptr);
 template <typename Lane, typename Work>

@@ -114,7 +114,7 @@ bool engine_turn(bool threads_wait) {
 }
 
 void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5], std::uint32_t barrier) {
-  require(!is_local(map), "a tensor map in a thread's own memory: is the parameter a __grid_constant__?");
+  require(!on_a_stack(map), "a tensor map in a thread's own memory: is the parameter a __grid_constant__?");
   Description x;
   std::memcpy(&x, map, sizeof x);
   require(x.mark == kMark, "no tensor map is here");

@@ -13,6 +13,7 @@
 
 #include "nsa/kernels/emulation/block.hpp"
 #include "nsa/kernels/emulation/cuda.hpp"
+#include "nsa/kernels/emulation/races.hpp"
 
 namespace nsa::kernels {
 
@@ -20,20 +21,23 @@ void check_launch(const char*) {}
 bool on_processor() { return true; }
 
 namespace emulation {
+
+alignas(16) char stacks[kMostThreads][kStackBytes];
+
 namespace {
 
-constexpr int kSharedMost = 227 << 10, kSharedUnasked = 48 << 10, kBase = 384, kBeyond = 4096;  // of an H100, bytes
-constexpr std::size_t kStackBytes = 128 << 10;
+constexpr int kSharedUnasked = 48 << 10, kBase = 384, kBeyond = 4096;  // of an H100, bytes
 
 // ---- state
 
 struct Copy {
   std::uint32_t to;
+  const void* from;
+  Moment start;
   char bytes[16];
 };
 struct Fiber {
   jmp_buf at;
-  std::unique_ptr<char[]> stack;
   bool begun = false, done = true, waits = false;
   std::vector<Copy> copies;
   std::vector<std::size_t> groups;         // where each group of copies that is on its way ends
@@ -54,6 +58,7 @@ ucontext_t outside;
 int self = -1;  // or the scheduler
 int threads = 0, arrived = 0, alive = 0, shared_bytes = 0;
 std::string failure;
+std::source_location launched_from;
 alignas(1024) char memory[kBase + kSharedMost + kBeyond];  // as plain code sees it
 alignas(1024) char published[sizeof memory];               // as products see it
 
@@ -62,6 +67,7 @@ Warp& own_warp() { return warps[self / 32]; }
 // ---- fibers
 
 void leave() {
+  races_settle();
   if (_setjmp(fibers[self]->at) == 0) _longjmp(scheduler, 1);
 }
 void entry() {
@@ -74,20 +80,22 @@ void entry() {
 }
 [[noreturn]] void stop() {
   fibers.clear();
+  const std::string file = launched_from.file_name();
   throw Error(std::exchange(failure, "") + " (block " + std::to_string(blockIdx.x) + "," + std::to_string(blockIdx.y) +
-              "," + std::to_string(blockIdx.z) + ", thread " + std::to_string(std::exchange(self, -1)) + ")");
+              "," + std::to_string(blockIdx.z) + ", thread " + std::to_string(std::exchange(self, -1)) +
+              ", launched by " + file.substr(file.rfind('/') + 1) + ":" + std::to_string(launched_from.line()) + ")");
 }
 void resume(int thread) {
   self = thread;
   threadIdx.x = static_cast<unsigned>(thread);
+  races_thread(thread);
   Fiber& fiber = *fibers[thread];
   if (_setjmp(scheduler) == 0) {
     if (fiber.begun) _longjmp(fiber.at, 1);
     fiber.begun = true;
-    fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
     ucontext_t context;
     getcontext(&context);
-    context.uc_stack.ss_sp = fiber.stack.get();
+    context.uc_stack.ss_sp = stacks[thread];
     context.uc_stack.ss_size = kStackBytes;
     context.uc_link = nullptr;
     makecontext(&context, entry, 0);
@@ -103,6 +111,7 @@ void run_block() {
   begin_products(threads);
   begin_barriers(threads);
   begin_engine();
+  races_begin_block(threads);
   arrived = 0;
   alive = threads;
   for (int i = 0; i < threads; ++i) {
@@ -141,10 +150,6 @@ void run_block() {
 }  // namespace
 
 std::uint64_t draw() { return order(); }
-bool is_local(const void* pointer) {
-  const auto distance = static_cast<const char*>(pointer) - fibers[self]->stack.get();
-  return distance >= 0 && distance < static_cast<std::ptrdiff_t>(kStackBytes);
-}
 void spoil(char* at, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 4) std::memcpy(at + i, &kRubbish, 4);
 }
@@ -176,13 +181,15 @@ void launch(const void* kernel, const Grid& grid, const std::function<void()>& t
   if (grid.shared_bytes > (limit == allowed.end() ? kSharedUnasked : limit->second))
     throw Error("a launch with more shared memory than it asked for: " + std::to_string(grid.shared_bytes));
   if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0 || grid.blocks.y > 65535 ||
-      grid.blocks.z > 65535 || grid.threads <= 0 || grid.threads > 1024)
+      grid.blocks.z > 65535 || grid.threads <= 0 || grid.threads > kMostThreads)
     throw Error("a grid that no GPU accepts");
   gridDim = grid.blocks;
   blockDim = dim3(static_cast<unsigned>(grid.threads));
   threads = grid.threads;
   shared_bytes = grid.shared_bytes;
   body = &thread;
+  launched_from = grid.from;
+  const RaceWatch watch;
   while (static_cast<int>(fibers.size()) < threads) fibers.push_back(std::make_unique<Fiber>());
   std::vector<std::uint64_t> blocks(static_cast<std::size_t>(grid.blocks.x) * grid.blocks.y * grid.blocks.z);
   for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = i;
@@ -211,6 +218,7 @@ void fail(const std::string& what) {
 void block_barrier() {
   if (++arrived < threads) return wait_here();
   arrived = 0;
+  races_block_barrier();
   wake(0, threads);
 }
 
@@ -224,6 +232,10 @@ void warp_barrier(const char* name, void* own, void (*work)(void* const* lanes))
   warp.arrived = 0;
   if (work) work(warp.lanes);
   wake(self / 32 * 32, 32);
+}
+
+void sync_warp() {
+  warp_barrier("__syncwarp", nullptr, [](void* const*) { races_warp_barrier(); });
 }
 
 void* shared() { return memory + kBase; }
@@ -252,12 +264,13 @@ void check_inside(const void* source) {
 }
 void copy_async(std::uint32_t destination, const void* source) {
   require(destination % 16 == 0 && reinterpret_cast<std::uintptr_t>(source) % 16 == 0, "a copy that is not aligned");
-  Copy copy{destination, {}};
+  Copy copy{destination, source, race_moment(), {}};
   if (source) {
     check_inside(source);
     std::memcpy(copy.bytes, source, sizeof copy.bytes);
   }
-  spoil(shared_at(destination, 16), 16);
+  race_copy_starts(shared_at(destination, 16), 16);
+  spoil(memory + destination, 16);
   spoil(published + destination, 16);
   fibers[self]->copies.push_back(copy);
 }
@@ -271,15 +284,21 @@ void wait_copies(int pending) {
   }
   const std::size_t done = own.groups[groups - 1 - pending];
   for (std::size_t i = 0; i < done; ++i) {
-    std::memcpy(memory + own.copies[i].to, own.copies[i].bytes, 16);
-    own.unpublished.push_back(own.copies[i].to);
+    const Copy& copy = own.copies[i];
+    std::memcpy(memory + copy.to, copy.bytes, 16);
+    if (copy.from) race_read_since(copy.start, copy.from, 16);
+    race_written(memory + copy.to, 16);
+    own.unpublished.push_back(copy.to);
   }
   own.copies.erase(own.copies.begin(), own.copies.begin() + static_cast<std::ptrdiff_t>(done));
   own.groups.erase(own.groups.begin(), own.groups.end() - pending);
   for (std::size_t& end : own.groups) end -= done;
 }
 void publish_to_async() {
-  for (const std::uint32_t at : fibers[self]->unpublished) std::memcpy(published + at, memory + at, 16);
+  for (const std::uint32_t at : fibers[self]->unpublished) {
+    std::memcpy(published + at, memory + at, 16);
+    race_written(published + at, 16);
+  }
   fibers[self]->unpublished.clear();
   publish_barriers();
 }

@@ -7,6 +7,7 @@
 #include "nsa/kernels/emulation/block.hpp"
 #include "nsa/kernels/emulation/cuda.hpp"
 #include "nsa/kernels/emulation/emulator.hpp"
+#include "nsa/kernels/emulation/races.hpp"
 
 namespace nsa::kernels::emulation {
 
@@ -22,6 +23,7 @@ struct Running {
   std::vector<std::uint16_t> left, right;  // as they were at the start
   bool accumulate;
   Wide wide;
+  Moment start;
 };
 struct Accumulator {
   int columns, users = 0;
@@ -49,15 +51,28 @@ WarpProducts& own_warp() { return warps[threadIdx.x / 32]; }
 
 int field(std::uint64_t operand, int bit) { return static_cast<int>(operand >> bit & 0x3fff) << 4; }
 
-// Eight neighbours of an operand [rows or columns i][summed k], from element (i, k) on, along its 128 bytes: along k,
-// or, `transposed`, along i.
-void read_eight(std::uint16_t* to, std::uint64_t operand, bool transposed, int i, int k) {
+// Where eight neighbours of an operand [rows or columns i][summed k] lie, from element (i, k) on, along its 128 bytes:
+// along k, or, `transposed`, along i.
+std::uint32_t eight_at(std::uint64_t operand, bool transposed, int i, int k) {
   const int leading = field(operand, 16), stride = field(operand, 32);
   const int plain = field(operand, 0) + (transposed ? i / 64 * leading + i % 64 * 2 + k / 8 * stride + k % 8 * 128
                                                     : i / 8 * stride + i % 8 * 128 + k * 2);
-  const auto at = static_cast<std::uint32_t>(plain ^ (plain >> 7 & 7) << 4);  // the swizzle works on address bits
+  return static_cast<std::uint32_t>(plain ^ (plain >> 7 & 7) << 4);  // the swizzle works on address bits
+}
+void read_eight(std::uint16_t* to, std::uint32_t at) {
   std::memcpy(to, shared_at(at, 16), 16);
   if (std::memcmp(to, published_at(at, 16), 16) != 0) fail("a product reads what no thread has published");
+}
+// Calls each(address, place in right_of's answer) for every eight of the right operand.
+template <typename Each>
+void for_right(const Running& x, Each&& each) {
+  if (x.from_registers) {
+    for (int k = 0; k < 16; ++k)
+      for (int n = 0; n < x.columns; n += 8) each(eight_at(x.b, true, n, k), k * x.columns + n);
+  } else {
+    for (int n = 0; n < x.columns; ++n)
+      for (int k = 0; k < 16; k += 8) each(eight_at(x.b, false, n, k), n * 16 + k);
+  }
 }
 std::vector<std::uint16_t> left_of(const Running& x) {
   std::vector<std::uint16_t> left(16 * 16);
@@ -69,20 +84,25 @@ std::vector<std::uint16_t> left_of(const Running& x) {
         left[row * 16 + k] = static_cast<std::uint16_t>(both >> k % 2 * 16);
       }
     } else {
-      for (int k = 0; k < 16; k += 8) read_eight(&left[row * 16 + k], x.a, false, first_row + row, k);
+      for (int k = 0; k < 16; k += 8) read_eight(&left[row * 16 + k], eight_at(x.a, false, first_row + row, k));
     }
   return left;
 }
 std::vector<std::uint16_t> right_of(const Running& x) {  // from_registers: [16][columns], else [columns][16]
   std::vector<std::uint16_t> right(16 * x.columns);
-  if (x.from_registers) {
-    for (int k = 0; k < 16; ++k)
-      for (int n = 0; n < x.columns; n += 8) read_eight(&right[k * x.columns + n], x.b, true, n, k);
-  } else {
-    for (int n = 0; n < x.columns; ++n)
-      for (int k = 0; k < 16; k += 8) read_eight(&right[n * 16 + k], x.b, false, n, k);
-  }
+  for_right(x, [&](std::uint32_t at, int place) { read_eight(&right[place], at); });
   return right;
+}
+// A product is the warpgroup's: which of its warps reads which rows nobody promises, so each of them reads all.
+void note_reads(const Running& x) {
+  const auto note = [&](std::uint32_t at, int) {
+    race_read_since(x.start, shared_at(at, 16), 16);
+    race_check_written(x.start, published_at(at, 16), 16);
+  };
+  for_right(x, note);
+  if (x.from_registers) return;
+  for (int row = 0; row < 64; ++row)
+    for (int k = 0; k < 16; k += 8) note(eight_at(x.a, false, row, k), 0);
 }
 void check_operand(std::uint64_t operand) {
   require(operand >> 62 == 1, "an operand without the swizzle of 128 bytes");
@@ -111,7 +131,9 @@ struct ProductLane {
 void start_for_warp(ProductLane* const* lanes) {
   const ProductLane& x = *lanes[0];
   WarpProducts& warp = own_warp();
-  Running product{warp.group, x.columns, x.registers != nullptr, x.a, x.b, {}, x.c, {}, {}, x.accumulate, x.wide};
+  Running product{warp.group, x.columns, x.registers != nullptr, x.a,    x.b,          {}, x.c,
+                  {},         {},        x.accumulate,           x.wide, race_moment()};
+  product.start.warp = true;
   for (int i = 0; i < 32; ++i) {
     const ProductLane& own = *lanes[i];
     if (own.a != x.a || own.b != x.b) fail("lanes of a warp name different operands");
@@ -147,6 +169,7 @@ void start_for_warp(ProductLane* const* lanes) {
 
 void finish(const Running& x, Accumulator& sum) {
   if (left_of(x) != x.left || right_of(x) != x.right) fail("an operand changed while a product runs");
+  note_reads(x);
   std::vector<float> right(x.right.size());  // [16][columns]
   for (int k = 0; k < 16; ++k)
     for (int n = 0; n < x.columns; ++n)
@@ -202,6 +225,7 @@ void load_matrices(std::uint32_t (&r)[4], std::uint32_t address, bool transposed
         const std::uint32_t at = lanes[8 * matrix + row]->address;
         require(at % 16 == 0, "ldmatrix of an address that is not aligned");
         std::memcpy(x[row], shared_at(at, 16), 16);
+        race_read_of_lane(8 * matrix + row, shared_at(at, 16), 16);
       }
       for (int lane = 0; lane < 32; ++lane) {
         const int g = lane / 4, i = lane % 4 * 2;

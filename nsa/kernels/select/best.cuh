@@ -45,6 +45,7 @@ __device__ inline int keep_best(Entry* list, int count, int want) {
     if (more <= want) high = middle, above = more;
   }
 
+  __syncwarp();  // all lanes have read; the collectives above order no accesses to memory
   int ties = want - above, kept = 0, least = kNaN;
   const unsigned before = (1u << lane) - 1;
 #pragma unroll
