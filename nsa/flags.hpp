@@ -29,7 +29,7 @@ struct FlagSpec {
 enum class ForcedBranch { none, cmp, sel, win };
 
 // Whether our own kernels serve what they can where NSA_USE_CUDA says nothing. The one place to turn them on.
-inline constexpr bool kCudaByDefault = false;
+inline constexpr bool kCudaByDefault = true;
 
 // What the flags mean together, after all rules (nsa/README.md, "Flags"). The FlashAttention-2 rule is the seeds':
 // NSA_USE_FA2=0 disables all three, =1 enables all three, NSA_USE_FA2_WIN / _CMP refine one branch.

@@ -98,10 +98,6 @@ Choice prefer_cuda(const EffectiveFlags& flags, const Call& call, Op op, Choice 
     otherwise.why = fmt::format("cuda refused: {}; {}", reason, otherwise.why);
     return otherwise;
   }
-  if (kKernelsOnTrial) {
-    otherwise.why = fmt::format("cuda refused: {}; {}", kOnTrial, otherwise.why);
-    return otherwise;
-  }
   const bool refused = otherwise.why.starts_with("flash refused");  // it was asked for: the reason is kept
   return {Backend::cuda, "", origin_of(flags, "use_cuda") + (refused ? "; " + otherwise.why : "")};
 }

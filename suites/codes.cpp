@@ -406,10 +406,12 @@ std::vector<Code> finding_codes() {
        "another load on the machine, or a clock that moves", "repeat on a quiet machine"},
       {c::kGpuIdle, "The GPU is idle for too much of a training step", "performance", degrade,
        "the host launches too slowly, waits for data, or synchronises: the GPU runs out of work",
-       "read launches, host synchronisations and the host's share in the evidence, and remove the largest"},
+       "read launches, host synchronisations and the host's share in the evidence, and remove the largest; launches "
+       "disappear in a CUDA graph (train.cuda_graph: true)"},
       {c::kHostShare, "The GPU waits while the host computes", "performance", degrade,
        "many small launches, or a loop over rows, heads or tokens on the host",
-       "fewer and larger launches: batch the loop that the evidence of NSA-P013 or the launches per token point to"},
+       "replay the step as one CUDA graph (train.cuda_graph: true), or make fewer and larger launches: batch the loop "
+       "that the evidence of NSA-P013 or the launches per token point to"},
       {c::kHostSyncs, "The host waits for the device too often", "performance", degrade,
        "item(), tolist(), nonzero() or a copy to the host inside a layer: each empties the GPU's queue",
        "the evidence has the operations; keep the value on the device, or read it once at the end of the step"},

@@ -26,8 +26,10 @@ void refuse_value() {
 
 // What this program sets unless the command line says otherwise, then the command line's.
 void initialise(const Options& options) {
-  std::vector<std::string> words = {"nsa-bench", "--benchmark_repetitions=3", "--benchmark_counters_tabular=true",
-                                    "--benchmark_display_aggregates_only=true"};
+  // Static: the library keeps a pointer to the first word and writes it into its reports.
+  static std::vector<std::string> words = {"nsa-bench", "--benchmark_repetitions=3",
+                                           "--benchmark_counters_tabular=true",
+                                           "--benchmark_display_aggregates_only=true"};
   words.insert(words.end(), options.benchmark_arguments.begin(), options.benchmark_arguments.end());
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());

@@ -8,9 +8,6 @@
 
 namespace {
 
-// Who a call that our kernels serve is routed to.
-constexpr nsa::Backend kServed = nsa::kKernelsOnTrial ? nsa::Backend::sdpa : nsa::Backend::cuda;
-
 using nsa::Backend;
 using nsa::Call;
 using nsa::Environment;
@@ -85,12 +82,8 @@ TEST(RouteToCuda, OnlyWhenItIsAskedFor) {
   const auto standard = routed({}), asked = routed({{"NSA_USE_CUDA", "1"}}), refused = routed({{"NSA_USE_CUDA", "0"}});
   for (const Op op : nsa::kAllOps) {
     EXPECT_EQ(standard[op].backend, by_default) << to_string(op);
-    EXPECT_EQ(asked[op].backend, kServed) << to_string(op);
+    EXPECT_EQ(asked[op].backend, Backend::cuda) << to_string(op);
     EXPECT_EQ(refused[op].backend, Backend::sdpa) << to_string(op);
-    if (nsa::kKernelsOnTrial) {
-      EXPECT_THAT(asked[op].why, StartsWith(std::string("cuda refused: ") + nsa::kOnTrial)) << to_string(op);
-      continue;
-    }
     EXPECT_EQ(asked[op].why, "NSA_USE_CUDA=1");
     EXPECT_EQ(asked[op].variant, "");
   }
@@ -114,24 +107,24 @@ TEST(RouteToCuda, LearnedCompressionStaysWithSdpa) {
   EXPECT_EQ(route[Op::compress].backend, Backend::sdpa);
   EXPECT_THAT(route[Op::compress].why, StartsWith("cuda refused: phi is mlp; served: avg"));
   for (const Op op : {Op::attend_compressed, Op::select, Op::attend_selected, Op::attend_window, Op::combine})
-    EXPECT_EQ(route[op].backend, kServed) << to_string(op);
+    EXPECT_EQ(route[op].backend, Backend::cuda) << to_string(op);
 }
 
 TEST(RouteToCuda, WhatWasAskedForByNameKeepsItsWay) {
   const auto window = routed({{"NSA_USE_CUDA", "1"}, {"NSA_USE_FA2_WIN", "1"}});
   EXPECT_EQ(window[Op::attend_window].backend, Backend::flash);
-  EXPECT_EQ(window[Op::attend_compressed].backend, kServed);
-  EXPECT_EQ(window[Op::attend_selected].backend, kServed);
+  EXPECT_EQ(window[Op::attend_compressed].backend, Backend::cuda);
+  EXPECT_EQ(window[Op::attend_selected].backend, Backend::cuda);
   const auto masked = routed({{"NSA_USE_CUDA", "1"}, {"NSA_FORCE_SEL_MASK", "1"}});
   EXPECT_EQ(masked[Op::attend_selected].variant, "masked");
-  EXPECT_EQ(masked[Op::attend_window].backend, kServed);
+  EXPECT_EQ(masked[Op::attend_window].backend, Backend::cuda);
 }
 
 TEST(RouteToCuda, TakesTheBranchThatFlashRefuses) {
   Call call = gpu_call();
   call.Dk = 192, call.Dv = 128;
   const auto route = routed({{"NSA_USE_CUDA", "1"}, {"NSA_USE_FA2", "1"}}, call);
-  EXPECT_EQ(route[Op::attend_window].backend, kServed);
+  EXPECT_EQ(route[Op::attend_window].backend, Backend::cuda);
   EXPECT_THAT(route[Op::attend_window].why, HasSubstr("flash refused: d_k 192 differs from d_v 128"));
 }
 

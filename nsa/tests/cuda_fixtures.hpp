@@ -16,11 +16,11 @@ namespace nsa::fixtures {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Bounds of the relative error (root mean square) for inputs of unit scale. Below a hundred tokens many queries see one
-// to three compressed blocks, and rounding alone costs up to 7.8e-3 (48 tokens, width 128); cuda_rounding_test.cpp
-// bounds it there.
+// Bounds of the relative error (root mean square) for inputs of unit scale. Where queries see one to three keys, which
+// are compressed blocks below a hundred tokens, rounding alone costs the gradients up to 7.8e-3 (48 tokens, width 128);
+// cuda_rounding_test.cpp bounds them there by what rounding costs.
 inline constexpr double kOutputBound = 3e-3, kGradientBound = 4e-3, kFewKeysBound = 8e-3;
-inline constexpr std::int64_t kFewKeys = 100;
+inline constexpr std::int64_t kFewTokensCompressed = 100, kFewTokens = 4;
 
 inline at::Device device() { return kernels::on_processor() ? at::kCPU : at::kCUDA; }
 

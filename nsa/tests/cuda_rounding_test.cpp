@@ -22,6 +22,11 @@ using fixtures::Tensors;
 constexpr double kWorse = 1.5;
 constexpr double kNothing = 1e-4;  // where the rounding happens to cost less, as for a single key
 
+// A sum of fp32 on tensor cores is off by about this share of the root of its terms' squares: they cut terms off where
+// they do not round. It shows where terms cancel: the gradient of a single key's score is exactly 0.
+constexpr double kSum = 0x1p-22;
+constexpr double kSpreads = 6;  // at large logits a few rows decide, whose errors may be several times the usual
+
 // Which keys each query of a group sees, [1,G,1,S,N]; the branches have their names' places in cuda_cases.
 at::Tensor seen(const CudaShape& s, const std::string& branch, const at::Tensor& blocks) {
   const auto on = at::device(device()).dtype(at::kLong);
@@ -38,15 +43,20 @@ at::Tensor seen(const CudaShape& s, const std::string& branch, const at::Tensor&
   return chosen.logical_and(before);
 }
 
+// What the model gives, and how far from exact results sums in fp32 may lead besides (root mean square, per element).
+struct Modelled {
+  Evaluated rounded, spread;
+};
+
 // One batch entry.
-Evaluated by_rounding(const CudaCase& c, const CudaShape& s, const at::Tensor& allowed, const at::Tensor& dout) {
+Modelled by_rounding(const CudaCase& c, const CudaShape& s, const at::Tensor& allowed, const at::Tensor& dout) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(s.Dk));
   const auto stored = [&](const at::Tensor& x) { return x.to(s.type).to(at::kFloat); };
   const auto by_head = [&](const at::Tensor& x) {  // [1,G,h or 1,S,D]
     return x.to(at::kFloat).transpose(1, 2).reshape({1, s.G, -1, x.size(1), x.size(3)});
   };
-  const auto rows = [&](const at::Tensor& x) {  // and back, in the storage type
-    return x.reshape({1, -1, x.size(3), x.size(4)}).transpose(1, 2).to(s.type);
+  const auto rows = [&](const at::Tensor& x) {  // and back
+    return x.reshape({1, -1, x.size(3), x.size(4)}).transpose(1, 2);
   };
   const auto q = by_head(c.inputs[0]), k = by_head(c.inputs[1]), v = by_head(c.inputs[2]), g = by_head(dout);
   const auto scores = (at::matmul(q, k.mT()) * scale).masked_fill(allowed.logical_not(), -INFINITY);
@@ -55,12 +65,27 @@ Evaluated by_rounding(const CudaCase& c, const CudaShape& s, const at::Tensor& a
   const auto sum = p.sum(-1, true);
   const auto weight = (p / sum).masked_fill(sum.eq(0), 0.0);
   const auto o = stored((at::matmul(stored(p), v) / sum).masked_fill(sum.eq(0), 0.0));
-  const auto dp = at::matmul(g, v.mT());
-  const auto ds = stored(weight * (dp - (o * g).sum(-1, true)));
+  const auto dp = at::matmul(g, v.mT()), delta = (o * g).sum(-1, true);
+  const auto ds = stored(weight * (dp - delta));
   const auto of_group = [](const at::Tensor& x) { return x.sum(2, true); };
-  return {{rows(o)},
-          {rows(at::matmul(ds, k) * scale), rows(of_group(at::matmul(ds.mT(), q)) * scale),
-           rows(of_group(at::matmul(stored(weight).mT(), g)))}};
+  Modelled m;
+  m.rounded = {{rows(o)},
+               {rows(at::matmul(ds, k) * scale), rows(of_group(at::matmul(ds.mT(), q)) * scale),
+                rows(of_group(at::matmul(stored(weight).mT(), g)))}};
+  for (auto* tensors : {&m.rounded.outputs, &m.rounded.gradients})
+    for (at::Tensor& x : *tensors) x = x.to(s.type);
+
+  // Variances. A score's error moves the weights of its row against each other: none where there is only one.
+  const auto squares = [](const at::Tensor& x, const at::Tensor& y) { return at::matmul(x.square(), y.square()); };
+  const auto of_score = squares(q, k.mT()) * (scale * scale * kSum * kSum);
+  const auto of_weight = (weight * (1 - weight)).square() * of_score;
+  const auto of_ds = weight.square() * (squares(g, v.mT()) + (o * g).square().sum(-1, true)) * (kSum * kSum) +
+                     of_weight * (dp - delta).square();
+  const auto root = [&](const at::Tensor& x, double factor) { return rows(x.sqrt() * factor); };
+  m.spread = {{root(at::matmul(of_weight, v.square()), 1)},
+              {root(at::matmul(of_ds, k.square()), scale), root(of_group(at::matmul(of_ds.mT(), q.square())), scale),
+               root(of_group(at::matmul(of_weight.mT(), g.square())), 1)}};
+  return m;
 }
 
 void expect_no_worse(const CudaShape& s, double logits) {
@@ -74,14 +99,17 @@ void expect_no_worse(const CudaShape& s, double logits) {
     c.inputs[0] = c.inputs[0] * logits;
     const auto exact = by_reference(c), got = evaluate(c, ops(), c.inputs);
     const auto dout = fixtures::random(got.outputs[0].sizes(), 20, at::kBFloat16).to(got.outputs[0].options());
-    const auto rounded = by_rounding(c, s, seen(s, c.name, blocks), dout);
-    const auto compare = [&](const at::Tensor& own, const at::Tensor& model, const at::Tensor& wanted,
-                             std::string name) {
-      EXPECT_LE(relative_error(own, wanted), kWorse * relative_error(model, wanted) + kNothing) << name;
+    const auto model = by_rounding(c, s, seen(s, c.name, blocks), dout);
+    const auto compare = [&](const at::Tensor& own, const at::Tensor& rounded, const at::Tensor& spread,
+                             const at::Tensor& wanted, std::string name) {
+      EXPECT_LE(relative_error(own, wanted), kWorse * relative_error(rounded, wanted) +
+                                                 kSpreads * relative_error(wide(spread) + wanted, wanted) + kNothing)
+          << name;
     };
-    compare(got.outputs[0], rounded.outputs[0], exact.outputs[0], "o");
+    compare(got.outputs[0], model.rounded.outputs[0], model.spread.outputs[0], exact.outputs[0], "o");
     for (std::size_t i = 0; i < 3; ++i)
-      compare(got.gradients[i], rounded.gradients[i], exact.gradients[i], std::string("dq dk dv").substr(3 * i, 2));
+      compare(got.gradients[i], model.rounded.gradients[i], model.spread.gradients[i], exact.gradients[i],
+              std::string("dq dk dv").substr(3 * i, 2));
   }
 }
 
@@ -92,12 +120,12 @@ TEST_P(CudaRounding, CostsNoMoreThanItMust) {
   std::vector<CudaShape> shapes = {{.S = 65, .h = 6, .G = 2, .g = g},
                                    {.S = 48, .h = 6, .Dk = 128, .Dv = 128, .G = 1, .g = g},
                                    {.S = 300, .h = 3, .Dk = 128, .Dv = 128, .G = 1, .type = at::kHalf, .g = g}};
-  if (device().is_cuda())
+  if (device().is_cuda())  // every width with every number of heads; types take turns
     for (const auto& [Dk, Dv] : {std::pair{32, 32}, {64, 64}, {128, 128}, {192, 128}})
-      for (const std::int64_t S : {33, 257, 1000, 3000})
-        for (const std::int64_t h : {1, 6, 16})
-          for (const auto type : {at::kBFloat16, at::kHalf})
-            shapes.push_back({.S = S, .h = h, .Dk = Dk, .Dv = Dv, .type = type, .g = g});
+      for (const auto& [S, h] :
+           {std::pair{33, 1}, {33, 6}, {33, 16}, {257, 1}, {257, 6}, {257, 16}, {1000, 6}, {1000, 16}, {3000, 6}})
+        shapes.push_back(
+            {.S = S, .h = h, .Dk = Dk, .Dv = Dv, .type = shapes.size() % 2 == 0 ? at::kBFloat16 : at::kHalf, .g = g});
   for (const CudaShape& shape : shapes) expect_no_worse(shape, GetParam());
 }
 

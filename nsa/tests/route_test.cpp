@@ -26,10 +26,16 @@ Call gpu_call() {
   return call;
 }
 
-EffectiveFlags flash_flags() { return nsa::resolve({{"NSA_USE_FA2", "1"}}); }
+// Our own kernels, which take what nobody asked for by name, have tests of their own (cuda_features_test.cpp).
+EffectiveFlags resolve(nsa::Environment environment) {
+  environment.emplace("NSA_USE_CUDA", "0");
+  return nsa::resolve(environment);
+}
 
-TEST(Route, DefaultIsSdpaAndSaysWhy) {
-  const auto route = nsa::route(nsa::resolve({}), gpu_call());
+EffectiveFlags flash_flags() { return resolve({{"NSA_USE_FA2", "1"}}); }
+
+TEST(Route, WithoutOurKernelsItIsSdpaAndSaysWhy) {
+  const auto route = nsa::route(resolve({}), gpu_call());
   for (const Op op : nsa::kAllOps) EXPECT_EQ(route[op].backend, Backend::sdpa) << to_string(op);
   EXPECT_EQ(route[Op::attend_window].why, "flash not asked for (default)");
   EXPECT_EQ(route[Op::attend_selected].variant, "packed");
@@ -47,11 +53,11 @@ TEST(Route, FlashWhereItIsAskedForAndServed) {
 }
 
 TEST(Route, ABranchFollowsItsOwnFlag) {
-  const auto no_window = nsa::route(nsa::resolve({{"NSA_USE_FA2", "1"}, {"NSA_USE_FA2_WIN", "0"}}), gpu_call());
+  const auto no_window = nsa::route(resolve({{"NSA_USE_FA2", "1"}, {"NSA_USE_FA2_WIN", "0"}}), gpu_call());
   EXPECT_EQ(no_window[Op::attend_window].backend, Backend::sdpa);
   EXPECT_EQ(no_window[Op::attend_window].why, "flash not asked for (NSA_USE_FA2_WIN=0)");
   EXPECT_EQ(no_window[Op::attend_compressed].backend, Backend::flash);
-  const auto window = nsa::route(nsa::resolve({{"NSA_USE_FA2_WIN", "1"}}), gpu_call());
+  const auto window = nsa::route(resolve({{"NSA_USE_FA2_WIN", "1"}}), gpu_call());
   EXPECT_EQ(window[Op::attend_window].backend, Backend::flash);
   EXPECT_EQ(window[Op::attend_compressed].backend, Backend::sdpa);
 }
@@ -92,7 +98,7 @@ TEST(Route, MinimalLengths) {
   const auto backend = [](std::int64_t S, const char* min_len) {
     Call call = gpu_call();
     call.S = S;
-    return nsa::route(nsa::resolve({{"NSA_USE_FA2", "1"}, {"NSA_FA2_MIN_LEN_WIN", min_len}}), call)[Op::attend_window];
+    return nsa::route(resolve({{"NSA_USE_FA2", "1"}, {"NSA_FA2_MIN_LEN_WIN", min_len}}), call)[Op::attend_window];
   };
   EXPECT_EQ(backend(512, "512").backend, Backend::flash);
   EXPECT_EQ(backend(511, "512").why, "flash refused: length 511 is below NSA_FA2_MIN_LEN_WIN=512");
@@ -112,15 +118,15 @@ TEST(Route, EntryPointOfTheWindow) {
   Call packed = gpu_call();
   packed.packed = true;
   EXPECT_EQ(nsa::route(flash_flags(), packed)[Op::attend_window].variant, "varlen");
-  const auto forced = nsa::resolve({{"NSA_USE_FA2", "1"}, {"NSA_FA2_FORCE_VARLEN", "1"}});
+  const auto forced = resolve({{"NSA_USE_FA2", "1"}, {"NSA_FA2_FORCE_VARLEN", "1"}});
   EXPECT_EQ(nsa::route(forced, gpu_call())[Op::attend_window].variant, "varlen");
-  const auto dense = nsa::resolve({{"NSA_USE_FA2", "1"}, {"NSA_FA2_FORCE_DENSE", "1"}});
+  const auto dense = resolve({{"NSA_USE_FA2", "1"}, {"NSA_FA2_FORCE_DENSE", "1"}});
   EXPECT_EQ(nsa::route(dense, gpu_call())[Op::attend_window].variant, "dense");
   EXPECT_THAT(nsa::route(dense, packed)[Op::attend_window].why, HasSubstr("a packed batch needs the varlen entry"));
 }
 
 TEST(Route, ForceParityIsReferenceEverywhere) {
-  const auto flags = nsa::resolve({{"NSA_FORCE_PARITY", "1"}, {"NSA_USE_FA2", "1"}, {"NSA_FORCE_SEL_MASK", "1"}});
+  const auto flags = resolve({{"NSA_FORCE_PARITY", "1"}, {"NSA_USE_FA2", "1"}, {"NSA_FORCE_SEL_MASK", "1"}});
   const auto route = nsa::route(flags, gpu_call());
   for (const Op op : nsa::kAllOps) {
     EXPECT_EQ(route[op].backend, Backend::reference) << to_string(op);
@@ -132,7 +138,7 @@ TEST(Route, WaysOfTheSelectedBranch) {
   const auto choice = [](const nsa::Environment& environment, bool training) {
     Call call = gpu_call();
     call.training = training;
-    return nsa::route(nsa::resolve(environment), call)[Op::attend_selected];
+    return nsa::route(resolve(environment), call)[Op::attend_selected];
   };
   EXPECT_EQ(choice({}, false).variant, "packed");
   EXPECT_EQ(choice({}, true).variant, "packed_safe");
@@ -164,9 +170,9 @@ TEST(Route, GatheringBeyondTheBudgetIsRefusedWithItsBytes) {
   Call call = gpu_call();
   call.training = true;
   call.S = 4096;  // exactly the budget
-  EXPECT_EQ(nsa::route(nsa::resolve({}), call)[Op::attend_selected].variant, "packed_safe");
+  EXPECT_EQ(nsa::route(resolve({}), call)[Op::attend_selected].variant, "packed_safe");
   call.S = 4097;
-  const auto choice = nsa::route(nsa::resolve({}), call)[Op::attend_selected];
+  const auto choice = nsa::route(resolve({}), call)[Op::attend_selected];
   EXPECT_EQ(choice.variant, "masked");
   EXPECT_EQ(choice.why, "gathering refused: it would hold 2148007936 bytes, the budget is 2147483648");
 }

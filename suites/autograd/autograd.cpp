@@ -98,7 +98,8 @@ void each_differentiable_op(const Each& each) {
     for (const nsa::Op op : way.ops) {
       if (op == nsa::Op::select) continue;  // not differentiated
       each(way, OpRun{way.name, op, nsa::Phi::avg});
-      if (op == nsa::Op::compress) each(way, OpRun{way.name, op, nsa::Phi::mlp});
+      // Learned compression is sdpa's by every way: once is enough.
+      if (op == nsa::Op::compress && !way.needs_cuda) each(way, OpRun{way.name, op, nsa::Phi::mlp});
     }
   }
 }

@@ -18,6 +18,7 @@ ModelWay way(const std::string& name, const std::string& route, const std::funct
   ModelWay made;
   made.name = name;
   made.route = route;
+  made.flags.use_cuda = false;
   if (change) change(made);
   return made;
 }

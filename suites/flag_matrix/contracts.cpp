@@ -249,8 +249,7 @@ void contracts(const Subject& subject, Context& context, const flag_execution::P
     for (const Violation& violation : violations) check_refused(context, name, ops, violation);
     calls += violations.size();
     if (backend == nsa::Backend::flash && !plan.device.is_cuda()) continue;  // it refuses the CPU as such
-    const std::string refused = nsa::cuda_refusal(call, nsa::Op::attend_selected);
-    if (const std::string why = refused.empty() && nsa::kKernelsOnTrial ? nsa::kOnTrial : refused;
+    if (const std::string why = nsa::cuda_refusal(call, nsa::Op::attend_selected);
         backend == nsa::Backend::cuda && !why.empty()) {
       context.fact("cuda.not_served", why);
       continue;

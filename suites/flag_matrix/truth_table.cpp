@@ -117,7 +117,7 @@ const std::vector<Setting>& settings() {
       {"NSA_FA2_MIN_LEN_CMP", "-1", [](const F& f) { return f.fa2_min_len_cmp <= 0; }},
       {"NSA_FA2_FORCE_DENSE", "1", [](const F& f) { return f.fa2_force_dense; }},
       {"NSA_FA2_FORCE_VARLEN", "1", [](const F& f) { return f.fa2_force_varlen; }},
-      {"NSA_USE_CUDA", "1", [](const F& f) { return f.use_cuda; }},
+      {"NSA_USE_CUDA", "0", [](const F& f) { return !f.use_cuda; }},
       {"NSA_USE_SEL_PACK", "0", [](const F& f) { return !f.sel_pack; }},
       {"NSA_USE_SEL_MASK", "1", [](const F&) { return true; }},  // in force only where packing is off
       {"NSA_FORCE_SEL_MASK", "1", [](const F& f) { return f.sel_mask; }},
@@ -158,9 +158,7 @@ Ways expected_ways(const nsa::Environment& e, const nsa::Call& call) {
   const bool safe = call.training || on(e, "NSA_TRAIN_SAFE_PACK");
   ways.selected = masked || gathering_is_too_large(call) ? "masked" : safe ? "packed_safe" : "packed";
   // Our own kernels take what nothing else was asked for by name.
-  const auto takes_kernels = [&](nsa::Op op) {
-    return !nsa::kKernelsOnTrial && on(e, "NSA_USE_CUDA") && nsa::cuda_refusal(call, op).empty();
-  };
+  const auto takes_kernels = [&](nsa::Op op) { return !off(e, "NSA_USE_CUDA") && nsa::cuda_refusal(call, op).empty(); };
   if (ways.compressed == "sdpa" && takes_kernels(nsa::Op::attend_compressed)) ways.compressed = "cuda";
   if (ways.window == "sdpa" && takes_kernels(nsa::Op::attend_window)) ways.window = "cuda";
   if (!masked && takes_kernels(nsa::Op::attend_selected)) ways.selected = "cuda";
@@ -220,7 +218,7 @@ std::map<std::string, Field> expected_fields(const nsa::Environment& e) {
           {"fa2_min_len_cmp", number("NSA_FA2_MIN_LEN_CMP", "16")},
           {"fa2_force_dense", plain("NSA_FA2_FORCE_DENSE")},
           {"fa2_force_varlen", plain("NSA_FA2_FORCE_VARLEN")},
-          {"use_cuda", plain("NSA_USE_CUDA")},
+          {"use_cuda", {boolean(!off(e, "NSA_USE_CUDA")), origin("NSA_USE_CUDA")}},
           {"sel_pack", {boolean(!off(e, "NSA_USE_SEL_PACK")), origin("NSA_USE_SEL_PACK")}},
           {"sel_mask", {boolean(forced || allowed), mask_origin}},
           {"force_parity", plain("NSA_FORCE_PARITY")},

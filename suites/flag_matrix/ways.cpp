@@ -68,13 +68,13 @@ std::map<std::string, std::vector<Way>> demonstrate(const Inputs& in) {
   add(compressed, "reference", [&] { (void)nsa::reference::attend_compressed(in.compressed); });
   add(compressed, "sdpa", [&] { (void)nsa::sdpa::attend_compressed(in.compressed); });
   add(compressed, "flash", [&] { (void)nsa::flash::attend_compressed(in.compressed); });
-  if (!nsa::kKernelsOnTrial) add(compressed, "cuda", [&] { (void)nsa::cuda::attend_compressed(in.compressed); });
+  add(compressed, "cuda", [&] { (void)nsa::cuda::attend_compressed(in.compressed); });
 
   std::vector<Way>& selected = all["attend_selected"];
   add(selected, "reference", [&] { (void)nsa::reference::attend_selected(in.selected); });
   add(selected, "masked", [&] { (void)nsa::sdpa::attend_selected(in.selected, Selection::masked); });
   add(selected, "packed_safe", [&] { (void)nsa::sdpa::attend_selected(in.selected, Selection::packed_safe); });
-  if (!nsa::kKernelsOnTrial) add(selected, "cuda", [&] { (void)nsa::cuda::attend_selected(in.selected); });
+  add(selected, "cuda", [&] { (void)nsa::cuda::attend_selected(in.selected); });
   if (!at::GradMode::is_enabled()) {  // a reused workspace is refused under autograd
     add(selected, "packed", [&] { (void)nsa::sdpa::attend_selected(in.selected, Selection::packed); });
   }
@@ -85,7 +85,7 @@ std::map<std::string, std::vector<Way>> demonstrate(const Inputs& in) {
   if (!in.window.cu_seqlens)  // a packed batch has one entry point
     add(window, "flash_dense", [&] { (void)nsa::flash::attend_window(in.window, nsa::flash::Entry::dense); });
   add(window, "flash_varlen", [&] { (void)nsa::flash::attend_window(in.window, nsa::flash::Entry::varlen); });
-  if (!nsa::kKernelsOnTrial) add(window, "cuda", [&] { (void)nsa::cuda::attend_window(in.window); });
+  add(window, "cuda", [&] { (void)nsa::cuda::attend_window(in.window); });
   return all;
 }
 

@@ -99,7 +99,7 @@ std::vector<OtherBackend> backends(const nsa::EffectiveFlags& own, const nsa::Ca
 
   std::vector<OtherBackend> all = {masked, reference};
   if (nsa::flash_refusal(call, nsa::Op::attend_window).empty()) all.push_back(fa2);
-  if (!nsa::kKernelsOnTrial && nsa::cuda_refusal(call, nsa::Op::attend_window).empty()) all.push_back(kernels);
+  if (nsa::cuda_refusal(call, nsa::Op::attend_window).empty()) all.push_back(kernels);
   return all;
 }
 

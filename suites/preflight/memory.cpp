@@ -45,7 +45,8 @@ std::optional<machine::FittedLaw> stored_law(const machine::PlannedStep& step, c
   // one.
   nsa::EffectiveFlags masked_flags = step.flags;
   masked_flags.sel_mask = true;
-  const auto own = of(step.flags), masked = of(masked_flags);
+  const auto own = of(step.flags);
+  const auto masked = probes::memory_backend(step.flags, step.cuda) == "cuda" ? own : of(masked_flags);  // no gathering
   if (!own || !masked) return std::nullopt;
   const bool by_mask = machine::selects_by_mask(step, step.config.train.seq_len, step.config.train.batch_size);
   const probes::StoredLaw& here = by_mask ? *masked : *own;

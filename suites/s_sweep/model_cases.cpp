@@ -52,7 +52,6 @@ nsa::EffectiveFlags flags_of(const Subject& subject, const std::string& way) {
 // The subject's widths and geometry may be others than our own kernels serve; then the route takes another way.
 void skip_unserved(const Context& context, const Subject& subject, const std::string& way) {
   if (way != "cuda") return;
-  if (nsa::kKernelsOnTrial) context.skip("unsupported", nsa::kOnTrial);
   const nsa::Call call =
       make_call(subject.config(context).model, 1, 1, nsa::Precision::bf16, device_of(context), /*training=*/true);
   const std::string reason = nsa::cuda_refusal(call, nsa::Op::attend_selected);

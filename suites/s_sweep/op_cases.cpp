@@ -66,7 +66,7 @@ bool needs_cuda(const Computation& c) { return flash(c) || c.way == "cuda"; }
 // A weight of 0 times a NaN next door is a NaN: tiles of neighbouring tokens may lie in two documents
 // (nsa/kernels/README.md).
 bool shares_tiles(const Computation& c) {
-  return c.way == "cuda" && (c.op == Op::attend_compressed || c.op == Op::attend_window);
+  return c.way == "cuda" && (c.op == Op::attend_compressed || c.op == Op::attend_window || c.op == Op::attend_selected);
 }
 
 // What cannot stand together (op_exclusions says it in words). Lengths, as standard_lengths gives them.
@@ -154,7 +154,7 @@ const std::vector<std::string>& op_exclusions() {
       "FlashAttention-2 with fp32, with two head widths, or below max(16, l) tokens: the route takes another way",
       "our own kernels with fp32 or with these two head widths: the route takes another way",
       "NaN in padding with a single sequence: it has no padding",
-      "NaN in padding with our own kernels' compressed or window attention: it may reach the rows of its tile",
+      "NaN in padding with our own kernels' attention: it may reach the rows of its tile",
       "combine with a packed batch: it knows no documents",
       "FlashAttention-2's dense entry with a packed batch: that is the varlen entry",
       "contents of keys, logits or values with a function that has none; an overflow without attention"};

@@ -28,7 +28,7 @@ struct Plan {
 };
 std::vector<Plan> plans(bool cuda) {
   std::vector<Plan> plans = {{"sdpa"}, {"sdpa_masked"}, {"sdpa", true}, {"reference"}};
-  if (cuda) plans.insert(plans.begin(), {{"flash"}, {"flash_masked"}});
+  if (cuda) plans.insert(plans.begin(), {{"cuda"}, {"flash"}, {"flash_masked"}});
   return plans;
 }
 
@@ -43,6 +43,7 @@ std::vector<std::int64_t> lengths(const nsa::Geometry& g) {
 // and token, one column for every stride), and where blocks are chosen by mask that mask, one a group; each as booleans
 // and as what is added to scores.
 double counted_pairs(const nsa::Config& config, std::string_view backend) {
+  if (backend == "cuda") return 0;  // masks are intervals and lists of blocks
   const nsa::ModelConfig& m = config.model;
   const double element = config.train.precision == nsa::Precision::bf16   ? 2
                          : config.train.precision == nsa::Precision::fp32 ? 4

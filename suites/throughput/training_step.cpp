@@ -89,11 +89,21 @@ void backends(const Subject& subject, Context& context) {
   constexpr std::array kRows = {Row{"cuda", 3}, Row{"flash", 3},       Row{"flash_masked", 3},
                                 Row{"sdpa", 3}, Row{"sdpa_masked", 3}, Row{"reference", 2}};
   const nsa::Config config = subject.config(context);
+  const nsa::Call call = make_call(config.model, 1, 1, config.train.precision, device_of(context), /*training=*/true);
+  const auto refusal_of = [&](const nsa::EffectiveFlags& flags) -> std::string {
+    if (flags.use_cuda) return nsa::cuda_refusal(call, nsa::Op::attend_selected);
+    if (flags.fa2_all) return nsa::flash_refusal(call, nsa::Op::attend_window);
+    return "";
+  };
   Json table = Json::array();
   for (const Row& row : kRows) {
-    if (nsa::kKernelsOnTrial && std::string_view(row.name) == "cuda") continue;  // it would run as sdpa
+    const nsa::EffectiveFlags flags = flags_of_backend(row.name);
+    if (const std::string refusal = refusal_of(flags); !refusal.empty()) {  // it would run as sdpa
+      table.push_back({{"backend", row.name}, {"refused", refusal}});
+      continue;
+    }
     context.phase(row.name);
-    Training training(make_bench(subject, context, config, flags_of_backend(row.name)), context);
+    Training training(make_bench(subject, context, config, flags), context);
     try {
       const TimingPlan plan{.warm_up = 1, .repeats = row.repeats, .least = 2, .budget_s = 1, .patience_s = 5};
       const Summary rate = summarise(rates(training.seconds(plan), training.tokens()));

@@ -9,9 +9,11 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
+// As sdpa computes it, which gathers the chosen blocks.
 PlannedStep seeds_model() {
   PlannedStep step;
   step.config.model.name = "m7c_125m";  // the defaults are its values
+  step.flags.use_cuda = false;
   step.cuda = true;
   return step;
 }
@@ -47,6 +49,13 @@ TEST(LowerCount, TheSelectedBranchDominatesUnlessItIsMasked) {
   step.flags.sel_mask = true;
   const double masked = lower_count(step, 2048, 1).activations;
   EXPECT_DOUBLE_EQ(gathered - masked, 12 * (kGiB - 8 * 1024 * 1024));
+}
+
+TEST(LowerCount, OurKernelsNeitherGatherNorMask) {
+  PlannedStep step = seeds_model();
+  const double gathered = lower_count(step, 2048, 1).activations;
+  step.flags.use_cuda = true;
+  EXPECT_DOUBLE_EQ(gathered - lower_count(step, 2048, 1).activations, 12 * kGiB);
 }
 
 TEST(LowerCount, RecomputationKeepsOneLayer) {

@@ -386,18 +386,23 @@ TEST_F(Preflight, TheLawsOfAnH200AreUsedThereAndNowhereElse) {
   nsa::Config tiny = subject().config(context);
   EXPECT_FALSE(checks::stored_law({tiny, {}, true}, "NVIDIA H200"));
 
-  const auto law = checks::stored_law(step, "NVIDIA H200");
-  ASSERT_TRUE(law);
+  machine::PlannedStep sdpa = step;
+  sdpa.flags.use_cuda = false;
+  const auto law = checks::stored_law(step, "NVIDIA H200"), of_sdpa = checks::stored_law(sdpa, "NVIDIA H200");
+  ASSERT_TRUE(law && of_sdpa);
   EXPECT_EQ(law->longest_S, 2048);
-  EXPECT_NEAR(law->bytes(2048, 1), 16.76e9, 0.1e9);  // measured there: 16,756,104,236
+  EXPECT_NEAR(law->bytes(2048, 1), 1.845e9, 0.01e9);     // measured there: 1,845,093,164
+  EXPECT_NEAR(of_sdpa->bytes(2048, 1), 16.76e9, 0.1e9);  // and 16,756,104,236
   EXPECT_GE(law->bytes(2048, 1), machine::lower_count(step, 2048, 1).total);
+  EXPECT_GE(of_sdpa->bytes(2048, 1), machine::lower_count(sdpa, 2048, 1).total);
 }
 
 TEST_F(Preflight, BeyondTheGatheringsBudgetTheMaskedLawHolds) {
   nsa::Config config;
   config.model.name = "m7c_125m";
-  const machine::PlannedStep step{config, {}, true};
   nsa::EffectiveFlags flags;
+  flags.use_cuda = false;
+  const machine::PlannedStep step{config, flags, true};
   flags.sel_mask = true;
   const auto own = checks::stored_law(step, "NVIDIA H200");
   const auto masked = checks::stored_law({config, flags, true}, "NVIDIA H200");

@@ -88,9 +88,11 @@ TEST(MemoryLaw, TheUpdateNeedsItsFloorWhateverTheTokens) {
 
 TEST(MemoryLaw, NamesOfBackends) {
   nsa::EffectiveFlags flags;
+  flags.use_cuda = false;
   EXPECT_EQ(memory_backend(flags, true), "sdpa");
-  flags.fa2_cmp = true;
   flags.use_cuda = true;
+  EXPECT_EQ(memory_backend(flags, true), "cuda");
+  flags.fa2_cmp = true;
   EXPECT_EQ(memory_backend(flags, true), "flash");  // a branch that asked for it keeps it
   EXPECT_EQ(memory_backend(flags, false), "sdpa");
   flags.sel_mask = true;

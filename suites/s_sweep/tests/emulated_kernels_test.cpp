@@ -32,7 +32,7 @@ TEST_P(EmulatedKernels, AreSilentOnEveryContentLayoutAndDtype) {
   const Subject subject(seams);
   const Op op = GetParam();
   // A NaN in the document next door may reach the rows of its tile (op_exclusions).
-  const bool shares_tiles = op == Op::attend_compressed || op == Op::attend_window;
+  const bool shares_tiles = op == Op::attend_compressed || op == Op::attend_window || op == Op::attend_selected;
   for (const Content content : kContents) {
     if (!suits(content, op)) continue;
     for (const Layout layout : kLayouts) {
