@@ -326,6 +326,10 @@ TEST_P(Emulated, SelectedInPartsAllPairsInOneTurn) {
 class EmulatedMma : public Emulated {};
 TEST_P(EmulatedMma, Window) { check(kIntervals, {.mask = Mask::window, .hopper = false}); }
 TEST_P(EmulatedMma, Compressed) { check(kIntervals, {.mask = Mask::compressed, .hopper = false}); }
+TEST_P(EmulatedMma, ManyPieces) {  // more than sum_pieces_kernel asks for at once
+  const Problem pieces[] = {{.S = 300, .h = 16, .G = 1, .geometry = {16, 8, 64, 4, 300}}};
+  check(pieces, {.mask = Mask::compressed, .hopper = false});
+}
 TEST_P(EmulatedMma, Selected) { check(kSelected, {.mask = Mask::selected, .hopper = false}, 3); }
 TEST_P(EmulatedMma, SelectedPacked) {  // the slowest: a block of threads a token
   const Problem packed[] = {{.h = 16, .G = 1, .geometry = {16, 8, 32, 5, 50}, .boundaries = {0, 5, 6, 77, 77, 90}}};

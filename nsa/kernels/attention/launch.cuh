@@ -22,6 +22,7 @@ namespace nsa::kernels {
 
 // Enough blocks for every chip of this kind to be full a few times over.
 inline constexpr std::int64_t kWantedBlocks = 1024;
+inline constexpr std::int64_t kWantedSums = 4096;  // blocks of sum_pieces_kernel, which are small
 
 inline unsigned grid(std::int64_t count) { return static_cast<unsigned>(count); }
 inline std::int64_t tiles_of(std::int64_t count, std::int64_t tile) { return (count + tile - 1) / tile; }
@@ -328,8 +329,13 @@ struct Launches {
       if ((done = on_hopper(f))) launch(hopper::dkv_kernel<T, Dk, Dv, Lists>, hopper::DkvShape<Dk, Dv>());
     if (!done) launch(attention_dkv_kernel<T, Dk, Dv, Lists>, DkvShape<Dk, Dv>());
     if (plan.pieces.count == 1) return;
+    // At most a block for every kSumThreads quads of a tile. At least four: of many lists only some are cut, and one
+    // that is may be as long as all queries.
+    const std::int64_t shares =
+        std::clamp<std::int64_t>(kWantedSums / (plan.tiles * f.B * f.G), 4, kPartial<Dk, Dv> / 4 / kSumThreads);
     sum_pieces_kernel<T, Dk, Dv, Lists>
-        <<<dim3(grid(plan.tiles), grid(f.B * f.G)), 256, 0, stream>>>(p, lists, plan.pieces, plan.partials);
+        <<<dim3(grid(shares), grid(plan.tiles), grid(f.B * f.G)), kSumThreads, 0, stream>>>(p, lists, plan.pieces,
+                                                                                            plan.partials);
     check_launch("sum_pieces");
   }
 

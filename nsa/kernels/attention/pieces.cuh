@@ -99,18 +99,22 @@ __device__ inline void store_keys(const AttentionBackward& p, const KeyTile& key
   store.template operator()<Dv>(p.dv, dv, 1.f, partial + kKeyTile * Dk);
 }
 
-// Adds the pieces of every tile of keys that was cut, in order. Grid: (tiles of keys, B*G).
+// Adds the pieces of every tile of keys that was cut, in order. Grid: (shares of a tile, tiles of keys, B*G). Nothing
+// but waits for memory costs time here: few tiles are divided among many blocks, and pieces are asked for kAtOnce at a
+// time.
+inline constexpr int kSumThreads = 128;
 template <typename T, int Dk, int Dv, bool Lists>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(kSumThreads)
     sum_pieces_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, const float* partial) {
+  constexpr int kAtOnce = 8, kQuads = (Dk + Dv) / 4;
   const AttentionForward& f = p.forward;
   const Heads heads(f.Hq / f.G);
-  const int b = blockIdx.y / f.G, group = blockIdx.y % f.G;
-  std::int64_t slot = (static_cast<std::int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * pieces.count;
-  int count = pieces.count, step = 1, first = static_cast<int>(blockIdx.x) * kKeyTile,
+  const int b = blockIdx.z / f.G, group = blockIdx.z % f.G;
+  std::int64_t slot = (static_cast<std::int64_t>(blockIdx.z) * gridDim.y + blockIdx.y) * pieces.count;
+  int count = pieces.count, step = 1, first = static_cast<int>(blockIdx.y) * kKeyTile,
       last = min(first + kKeyTile, f.N);
   if (Lists) {
-    const KeyTile keys = list_tile(lists, f, pieces, heads, 0, blockIdx.x, blockIdx.y);
+    const KeyTile keys = list_tile(lists, f, pieces, heads, 0, blockIdx.y, blockIdx.z);
     slot = keys.slot;
     count = keys.pieces;
     step = pieces.tiles_a_block;
@@ -118,8 +122,9 @@ __global__ void __launch_bounds__(256)
     last = keys.last;
   }
   if (count == 1) return;
-  constexpr int kQuads = (Dk + Dv) / 4;
-  for (int place = threadIdx.x; place < (last - first) * kQuads; place += 256) {
+  const int stride = step * kPartial<Dk, Dv>;
+  for (int place = static_cast<int>(blockIdx.x) * kSumThreads + threadIdx.x; place < (last - first) * kQuads;
+       place += static_cast<int>(gridDim.x) * kSumThreads) {
     const int key = place / kQuads, column = place % kQuads * 4;
     const bool is_k = column < Dk;
     const Rows& x = is_k ? p.dk : p.dv;
@@ -127,10 +132,14 @@ __global__ void __launch_bounds__(256)
     const float* source =
         partial + slot * kPartial<Dk, Dv> + (is_k ? key * Dk + column : kKeyTile * Dk + key * Dv + column - Dk);
     float4 sum = {0, 0, 0, 0};
-    for (int piece = 0; piece < count; ++piece) {
-      const float4 part =
-          *reinterpret_cast<const float4*>(source + static_cast<std::int64_t>(piece) * step * kPartial<Dk, Dv>);
-      sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+    for (int piece = 0; piece < count; piece += kAtOnce) {
+      float4 parts[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i, source += stride)
+        if (piece + i < count) parts[i] = *reinterpret_cast<const float4*>(source);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (piece + i < count) sum = {sum.x + parts[i].x, sum.y + parts[i].y, sum.z + parts[i].z, sum.w + parts[i].w};
     }
     T* to = static_cast<T*>(x.data) + b * x.batch + (first + key) * x.token + group * x.head +
             (is_k ? column : column - Dk);
