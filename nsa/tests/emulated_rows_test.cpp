@@ -83,6 +83,25 @@ TEST(EmulatedPool, OneDocument) {
   check_pool(1, {0, 70}, {12, 4, 20, 4, 512}, 1, 192);
   check_pool(1, {0, 7}, {8, 8, 8, 4, 512}, 1, 32);
 }
+TEST(EmulatedPool, LongBlocks) { check_pool(1, {0, 130}, {40, 20, 40, 4, 512}, 2, 32); }
+TEST(EmulatedPool, ManyOutputs) { check_pool(2, {0, 720}, {11, 1, 11, 4, 512}, 2, 192); }
+TEST(EmulatedPool, MoreOutputsChangeNoBit) {
+  Geometry g;
+  g.l = 35, g.d = 1;
+  const int S = 750, G = 2, D = 192, few = 20;
+  std::mt19937 random(1);
+  Tensor x(Storage::bf16, 2, S, G, D), long_y(Storage::bf16, 2, S, G, D), short_y(Storage::bf16, 2, S, G, D);
+  x.fill(random, 1);
+  Pool p;
+  p.x = x.rows();
+  p.geometry = g;
+  p.B = 2, p.S = S, p.G = G, p.D = D;
+  p.y = long_y.rows(), p.N = S - g.l + 1;
+  pool_forward(p, nullptr);
+  p.y = short_y.rows(), p.N = few;
+  pool_forward(p, nullptr);
+  EXPECT_EQ(difference(short_y, {2, few, G, D}, [&](int b, int i, int h, int d) { return long_y.at(b, i, h, d); }), 0);
+}
 TEST(EmulatedPool, Packed) { check_pool(1, {0, 0, 3, 20, 100, 108, 109, 160}, {8, 4, 16, 4, 512}, 2, 32); }
 
 void check_combine(int B, int S, int h, int G, int D) {

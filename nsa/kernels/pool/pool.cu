@@ -1,6 +1,7 @@
 // A thread owns eight columns of one row of the output and gathers what they are made of, in ascending order: nothing
 // is written twice and no sum depends on the order in which threads run. Forward, neighbouring blocks read the same
-// tokens; they run side by side, so the second reading comes from the cache.
+// tokens; they run side by side, so the second reading comes from the cache. The two shapes of the forward kernel add
+// in the same order: a mean is the same bits in a long and in a short sequence.
 #include <algorithm>
 
 #include "nsa/kernels/common/eight.cuh"
@@ -11,6 +12,9 @@ namespace nsa::kernels {
 namespace {
 
 constexpr int kThreads = 256;
+// Few outputs: every multiprocessor gets some, and a thread asks for all tokens of a usual block at once.
+constexpr int kFewThreads = 32, kFewAtOnce = 32, kAtOnce = 8;
+constexpr std::int64_t kFew = 264 * kThreads;
 constexpr int kMostBatches = 65535;  // of a grid's second dimension
 
 // What thread (x) of a batch entry owns; a batch entry has rows * G * D/8 of them.
@@ -24,19 +28,28 @@ struct Place {
   }
 };
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads) pool_forward_kernel(const Pool p) {
-  const Place at(blockIdx.x * kThreads + threadIdx.x, p.G, p.D);
+template <typename T, int Threads, int AtOnce>
+__global__ void __launch_bounds__(Threads) pool_forward_kernel(const Pool p) {
+  const Place at(blockIdx.x * Threads + threadIdx.x, p.G, p.D);
   if (at.row >= p.N) return;
   const int start = p.block_start ? p.block_start[at.row] : at.row * p.geometry.d;
   for (int b = static_cast<int>(blockIdx.y); b < p.B; b += static_cast<int>(gridDim.y)) {
     float sum[kEight] = {};
-#pragma unroll 8
-    for (int t = start; t < start + p.geometry.l; ++t) {
-      float x[kEight];
-      load<T>(x, chunk_of<T>(p.x, b, t, at.group, at.chunk));
+    for (int t = 0; t < p.geometry.l; t += AtOnce) {
+      // The conditions, also where they always hold, keep the loads together: without them the compiler puts additions
+      // between the loads to save registers, and only two or three are on their way at a time.
+      uint4 raw[AtOnce];
 #pragma unroll
-      for (int i = 0; i < kEight; ++i) sum[i] += x[i];
+      for (int k = 0; k < AtOnce; ++k)
+        if (t + k < p.geometry.l) raw[k] = *chunk_of<T>(p.x, b, start + t + k, at.group, at.chunk);
+#pragma unroll
+      for (int k = 0; k < AtOnce; ++k) {
+        if (t + k >= p.geometry.l) break;
+        float x[kEight];
+        load<T>(x, &raw[k]);
+#pragma unroll
+        for (int i = 0; i < kEight; ++i) sum[i] += x[i];
+      }
     }
 #pragma unroll
     for (int i = 0; i < kEight; ++i) sum[i] /= static_cast<float>(p.geometry.l);
@@ -68,28 +81,35 @@ __global__ void __launch_bounds__(kThreads) pool_backward_kernel(const Pool p) {
   }
 }
 
-// `rows` of the output, of every batch entry.
-dim3 grid_of(const Pool& p, int rows) {
-  const std::int64_t threads = static_cast<std::int64_t>(rows) * p.G * (p.D / kEight);
-  return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads),
+// For so many rows of a batch entry's output; and the grid for all entries.
+std::int64_t threads_of(const Pool& p, int rows) { return static_cast<std::int64_t>(rows) * p.G * (p.D / kEight); }
+dim3 grid_of(const Pool& p, int rows, int threads) {
+  return dim3(static_cast<unsigned>((threads_of(p, rows) + threads - 1) / threads),
               static_cast<unsigned>(std::min(p.B, kMostBatches)));
+}
+
+template <typename T>
+void forward(const Pool& p, cudaStream_t stream) {
+  if (threads_of(p, p.N) * p.B < kFew)
+    pool_forward_kernel<T, kFewThreads, kFewAtOnce><<<grid_of(p, p.N, kFewThreads), kFewThreads, 0, stream>>>(p);
+  else
+    pool_forward_kernel<T, kThreads, kAtOnce><<<grid_of(p, p.N, kThreads), kThreads, 0, stream>>>(p);
 }
 
 }  // namespace
 
 void pool_forward(const Pool& p, cudaStream_t stream) {
   if (p.B == 0 || p.N == 0) return;
-  const dim3 grid = grid_of(p, p.N);
   if (p.storage == Storage::bf16)
-    pool_forward_kernel<bf16><<<grid, kThreads, 0, stream>>>(p);
+    forward<bf16>(p, stream);
   else
-    pool_forward_kernel<fp16><<<grid, kThreads, 0, stream>>>(p);
+    forward<fp16>(p, stream);
   check_launch("pool_forward");
 }
 
 void pool_backward(const Pool& p, cudaStream_t stream) {
   if (p.B == 0 || p.S == 0) return;
-  const dim3 grid = grid_of(p, p.S);
+  const dim3 grid = grid_of(p, p.S, kThreads);
   if (p.storage == Storage::bf16)
     pool_backward_kernel<bf16><<<grid, kThreads, 0, stream>>>(p);
   else
