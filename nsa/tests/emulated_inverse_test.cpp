@@ -109,7 +109,26 @@ TEST(EmulatedInverse, Chunk) {
 TEST(EmulatedInverse, Packed) {
   for (const auto& boundaries :
        std::vector<std::vector<int>>{{0, 0, 3, 4, 90, 200}, {0, 20, 20, 84, 700, 701, 1300, 1300}, {0, 1}})
-    EXPECT_EQ(differences({.l_sel = 32, .boundaries = boundaries}), "");
+    for (const int l_sel : {32, 2}) EXPECT_EQ(differences({.l_sel = l_sel, .boundaries = boundaries}), "");
+}
+// Small problems take two launches, others three: 8160 and 8280 counts, and few are 8192.
+TEST(EmulatedInverse, BothSidesOfSmall) {
+  int seed = 0;
+  for (const int S : {680, 690})
+    for (const int n : {3, 40})
+      for (const Table table : {Table::any, Table::few_blocks, Table::one_block}) {
+        emulation::set_order(++seed);
+        EXPECT_EQ(differences({.B = 2, .S = S, .n = n, .l_sel = 2, .places = seed % 2 == 0, .table = table}), "")
+            << "S " << S << " n " << n;
+      }
+}
+TEST(EmulatedInverse, SmallOfManyLists) {
+  EXPECT_EQ(differences({.B = 9, .S = 130, .G = 16, .n = 3, .l_sel = 9}), "");
+  EXPECT_EQ(differences({.S = 600, .G = 2, .n = 3, .l_sel = 1}), "");
+}
+TEST(EmulatedInverse, ChunkOfManyLists) {
+  EXPECT_EQ(differences({.S = 1500, .n = 16, .l_sel = 2, .begin = 300, .end = 1111}), "");
+  EXPECT_EQ(differences({.S = 2500, .G = 1, .n = 16, .l_sel = 2, .begin = 2400, .end = 2450}), "");
 }
 TEST(EmulatedInverse, MoreBlocksThanAWindow) { EXPECT_EQ(differences({.S = 5000, .G = 1, .n = 5, .l_sel = 2}), ""); }
 TEST(EmulatedInverse, MoreListsThanAScan) { EXPECT_EQ(differences({.S = 4200, .G = 2, .n = 5, .l_sel = 2}), ""); }

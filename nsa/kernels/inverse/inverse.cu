@@ -4,6 +4,10 @@
 // threads come in. Three launches: counts of every chunk; their running sums over the chunks and over the lists; the
 // tokens, put into their places. A chunk is 256 tokens, or as many times 256 as keep the counts within the workspace's
 // limit.
+//
+// Small problems cost latency, not work: they get shorter chunks, for more multiprocessors, and two launches. Their
+// counts are so few that every block of threads that places tokens adds them up itself. Loops that seldom go round
+// twice are not unrolled: what a short kernel waits for is also its own code.
 #include <algorithm>
 
 #include "nsa/kernels/inverse/params.hpp"
@@ -12,19 +16,36 @@ namespace nsa::kernels {
 
 namespace {
 
-constexpr int kThreads = 512;
+// kTokens: whose bits lie in shared memory at once; kWords: of a block's bits. kResident: blocks of threads that a
+// multiprocessor must hold; were it left open, the compiler would spill registers to make room for more.
+struct Many {
+  static constexpr int kThreads = 512, kResident = 2, kTokens = 256, kWords = kTokens / 32;
+  static constexpr bool kFew = false;
+};
+struct Few {
+  static constexpr int kThreads = 256, kResident = 1, kTokens = 128, kWords = kTokens / 32;
+  static constexpr bool kFew = true;
+};
 constexpr int kBatch = 8;                   // numbers that a thread asks for before it looks at the first
-constexpr int kTokens = 256;                // whose bits lie in shared memory at once
-constexpr int kWords = kTokens / 32;        // of a block's bits
-constexpr int kBlocks = 2048;               // whose bits do
+constexpr int kBlocks = 2048;               // whose bits lie in shared memory at once
 constexpr std::int64_t kCounts = 12 << 20;  // at most as many counts: 48 MB (unless one chunk's are more)
+constexpr int kFewBlocks = 1024;            // of a small problem: shared memory that every GPU grants unasked
+constexpr std::int64_t kFewCounts = 8192;   // 32 KB, which every block of threads reads
 
 int tokens_of(const Inverse& p) { return (p.end > 0 ? p.end : p.S) - p.begin; }
-int parts_of(const Inverse& p) { return (tokens_of(p) + kTokens - 1) / kTokens; }
+template <typename Shape>
+int parts_of(const Inverse& p) {
+  return (tokens_of(p) + Shape::kTokens - 1) / Shape::kTokens;
+}
+bool is_small(const Inverse& p) {
+  const std::int64_t lists = static_cast<std::int64_t>(p.B) * p.G * p.J;
+  return p.J <= kFewBlocks && lists * parts_of<Few>(p) <= kFewCounts;
+}
 // Does not grow when the tokens become fewer, so that a workspace for more of them always does.
 std::int64_t most_chunks(const Inverse& p) {
   const std::int64_t lists = static_cast<std::int64_t>(p.B) * p.G * p.J;
-  return std::max<std::int64_t>(1, std::min<std::int64_t>(parts_of(p), kCounts / std::max<std::int64_t>(lists, 1)));
+  return std::max<std::int64_t>(1,
+                                std::min<std::int64_t>(parts_of<Many>(p), kCounts / std::max<std::int64_t>(lists, 1)));
 }
 
 // What the kernels share: chunk c of batch entry and group bg has its counts in counts[(bg * chunks + c) * J ..].
@@ -49,21 +70,25 @@ struct Token {
 // bits[t / 32 * window + j - base]. Then calls each(begin, base, end, choices), j in [base, end), where
 // choices(f) calls f(t, j, row, slot) for every valid number, in any order, by all threads. repeats[t], where wanted:
 // the row of token begin + t has a number twice.
-template <typename Each>
+template <typename Shape, typename Each>
 __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& each) {
+  constexpr int kThreads = Shape::kThreads, kTokens = Shape::kTokens, kWords = Shape::kWords;
   const Inverse& p = w.p;
   const int chunk = blockIdx.x, b = blockIdx.y / p.G, group = blockIdx.y % p.G, n = p.geometry.n;
   const int step_t = kThreads / n, step_slot = kThreads % n;  // from one number of a thread to its next
-  for (int part = 0; part < w.parts; ++part) {
-    const int begin = p.begin + (chunk * w.parts + part) * kTokens, count = min(kTokens, w.end - begin);
+  const int parts = Shape::kFew ? 1 : w.parts;
+  for (int part = 0; part < parts; ++part) {
+    const int begin = p.begin + (chunk * parts + part) * kTokens, count = min(kTokens, w.end - begin);
     if (count <= 0) break;
     const int* rows = p.blocks + (static_cast<std::int64_t>(b) * p.S + begin) * w.row + group * n;
     const Token last(p, begin + count - 1);
     const int j_end = min(p.J, last.first_block + last.local / p.geometry.l_sel + 1);
     for (int base = Token(p, begin).first_block; base < j_end; base += w.window) {
       const int end = min(base + w.window, j_end);
-      for (int word = 0; word < kWords; ++word)
-        for (int j = threadIdx.x; j < end - base; j += kThreads) bits[word * w.window + j] = 0;
+#pragma unroll 1
+      for (int j = threadIdx.x; j < end - base; j += kThreads)
+#pragma unroll
+        for (int word = 0; word < kWords; ++word) bits[word * w.window + j] = 0;
       if (repeats && threadIdx.x < kTokens) repeats[threadIdx.x] = false;
       __syncthreads();
       const auto choices = [&](auto&& f) {
@@ -97,13 +122,17 @@ __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& ea
   }
 }
 
-__global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__ Work w) {
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) count_kernel(const __grid_constant__ Work w) {
+  constexpr int kThreads = Shape::kThreads, kWords = Shape::kWords;
   extern __shared__ unsigned bits[];
   int* counts = w.counts + (static_cast<std::int64_t>(blockIdx.y) * w.chunks + blockIdx.x) * w.p.J;
+#pragma unroll 1
   for (int j = threadIdx.x; j < w.p.J; j += kThreads) counts[j] = 0;
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *w.finished = 0;
   __syncthreads();
-  for_bits(w, bits, nullptr, [&](int, int base, int end, auto&&) {
+  for_bits<Shape>(w, bits, nullptr, [&](int, int base, int end, auto&&) {
+#pragma unroll 1
     for (int j = base + threadIdx.x; j < end; j += kThreads) {
       int count = 0;
 #pragma unroll
@@ -113,7 +142,8 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
   });
 }
 
-// The sums of x over the block's threads before this one, and over all in `total`. 1024 threads.
+// The sums of x over the block's threads before this one, and over all in `total`.
+template <int Threads>
 __device__ int scan_block(int x, int* sums, int& total) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
   int sum = x;
@@ -123,7 +153,7 @@ __device__ int scan_block(int x, int* sums, int& total) {
   }
   if (lane == 31) sums[warp] = sum;
   __syncthreads();
-  int warps = sums[lane];
+  int warps = lane < Threads / 32 ? sums[lane] : 0;
   for (int d = 1; d < 32; d *= 2) {
     const int before = __shfl_up_sync(0xffffffffu, warps, d);
     if (lane >= d) warps += before;
@@ -179,7 +209,7 @@ __global__ void __launch_bounds__(1024) scan_kernel(const __grid_constant__ Work
 #pragma unroll
     for (int k = 0; k < 4; ++k) own += x[k] = at + k < lists ? __ldcg(&w.p.offsets[at + k + 1]) : 0;
     int total;
-    int place = carried + scan_block(own, sums[0], total);
+    int place = carried + scan_block<1024>(own, sums[0], total);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
       if (at + k < lists) w.p.offsets[at + k + 1] = place += x[k];
@@ -187,7 +217,51 @@ __global__ void __launch_bounds__(1024) scan_kernel(const __grid_constant__ Work
   }
 }
 
-__global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__ Work w) {
+// A small problem's scan: entries[j] becomes the entry of list j of its pair that the chunk's first token gets. The
+// pair's first block of threads writes the offsets.
+template <int Threads>
+__device__ void scan_few(const Work& w, int* entries) {
+  __shared__ int sums[32];
+  constexpr int kAtOnce = 16;
+  const int J = w.p.J, chunk = blockIdx.x, pair = blockIdx.y;
+  const int earlier = pair * w.chunks * J;  // counts, of the pairs before
+  int sum = 0;
+  for (int i = threadIdx.x; i < earlier; i += kAtOnce * Threads) {
+    int x[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) x[k] = i + k * Threads < earlier ? w.counts[i + k * Threads] : 0;
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) sum += x[k];
+  }
+  int carried;
+  scan_block<Threads>(sum, sums, carried);
+  for (int first = 0; first < J; first += Threads) {
+    const int j = first + static_cast<int>(threadIdx.x), chunks = j < J ? w.chunks : 0;
+    int before = 0, length = 0;  // of the list's entries: from the chunks before, from all
+    for (int c = 0; c < chunks; c += kAtOnce) {
+      int x[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) x[k] = c + k < chunks ? w.counts[earlier + (c + k) * J + j] : 0;
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        before += c + k < chunk ? x[k] : 0;
+        length += x[k];
+      }
+    }
+    int total;
+    const int offset = carried + scan_block<Threads>(length, sums, total);
+    carried += total;
+    if (j >= J) continue;
+    entries[j] = offset + before;
+    if (chunk > 0) continue;
+    w.p.offsets[pair * J + j] = offset;
+    if (pair == w.p.B * w.p.G - 1 && j == J - 1) w.p.offsets[pair * J + J] = offset + length;
+  }
+}
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) place_kernel(const __grid_constant__ Work w) {
+  constexpr int kThreads = Shape::kThreads, kTokens = Shape::kTokens, kWords = Shape::kWords;
   extern __shared__ unsigned bits[];
   // Of a block's list: the entry of the part's first token, and for every word of bits the count of the words before.
   int* entries = reinterpret_cast<int*>(bits + kWords * w.window);
@@ -195,10 +269,13 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__
   int* sums = w.counts + (static_cast<std::int64_t>(blockIdx.y) * w.chunks + blockIdx.x) * w.p.J;
   const int* offsets = w.p.offsets + static_cast<std::int64_t>(blockIdx.y) * w.p.J;
   __shared__ bool repeats[kTokens];
-  for_bits(w, bits, w.p.places ? repeats : nullptr, [&](int begin, int base, int end, auto&& choices) {
+  if (Shape::kFew) scan_few<kThreads>(w, entries);
+  for_bits<Shape>(w, bits, w.p.places ? repeats : nullptr, [&](int begin, int base, int end, auto&& choices) {
+    const int origin = Shape::kFew ? 0 : base;  // whose entry is entries[0]
+#pragma unroll 1
     for (int j = base + static_cast<int>(threadIdx.x); j < end; j += kThreads) {
-      const int sum = sums[j];
-      entries[j - base] = offsets[j] + sum;
+      const int sum = Shape::kFew ? 0 : sums[j];
+      if (!Shape::kFew) entries[j - origin] = offsets[j] + sum;
       int count = 0;
 #pragma unroll
       for (int word = 0; word < kWords; ++word) {
@@ -210,7 +287,7 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__
     __syncthreads();
     choices([&](int t, int j, const int* row, int slot) {
       const int at = t / 32 * w.window + j - base;
-      const int entry = entries[j - base] + counts[at] + __popc(bits[at] & ((1u << t % 32) - 1));
+      const int entry = entries[j - origin] + counts[at] + __popc(bits[at] & ((1u << t % 32) - 1));
       w.p.tokens[entry] = begin + t;
       if (w.p.places == nullptr) return;
       bool first = true;  // of the same numbers
@@ -226,7 +303,9 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const __grid_constant__
 }  // namespace
 
 std::int64_t inverse_workspace(const Inverse& p) {
-  return (static_cast<std::int64_t>(p.B) * p.G * p.J * most_chunks(p) + 1) * static_cast<std::int64_t>(sizeof(int));
+  // Also enough for a small problem, which a slice of a larger one may be.
+  const std::int64_t counts = std::max(static_cast<std::int64_t>(p.B) * p.G * p.J * most_chunks(p), kFewCounts);
+  return (counts + 1) * static_cast<std::int64_t>(sizeof(int));
 }
 
 void invert_choice(const Inverse& p, cudaStream_t stream) {
@@ -243,16 +322,26 @@ void invert_choice(const Inverse& p, cudaStream_t stream) {
          0,
          std::min(p.J, kBlocks),
          (p.row_groups > 0 ? p.row_groups : p.G) * p.geometry.n};
+  const auto bit_bytes = [&]<typename Shape>(Shape) { return w.window * Shape::kWords * 4; };
+  const auto place_bytes = [&]<typename Shape>(Shape) { return w.window * (Shape::kWords * 5 + 4); };
+  if (is_small(p)) {
+    w.parts = 1;
+    w.chunks = parts_of<Few>(p);
+    const dim3 grid(w.chunks, pairs);
+    count_kernel<Few><<<grid, Few::kThreads, bit_bytes(Few()), stream>>>(w);
+    place_kernel<Few><<<grid, Few::kThreads, place_bytes(Few()), stream>>>(w);
+    return check_launch("invert_choice");
+  }
   const int most = static_cast<int>(most_chunks(p));
-  w.parts = (parts_of(p) + most - 1) / most;
-  w.chunks = (parts_of(p) + w.parts - 1) / w.parts;
+  w.parts = (parts_of<Many>(p) + most - 1) / most;
+  w.chunks = (parts_of<Many>(p) + w.parts - 1) / w.parts;
   const dim3 grid(w.chunks, pairs);
-  const int bit_bytes = w.window * kWords * 4, place_bytes = bit_bytes + w.window * (4 + kWords);
-  cudaFuncSetAttribute(count_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * kWords * 4);
-  cudaFuncSetAttribute(place_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * (4 * kWords + 4 + kWords));
-  count_kernel<<<grid, kThreads, bit_bytes, stream>>>(w);
+  cudaFuncSetAttribute(count_kernel<Many>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * Many::kWords * 4);
+  cudaFuncSetAttribute(place_kernel<Many>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       kBlocks * (Many::kWords * 5 + 4));
+  count_kernel<Many><<<grid, Many::kThreads, bit_bytes(Many()), stream>>>(w);
   scan_kernel<<<dim3((p.J + 31) / 32, pairs), 1024, 0, stream>>>(w);
-  place_kernel<<<grid, kThreads, place_bytes, stream>>>(w);
+  place_kernel<Many><<<grid, Many::kThreads, place_bytes(Many()), stream>>>(w);
   check_launch("invert_choice");
 }
 
