@@ -28,6 +28,8 @@ struct Problem {
   Tensor::Order order = tokens_outside;
   int room = 0;                      // of the tensors' rows
   int empty = 16;                    // selected: one row of the table in so many names no block
+  int alike_from = 1 << 30;          // from this token on most rows are as the one before
+  std::vector<int> ways = {};        // that the device must find for the chunks (hopper/ways.hpp)
   int nan_key = -1, nan_value = -1;  // K, V of this key are NaN
   // What the test says.
   int Dk = 64, Dv = 64;
@@ -124,7 +126,12 @@ std::string differences(Problem x) {
         for (int group = 0; group < x.G; ++group) {
           const int last = (t - documents.first_token[t]) / g.l_sel;
           const bool empty = random() % x.empty == 0;
+          const bool alike = t >= x.alike_from && random() % 128 != 0;
           for (int i = 0; i < g.n; ++i) {
+            if (alike) {
+              blocks.push_back(blocks[blocks.size() - static_cast<std::size_t>(x.G * g.n)]);
+              continue;
+            }
             const int kind = static_cast<int>(random() % 8);
             int number = i == 0 ? 0 : static_cast<int>(random() % (last + 1));
             if (empty || kind == 0) number = random() % 2 ? -1 : last + 1 + static_cast<int>(random() % 3);
@@ -235,6 +242,8 @@ std::string differences(Problem x) {
   if (!x.call.forward_alone)
     what += compare("dq", dq, want_dq, x.B, allowed) + compare("dk", dk, want_dk, x.B, allowed) +
             compare("dv", dv, want_dv, x.B, allowed);
+  if (!std::equal(x.ways.begin(), x.ways.end(), static_cast<const int*>(forward_space.at())))  // begins with them
+    what += "another way; ";
   if (!forward_space.untouched_behind() || !backward_space.untouched_behind()) what += "a write behind the workspace; ";
   for (int i = 0; i < 8; ++i)
     if (stats[rows * 2 + i] != -7.f || delta[rows + i] != -7.f) what += "a write behind stats or delta; ";
@@ -270,6 +279,19 @@ const Problem kSelected[] = {
     {.S = 20, .h = 16, .G = 1, .empty = 1},
     {.S = 20, .h = 2, .G = 1, .geometry = {16, 8, 192, 64, 50}},  // many parts a query
     {.B = 2, .S = 300, .h = 1, .geometry = {16, 8, 32, 6, 50}},   // chunks, turns, pieces
+};
+
+// Long enough for the device to decide: chunks of 64 tokens from the 64th on, each by the 64 before it.
+const Problem kWays[] = {
+    {.S = 230, .h = 2, .G = 1, .geometry = {16, 8, 4, 4, 50}, .empty = 999, .alike_from = 128, .ways = {0, 0, 1}},
+    {.B = 2,
+     .S = 200,
+     .geometry = {16, 8, 4, 4, 50},
+     .storage = Storage::bf16,
+     .empty = 999,
+     .alike_from = 70,
+     .ways = {0, 1, 1}},
+    {.h = 6, .G = 1, .geometry = {16, 8, 4, 4, 50}, .boundaries = {0, 5, 5, 160, 200}, .ways = {0, 0, 0}},
 };
 
 struct Widths {
@@ -318,9 +340,15 @@ TEST_P(Emulated, SelectedTogether) {
 TEST_P(Emulated, SelectedInParts) { check(kSelected, {.mask = Mask::selected}); }
 TEST_P(Emulated, SelectedInPartsAllPairsInOneTurn) {
   emulation::limits = kLimits;
-  emulation::limits.joint_tiles = 0;
+  emulation::limits.joint_bytes = 0;
   const Problem batches[] = {{.B = 3, .S = 90}, {.B = 2, .S = 300, .h = 1, .geometry = {16, 8, 32, 6, 50}}};
   check(batches, {.mask = Mask::selected});
+}
+
+TEST_P(Emulated, SelectedAsTheDeviceDecides) {
+  emulation::limits.joint_bytes = kLimits.joint_bytes;
+  emulation::limits.fewest_queries = 64;
+  check(kWays, {.mask = Mask::selected});
 }
 
 class EmulatedMma : public Emulated {};

@@ -7,6 +7,7 @@
 #include "nsa/kernels/attention/dq.cuh"
 #include "nsa/kernels/attention/forward.cuh"
 #include "nsa/kernels/attention/limits.hpp"
+#include "nsa/kernels/attention/plan.cuh"
 #include "nsa/kernels/attention/selected.cuh"
 #include "nsa/kernels/attention/width.hpp"
 #include "nsa/kernels/common/arena.hpp"
@@ -16,16 +17,13 @@
 #include "nsa/kernels/hopper/join.cuh"
 #include "nsa/kernels/hopper/joint.cuh"
 #include "nsa/kernels/hopper/parts.cuh"
-#include "nsa/kernels/inverse/params.hpp"
+#include "nsa/kernels/hopper/ways.hpp"
 
 namespace nsa::kernels {
 
 // Enough blocks for every chip of this kind to be full a few times over.
 inline constexpr std::int64_t kWantedBlocks = 1024;
 inline constexpr std::int64_t kWantedSums = 4096;  // blocks of sum_pieces_kernel, which are small
-
-inline unsigned grid(std::int64_t count) { return static_cast<unsigned>(count); }
-inline std::int64_t tiles_of(std::int64_t count, std::int64_t tile) { return (count + tile - 1) / tile; }
 
 // A kernel that uses more shared memory than every GPU grants unasked must say so first.
 template <typename Kernel>
@@ -34,131 +32,23 @@ void allow_shared(Kernel* kernel, int bytes) {
     check_launch("attention: shared memory");
 }
 
-// Batch entries, and of a single one also groups, as a problem of their own.
-struct Slice {
-  int batch, batches, group, groups;
-};
-// `blocks` begins at the slice's first group and keeps its rows of p.G groups.
-template <typename T>
-AttentionForward slice(const AttentionForward& p, const Slice& x) {
-  const auto rows_of = [&](const Rows& rows, int head) {
-    Rows own = rows;
-    if (rows.data) own.data = static_cast<T*>(rows.data) + x.batch * rows.batch + head * rows.head;
-    return own;
-  };
-  const int h = p.Hq / p.G, head = x.group * h;
-  AttentionForward own = p;
-  own.q = rows_of(p.q, head), own.o = rows_of(p.o, head);
-  own.k = rows_of(p.k, x.group), own.v = rows_of(p.v, x.group);
-  own.stats = p.stats + (static_cast<std::int64_t>(x.batch) * p.Hq + head) * p.S * 2;
-  own.blocks = p.blocks + (static_cast<std::int64_t>(x.batch) * p.S * p.G + x.group) * p.geometry.n;
-  own.B = x.batches, own.G = x.groups, own.Hq = x.groups * h;
-  return own;
-}
-template <typename T>
-AttentionBackward slice(const AttentionBackward& p, const Slice& x) {
-  const AttentionForward& f = p.forward;
-  // What belongs to the gradients lies as what belongs to the inputs.
-  AttentionForward gradients = f;
-  gradients.q = p.dq, gradients.o = p.dout, gradients.k = p.dk, gradients.v = p.dv;
-  gradients = slice<T>(gradients, x);
-  AttentionBackward own = p;
-  own.forward = slice<T>(f, x);
-  own.dq = gradients.q, own.dout = gradients.o, own.dk = gradients.k, own.dv = gradients.v;
-  own.delta = p.delta + (static_cast<std::int64_t>(x.batch) * f.Hq + x.group * (f.Hq / f.G)) * f.S;
-  return own;
-}
-
-// The query lists of the tokens [begin, end) and what makes them. `row_groups`: groups in a row of the table.
-struct ListPlan {
-  Inverse inverse;
-  QueryLists lists;
-
-  ListPlan(const AttentionForward& p, int row_groups, int tokens, bool places, Arena& arena) {
-    const std::int64_t entries = static_cast<std::int64_t>(p.B) * tokens * p.G * p.geometry.n;
-    inverse.document_blocks = p.selection.document_blocks;
-    inverse.packed = p.packed;
-    inverse.geometry = p.geometry;
-    inverse.B = p.B;
-    inverse.S = p.S;
-    inverse.G = p.G;
-    inverse.J = p.selection.J;
-    inverse.row_groups = row_groups;
-    inverse.end = tokens;
-    inverse.offsets = arena.take<int>(static_cast<std::int64_t>(p.B) * p.G * p.selection.J + 1);
-    inverse.tokens = arena.take<int>(entries);
-    if (places) inverse.places = arena.take<int>(entries);
-    inverse.workspace = reinterpret_cast<int*>(arena.take<char>(inverse_workspace(inverse)));
-    lists = {inverse.offsets, inverse.tokens, inverse.places};
-  }
-  // Of p, which has no more pairs than the plan's.
-  void make(const AttentionForward& p, int begin, int end, cudaStream_t stream) {
-    inverse.blocks = p.blocks;
-    inverse.B = p.B;
-    inverse.G = p.G;
-    inverse.begin = begin;
-    inverse.end = end;
-    invert_choice(inverse, stream);
-  }
-};
-
-// Queries in chunks, and the pairs (batch entry, group) of a chunk in turns, so that the parts fit Limits::parts_bytes.
-// Chunks are long and turns short, because every block of keys is loaded once a chunk.
-template <typename T, int D>
-class PartsPlan {
- public:
-  std::int64_t chunk, turn;  // tokens, pairs
-  Pieces pieces;
-  hopper::Parts parts;
-  hopper::Item* items;
-  ListPlan lists;
-
-  PartsPlan(const AttentionForward& p, Arena& arena) : PartsPlan(p, sizes(p), arena) {}
-  [[nodiscard]] std::int64_t item_count(const AttentionForward& p, std::int64_t tokens, std::int64_t pairs) const {
-    return pairs * (tokens * p.geometry.n / pieces.tokens + p.selection.J);
-  }
-
- private:
-  // Long enough for a block of keys to be worth its load; short enough for Divisor's 32 bits (queries * chunk < 2^32).
-  static constexpr std::int64_t kLongChunk = 4096, kLongestChunk = 16384, kMostQueries = 131072;
-  struct Sizes {
-    std::int64_t chunk, turn;
-  };
-  static std::int64_t parts_a_token(const AttentionForward& p) {
-    return p.geometry.n * tiles_of(p.geometry.l_sel, kKeyTile);
-  }
-  static Sizes sizes(const AttentionForward& p) {
-    const std::int64_t pairs = static_cast<std::int64_t>(p.B) * p.G;
-    const std::int64_t a_part = D * static_cast<std::int64_t>(sizeof(T)) + static_cast<std::int64_t>(sizeof(float2));
-    const std::int64_t queries =
-        std::clamp<std::int64_t>(kLimits.parts_bytes / (p.Hq / p.G * parts_a_token(p) * a_part), 256, kMostQueries);
-    const std::int64_t chunk =
-        std::min<std::int64_t>({p.S, queries, std::clamp(queries / pairs, kLongChunk, kLongestChunk)});
-    return {chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs)};
-  }
-  PartsPlan(const AttentionForward& p, Sizes sizes, Arena& arena)
-      : chunk(sizes.chunk), turn(sizes.turn), lists(p, p.G, static_cast<int>(sizes.chunk), true, arena) {
-    pieces.tiles_a_block = static_cast<int>(tiles_of(p.geometry.l_sel, kKeyTile));
-    // A block of threads sees at most so many tokens: the first block of keys is chosen by every query.
-    pieces.tokens = std::max(64, static_cast<int>(tiles_of(512, p.Hq / p.G)));
-    items = arena.take<hopper::Item>(item_count(p, chunk, turn) + 1);
-    parts.per_token = static_cast<int>(parts_a_token(p));
-    const std::int64_t rows = turn * chunk * (p.Hq / p.G) * parts.per_token;
-    parts.stats = arena.take<float2>(rows);
-    parts.data = arena.take<T>(rows * D);
-  }
-};
-
 template <typename T, int Dk, int Dv>
 struct Launches {
   static bool on_hopper(const AttentionForward& p) { return Dk % 64 == 0 && p.hopper && hopper::is_here(); }
 
-  static bool together(const AttentionForward& p) {
-    return p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile) <= kLimits.joint_tiles;
+  // The same forward and backward.
+  static Way way_of(const AttentionForward& p) {
+    if constexpr (Dk % 64 == 0) {
+      using Shape = hopper::JointShape<Dk, Dv, true>;  // the larger one
+      if (Shape::shared_bytes(p.selection.J, p.Hq / p.G) > kLimits.joint_bytes) return Way::parts;
+      if (p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile) <= kLimits.joint_tiles) return Way::joint;
+      if (p.S <= Plan<true>::joint_tokens(p)) return Way::joint;
+    }
+    return Way::device;
   }
   template <bool Backward>
   static void joint(const AttentionForward& p, const Rows& out, const AttentionBackward* backward,
-                    cudaStream_t stream) {
+                    const hopper::Ways& ways, cudaStream_t stream) {
     if constexpr (Dk % 64 == 0) {
       using Shape = hopper::JointShape<Dk, Dv, Backward>;
       const auto kernel = hopper::joint_kernel<T, Dk, Dv, Backward>;
@@ -166,9 +56,17 @@ struct Launches {
       allow_shared(kernel, bytes);
       const auto tiles = tiles_of(static_cast<std::int64_t>(p.S) * h, Shape::kRows);
       kernel<<<dim3(grid(tiles), grid(p.B * p.G)), Shape::kThreads, bytes, stream>>>(
-          p, Backward ? backward->dout : Rows{}, Backward ? backward->delta : nullptr, out);
+          p, Backward ? backward->dout : Rows{}, Backward ? backward->delta : nullptr, out, ways);
       check_launch("joint");
     }
+  }
+  // Asks the device, and starts what it wants jointly: the parts follow.
+  template <bool Backward>
+  static void decide(const AttentionForward& p, const Rows& out, const AttentionBackward* backward,
+                     const hopper::Ways& ways, cudaStream_t stream) {
+    if (!ways.jointly) return;
+    hopper::choose_ways(p, ways, stream);
+    joint<Backward>(p, out, backward, ways, stream);
   }
   // Calls action(slice) for slices of so many batch entries and groups until all had their turn.
   template <typename Problem, typename Action>
@@ -196,8 +94,9 @@ struct Launches {
       allow_shared(kernel, Shape::kSharedBytes);
       const std::int64_t pairs = static_cast<std::int64_t>(p.B) * p.G;
       const int h = p.Hq / p.G, queries_a_block = std::max(1, 256 / (h * Shape::kOut / 8));
-      for (std::int64_t begin = 0; begin < p.S; begin += plan.chunk) {
+      for (std::int64_t begin = plan.ways.first; begin < p.S; begin += plan.chunk) {
         const std::int64_t count = std::min(plan.chunk, p.S - begin);
+        plan.parts.unless = plan.lists.inverse.unless = plan.ways.unless_jointly(begin);
         plan.lists.make(p, static_cast<int>(begin), static_cast<int>(begin + count), stream);
         plan.parts.first = static_cast<int>(begin);
         plan.parts.count = static_cast<int>(count);
@@ -208,7 +107,7 @@ struct Launches {
           plan.parts.pairs = static_cast<int>(turn);
           hopper::items_kernel<<<grid(tiles_of(lists, 256)), 256, 0, stream>>>(
               plan.lists.lists.offsets, static_cast<int>(pair * p.selection.J), static_cast<int>(lists),
-              plan.pieces.tokens, plan.items, static_cast<int>(items));
+              plan.pieces.tokens, plan.items, static_cast<int>(items), plan.parts.unless);
           kernel<<<dim3(grid(items), grid(plan.pieces.tiles_a_block)), Shape::kThreads, Shape::kSharedBytes, stream>>>(
               p, dout, delta, plan.lists.lists, plan.pieces, plan.items, plan.parts);
           check_launch("parts");
@@ -222,28 +121,31 @@ struct Launches {
       }
     }
   }
+  // Everything by parts, or what the device leaves to them.
   static void parts(const AttentionForward& p, cudaStream_t stream) {
     Arena arena(p.workspace);
-    Plan<false> plan(first_turn(p), arena);
+    Plan<false> plan(first_turn(p), way_of(p), arena);
+    decide<false>(p, p.o, nullptr, plan.ways, stream);
     in_turns(p, p.B, p.G, first_turn(p).B, p.G,
              [&](const AttentionForward& own) { parts_of_turn<false>(own, own.o, {}, nullptr, plan, stream); });
   }
   static void parts(const AttentionBackward& p, cudaStream_t stream) {
     const AttentionForward& f = p.forward;
     Arena arena(p.workspace);
-    Plan<true> plan(first_turn(f), arena);
+    Plan<true> plan(first_turn(f), way_of(f), arena);
+    decide<true>(f, p.dq, &p, plan.ways, stream);
     in_turns(p, f.B, f.G, first_turn(f).B, f.G, [&](const AttentionBackward& own) {
       parts_of_turn<true>(own.forward, own.dq, own.dout, own.delta, plan, stream);
     });
   }
   template <bool Backward>
   static void size_parts(const AttentionForward& p, Arena& arena) {
-    if (on_hopper(p) && !together(p)) Plan<Backward>(first_turn(p), arena);
+    if (on_hopper(p) && way_of(p) != Way::joint) Plan<Backward>(first_turn(p), way_of(p), arena);
   }
 
   static void forward(const AttentionForward& p, cudaStream_t stream) {
     if (p.mask == Mask::selected) {
-      if (on_hopper(p) && together(p)) return joint<false>(p, p.o, nullptr, stream);
+      if (on_hopper(p) && way_of(p) == Way::joint) return joint<false>(p, p.o, nullptr, {}, stream);
       if (on_hopper(p)) return parts(p, stream);
       const int bytes = SelectedShape<Dk, Dv>::shared_bytes(Dv, 16 * Dk * 2, p.geometry.n * p.geometry.l_sel);
       allow_shared(selected_forward_kernel<T, Dk, Dv>, bytes);
@@ -261,7 +163,7 @@ struct Launches {
   static void dq(const AttentionBackward& p, cudaStream_t stream) {
     const AttentionForward& f = p.forward;
     if (f.mask == Mask::selected) {
-      if (on_hopper(f) && together(f)) return joint<true>(f, p.dq, &p, stream);
+      if (on_hopper(f) && way_of(f) == Way::joint) return joint<true>(f, p.dq, &p, {}, stream);
       if (on_hopper(f)) return parts(p, stream);
       const int bytes = SelectedShape<Dk, Dv>::shared_bytes(Dk, 16 * (Dk + Dv) * 2, f.geometry.n * f.geometry.l_sel);
       allow_shared(selected_dq_kernel<T, Dk, Dv>, bytes);

@@ -6,11 +6,17 @@
 namespace nsa::kernels {
 
 struct Limits {
-  // Up to so many tiles of keys neighbouring queries are computed together (hopper/joint.cuh), beyond them by parts.
-  // Not measured yet: 16384 tokens in blocks of 64.
-  std::int64_t joint_tiles = 256;
+  // Up to so many tiles of keys neighbouring queries are computed jointly (hopper/joint.cuh): 16384 tokens in blocks of
+  // 64. In a longer sequence those are which see `first_tiles` at most, and of the others the device decides.
+  std::int64_t joint_tiles = 256, first_tiles = 64;
+  // By these costs (hopper/ways.hpp; fitted in ../README.md), in tenths of the first: 64 rows with 64 keys jointly; 64
+  // rows jointly before their first keys; 64 rows with 64 keys as parts, lists and joining included.
+  std::int64_t joint_tile_cost = 10, joint_start_cost = 20, part_cost = 28;
+  // Of dynamic shared memory. Where joint_kernel's bits of blocks do not fit, all go by parts.
+  std::int64_t joint_bytes = 226 << 10;
   // Of the parts that exist at once: a chunk of queries of some pairs (batch entry, group) (hopper/parts.cuh).
-  std::int64_t parts_bytes = std::int64_t{256} << 20;
+  // Not fewer than `fewest_queries`.
+  std::int64_t parts_bytes = std::int64_t{256} << 20, fewest_queries = 256;
   // Pairs whose query lists are made in one go for them, as far as whole batch entries go.
   int most_pairs = 64;
   // Of the query lists that dK and dV are made from, and of their partial sums that exist at once. A single group is

@@ -25,8 +25,13 @@ class Error : public std::runtime_error {
 // The order in which blocks and threads run from now on.
 void set_order(std::uint64_t seed);
 // In the place of attention/limits.hpp's, which only long sequences reach.
-inline constexpr Limits kLowLimits{
-    .joint_tiles = 0, .parts_bytes = 0, .most_pairs = 2, .lists_bytes = 0, .partials_bytes = 1 << 20};
+inline constexpr Limits kLowLimits{.joint_tiles = 0,
+                                   .first_tiles = 4,
+                                   .joint_bytes = 0,
+                                   .parts_bytes = 0,
+                                   .most_pairs = 2,
+                                   .lists_bytes = 0,
+                                   .partials_bytes = 1 << 20};
 inline Limits limits = kLowLimits;
 
 // ---- launches: translate.cmake makes `kernel | Grid(...) | arguments(...)` of kernel<<<...>>>(...)

@@ -46,6 +46,7 @@ __device__ inline float warp_sum(float x) {
 template <typename T, int D, bool Backward>
 __global__ void __launch_bounds__(256) join_parts_kernel(const AttentionForward p, const Rows out, const Pieces pieces,
                                                          const Parts parts, const JoinShape shape) {
+  if (parts.unless && *parts.unless) return;
   extern __shared__ float2 part_stats[];  // of every part of every row; then (what it is multiplied with, unused)
   const int h = shape.by_heads.n, n = shape.by_parts.n, rows = shape.queries * h;
   bool* exists = reinterpret_cast<bool*>(part_stats + rows * n);

@@ -3,7 +3,7 @@
 //
 // Against parts.cuh: nothing is written in between and no list is needed, but a row also computes with blocks that only
 // its neighbours chose. So it pays where the choices are few (short sequences) or alike (a trained model's neighbours
-// share most blocks). The same walk gives the forward pass (o, statistics) and dQ.
+// share most blocks; ways.hpp). The same walk gives the forward pass (o, statistics) and dQ.
 //
 //   block of one warpgroup; Q (and dO) [64 rows]; two stages of K, V of 64 keys; for each token of the tile a bit a
 //   block
@@ -14,6 +14,7 @@
 #include "nsa/kernels/hopper/hopper.hpp"
 #include "nsa/kernels/hopper/rows.cuh"
 #include "nsa/kernels/hopper/slab.cuh"
+#include "nsa/kernels/hopper/ways.hpp"
 
 namespace nsa::kernels::hopper {
 
@@ -84,24 +85,24 @@ struct JointChoice {
   }
 };
 
-// `out`: o, or dq. `dout` and `delta` are for the backward pass.
+// `out`: o, or dq. `dout` and `delta` are for the backward pass. `ways`: by default all rows are computed.
 template <typename T, int Dk, int Dv, bool Backward>
 __global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
-    joint_kernel(const AttentionForward p, const Rows dout, const float* delta, const Rows out) {
+    joint_kernel(const AttentionForward p, const Rows dout, const float* delta, const Rows out, const Ways ways) {
 #if NSA_ON_HOPPER
   using Shape = JointShape<Dk, Dv, Backward>;
   constexpr int kTiles = kKeyTile / 8, kOut = Shape::kOut;
+  const Heads heads(p.Hq / p.G);
+  const int b = blockIdx.y / p.G, group = blockIdx.y % p.G, rows = p.S * heads.h;
+  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;  // the most blocks first
+  const int first_t = heads.token(first_row), last_t = heads.token(min(first_row + Shape::kRows, rows) - 1);
+  if (ways.jointly && first_t >= ways.first && !ways.jointly[(first_t - ways.first) / ways.chunk]) return;
   extern __shared__ char shared[];
   __shared__ int q_offset[Shape::kRows], o_offset[Shape::kRows], out_offset[Shape::kRows];
   const std::uint32_t start = shared_address(shared), q_tile = (start + 1023) & ~1023u;
   const std::uint32_t o_tile = q_tile + Shape::Q::kBytes, stages = o_tile + (Backward ? Shape::O::kBytes : 0);
   const auto k_tile = [&](int stage) { return stages + stage * Shape::kStageBytes; };
   const auto v_tile = [&](int stage) { return k_tile(stage) + Shape::K::kBytes; };
-
-  const Heads heads(p.Hq / p.G);
-  const int b = blockIdx.y / p.G, group = blockIdx.y % p.G, rows = p.S * heads.h;
-  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;  // the most blocks first
-  const int first_t = heads.token(first_row), last_t = heads.token(min(first_row + Shape::kRows, rows) - 1);
 
   if (threadIdx.x < Shape::kRows) {
     const Row row = RowOrder{heads, nullptr, nullptr, 0, rows}.row(first_row + static_cast<int>(threadIdx.x));

@@ -27,7 +27,8 @@ struct Parts {
   void* data = nullptr;     // storage type
   float2* stats = nullptr;  // forward, the same without D: (maximum of the plain scores, sum)
   int first = 0, count = 0, first_pair = 0, pairs = 0;
-  int per_token = 0;  // n * tiles_a_block
+  int per_token = 0;            // n * tiles_a_block
+  const int* unless = nullptr;  // not null: where it is not 0, the chunk goes jointly (ways.hpp)
 
   // Rows (part, head) of a chunk and turn are few enough for an int.
   __device__ int at(int pair, int t, int part) const {
@@ -41,8 +42,9 @@ struct Parts {
 struct Item {
   int list, piece;
 };
-static __global__ void __launch_bounds__(256)
-    items_kernel(const int* offsets, int first_list, int lists, int tokens, Item* items, int capacity) {
+static __global__ void __launch_bounds__(256) items_kernel(const int* offsets, int first_list, int lists, int tokens,
+                                                           Item* items, int capacity, const int* unless) {
+  if (unless && *unless) return;
   const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x), list = first_list + i;
   if (i >= lists) return;
   const int origin = offsets[first_list], offset = offsets[list] - origin, next = offsets[list + 1] - origin;
@@ -69,6 +71,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
     parts_kernel(const AttentionForward p, const Rows dout, const float* delta, const QueryLists lists,
                  const Pieces pieces, const Item* items, const Parts parts) {
 #if NSA_ON_HOPPER
+  if (parts.unless && *parts.unless) return;
   using Shape = PartsShape<Dk, Dv, Backward>;
   constexpr int kRows = Shape::kRows, kTiles = kKeyTile / 8, kOut = Shape::kOut;
   extern __shared__ char shared[];

@@ -58,6 +58,8 @@ struct Work {
   int row;                    // numbers in a row of the table
 };
 
+__device__ bool left_out(const Inverse& p) { return p.unless && *p.unless; }
+
 // A token in its document.
 struct Token {
   int local, first_block;  // its number there; the number of the document's first block among all documents'
@@ -125,6 +127,7 @@ __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& ea
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) count_kernel(const __grid_constant__ Work w) {
   constexpr int kThreads = Shape::kThreads, kWords = Shape::kWords;
+  if (left_out(w.p)) return;
   extern __shared__ unsigned bits[];
   int* counts = w.counts + (static_cast<std::int64_t>(blockIdx.y) * w.chunks + blockIdx.x) * w.p.J;
 #pragma unroll 1
@@ -167,6 +170,7 @@ __device__ int scan_block(int x, int* sums, int& total) {
 // 32 lists a block: lane j's warps share its chunks. Counts become the sums over the chunks before; the last block to
 // finish turns the lists' lengths into offsets.
 __global__ void __launch_bounds__(1024) scan_kernel(const __grid_constant__ Work w) {
+  if (left_out(w.p)) return;
   __shared__ int sums[32][33];
   __shared__ bool last;
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, J = w.p.J, j = blockIdx.x * 32 + lane;
@@ -262,6 +266,7 @@ __device__ void scan_few(const Work& w, int* entries) {
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) place_kernel(const __grid_constant__ Work w) {
   constexpr int kThreads = Shape::kThreads, kTokens = Shape::kTokens, kWords = Shape::kWords;
+  if (left_out(w.p)) return;
   extern __shared__ unsigned bits[];
   // Of a block's list: the entry of the part's first token, and for every word of bits the count of the words before.
   int* entries = reinterpret_cast<int*>(bits + kWords * w.window);

@@ -17,6 +17,7 @@ struct Inverse {
   int* places = nullptr;           // the same: where in its token's row of `blocks` the block stands; null: not wanted
   int* workspace = nullptr;        // inverse_workspace(p) bytes
   int B = 0, S = 0, G = 0, J = 0;  // J selection blocks of a batch entry (packed: of all documents together)
+  const int* unless = nullptr;     // not null: where it is not 0, on the device, the kernels do nothing
   int row_groups = 0;              // groups in a row of the table; 0: G
   int begin = 0, end = 0;          // only the tokens [begin, end); end 0: all S
 };

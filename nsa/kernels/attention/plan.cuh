@@ -1,0 +1,152 @@
+// What a call of attention is cut into, and its workspace: slices of batch entries and groups, query lists, parts.
+#pragma once
+
+#include <algorithm>
+
+#include "nsa/kernels/attention/limits.hpp"
+#include "nsa/kernels/attention/params.hpp"
+#include "nsa/kernels/attention/pieces.cuh"
+#include "nsa/kernels/common/arena.hpp"
+#include "nsa/kernels/hopper/parts.cuh"
+#include "nsa/kernels/hopper/ways.hpp"
+#include "nsa/kernels/inverse/params.hpp"
+
+namespace nsa::kernels {
+
+inline unsigned grid(std::int64_t count) { return static_cast<unsigned>(count); }
+inline std::int64_t tiles_of(std::int64_t count, std::int64_t tile) { return (count + tile - 1) / tile; }
+
+// Batch entries, and of a single one also groups, as a problem of their own.
+struct Slice {
+  int batch, batches, group, groups;
+};
+// `blocks` begins at the slice's first group and keeps its rows of p.G groups.
+template <typename T>
+AttentionForward slice(const AttentionForward& p, const Slice& x) {
+  const auto rows_of = [&](const Rows& rows, int head) {
+    Rows own = rows;
+    if (rows.data) own.data = static_cast<T*>(rows.data) + x.batch * rows.batch + head * rows.head;
+    return own;
+  };
+  const int h = p.Hq / p.G, head = x.group * h;
+  AttentionForward own = p;
+  own.q = rows_of(p.q, head), own.o = rows_of(p.o, head);
+  own.k = rows_of(p.k, x.group), own.v = rows_of(p.v, x.group);
+  own.stats = p.stats + (static_cast<std::int64_t>(x.batch) * p.Hq + head) * p.S * 2;
+  own.blocks = p.blocks + (static_cast<std::int64_t>(x.batch) * p.S * p.G + x.group) * p.geometry.n;
+  own.B = x.batches, own.G = x.groups, own.Hq = x.groups * h;
+  return own;
+}
+template <typename T>
+AttentionBackward slice(const AttentionBackward& p, const Slice& x) {
+  const AttentionForward& f = p.forward;
+  // What belongs to the gradients lies as what belongs to the inputs.
+  AttentionForward gradients = f;
+  gradients.q = p.dq, gradients.o = p.dout, gradients.k = p.dk, gradients.v = p.dv;
+  gradients = slice<T>(gradients, x);
+  AttentionBackward own = p;
+  own.forward = slice<T>(f, x);
+  own.dq = gradients.q, own.dout = gradients.o, own.dk = gradients.k, own.dv = gradients.v;
+  own.delta = p.delta + (static_cast<std::int64_t>(x.batch) * f.Hq + x.group * (f.Hq / f.G)) * f.S;
+  return own;
+}
+
+// The query lists of the tokens [begin, end) and what makes them. `row_groups`: groups in a row of the table.
+struct ListPlan {
+  Inverse inverse;
+  QueryLists lists;
+
+  ListPlan(const AttentionForward& p, int row_groups, int tokens, bool places, Arena& arena) {
+    const std::int64_t entries = static_cast<std::int64_t>(p.B) * tokens * p.G * p.geometry.n;
+    inverse.document_blocks = p.selection.document_blocks;
+    inverse.packed = p.packed;
+    inverse.geometry = p.geometry;
+    inverse.B = p.B;
+    inverse.S = p.S;
+    inverse.G = p.G;
+    inverse.J = p.selection.J;
+    inverse.row_groups = row_groups;
+    inverse.end = tokens;
+    inverse.offsets = arena.take<int>(static_cast<std::int64_t>(p.B) * p.G * p.selection.J + 1);
+    inverse.tokens = arena.take<int>(entries);
+    if (places) inverse.places = arena.take<int>(entries);
+    inverse.workspace = reinterpret_cast<int*>(arena.take<char>(inverse_workspace(inverse)));
+    lists = {inverse.offsets, inverse.tokens, inverse.places};
+  }
+  // Of p, which has no more pairs than the plan's.
+  void make(const AttentionForward& p, int begin, int end, cudaStream_t stream) {
+    inverse.blocks = p.blocks;
+    inverse.B = p.B;
+    inverse.G = p.G;
+    inverse.begin = begin;
+    inverse.end = end;
+    invert_choice(inverse, stream);
+  }
+};
+
+// How the selected branch goes on Hopper.
+enum class Way { joint, parts, device };  // device: it decides chunk by chunk (hopper/ways.hpp)
+
+// Queries in chunks, and the pairs (batch entry, group) of a chunk in turns, so that the parts fit Limits::parts_bytes.
+// Chunks are long and turns short, because every block of keys is loaded once a chunk.
+template <typename T, int D>
+class PartsPlan {
+ public:
+  std::int64_t chunk, turn;  // tokens, pairs
+  hopper::Ways ways;         // those before ways.first have no parts
+  Pieces pieces;
+  hopper::Parts parts;
+  hopper::Item* items;
+  ListPlan lists;
+
+  PartsPlan(const AttentionForward& p, Way way, Arena& arena) : PartsPlan(p, way, sizes(p), arena) {}
+  // Tokens that always go jointly where the device decides, in whole tiles of rows.
+  static std::int64_t joint_tokens(const AttentionForward& p) {
+    const std::int64_t blocks = kLimits.first_tiles / tiles_of(p.geometry.l_sel, kKeyTile);
+    return tiles_of(std::max<std::int64_t>(blocks, 1) * p.geometry.l_sel, 64) * 64;
+  }
+  [[nodiscard]] std::int64_t item_count(const AttentionForward& p, std::int64_t tokens, std::int64_t pairs) const {
+    return pairs * (tokens * p.geometry.n / pieces.tokens + p.selection.J);
+  }
+
+ private:
+  // Long enough for a block of keys to be worth its load; short enough for Divisor's 32 bits (queries * chunk < 2^32).
+  static constexpr std::int64_t kLongChunk = 4096, kLongestChunk = 16384, kMostQueries = 131072;
+  struct Sizes {
+    std::int64_t chunk, turn;
+  };
+  static std::int64_t parts_a_token(const AttentionForward& p) {
+    return p.geometry.n * tiles_of(p.geometry.l_sel, kKeyTile);
+  }
+  static Sizes sizes(const AttentionForward& p) {
+    const std::int64_t pairs = static_cast<std::int64_t>(p.B) * p.G;
+    const std::int64_t a_part = D * static_cast<std::int64_t>(sizeof(T)) + static_cast<std::int64_t>(sizeof(float2));
+    const std::int64_t queries = std::clamp<std::int64_t>(
+        kLimits.parts_bytes / (p.Hq / p.G * parts_a_token(p) * a_part), kLimits.fewest_queries, kMostQueries);
+    // Whole tiles of rows, which chunks may not share when they go different ways.
+    const std::int64_t chunk = std::min<std::int64_t>(
+        p.S, std::min(queries, std::clamp(queries / pairs, kLongChunk, kLongestChunk)) / 64 * 64);
+    return {chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs)};
+  }
+  static hopper::Ways ways_of(const AttentionForward& p, Sizes sizes, Arena& arena) {
+    hopper::Ways own{static_cast<int>(joint_tokens(p)), static_cast<int>(sizes.chunk)};
+    own.jointly = arena.take<int>(own.chunks(p.S));
+    return own;
+  }
+  PartsPlan(const AttentionForward& p, Way way, Sizes sizes, Arena& arena)
+      : chunk(sizes.chunk),
+        turn(sizes.turn),
+        ways(way == Way::device ? ways_of(p, sizes, arena) : hopper::Ways()),
+        lists(p, p.G, static_cast<int>(sizes.chunk), true, arena) {
+    pieces.tiles_a_block = static_cast<int>(tiles_of(p.geometry.l_sel, kKeyTile));
+    // A block of threads sees at most so many tokens: the first block of keys is chosen by every query.
+    pieces.tokens = std::max(64, static_cast<int>(tiles_of(512, p.Hq / p.G)));
+    items = arena.take<hopper::Item>(item_count(p, chunk, turn) + 1);
+    parts.per_token = static_cast<int>(parts_a_token(p));
+    const std::int64_t rows = turn * chunk * (p.Hq / p.G) * parts.per_token;
+    parts.stats = arena.take<float2>(rows);
+    parts.data = arena.take<T>(rows * D);
+  }
+};
+
+}  // namespace nsa::kernels
