@@ -27,22 +27,41 @@ struct Slab {
   // The rows first.. below `end` of a matrix, `stride` elements apart; zeros beyond.
   template <int Threads, typename T>
   __device__ static void load(std::uint32_t base, const T* data, int stride, int first, int end) {
-#pragma unroll
-    for (int i = 0; i < Count * kChunks / Threads; ++i) {
-      const int place = static_cast<int>(threadIdx.x) + i * Threads, row = place / kChunks, chunk = place % kChunks;
-      copy_async(at(base, row, chunk), data + (static_cast<std::int64_t>(first + row) * stride + chunk * 8),
-                 first + row < end);
-    }
+    copy_rows<Threads>(base, data, [&](int row) {
+      return Source{static_cast<std::int64_t>(first + row) * stride, first + row < end};
+    });
   }
   // Row i starts `offsets[i]` times 8 elements after `data`; -1: zeros (and nothing is read).
   template <int Threads, typename T>
   __device__ static void gather(std::uint32_t base, const T* data, const int* offsets) {
-#pragma unroll
-    for (int i = 0; i < Count * kChunks / Threads; ++i) {
-      const int place = static_cast<int>(threadIdx.x) + i * Threads, row = place / kChunks, chunk = place % kChunks;
+    copy_rows<Threads>(base, data, [&](int row) {
       const int offset = offsets[row];
-      copy_async(at(base, row, chunk), data + chunk * 8 + static_cast<std::int64_t>(offset) * 8, offset >= 0);
-    }
+      return Source{static_cast<std::int64_t>(offset) * 8, offset >= 0};
+    });
+  }
+
+ private:
+  struct Source {
+    std::int64_t at;  // elements after the data's first
+    bool valid;
+  };
+  // Eight threads a row, each the same chunk of every 64 columns: a thread's places are constants away from its first
+  // one, so that a copy costs no register and hardly an instruction besides its own.
+  template <int Threads, typename T, typename SourceOf>
+  __device__ static void copy_rows(std::uint32_t base, const T* data, SourceOf&& source_of) {
+    static_assert(Threads % 64 == 0 && Count * 8 % Threads == 0);
+    const int first_row = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
+    const std::uint32_t first = at(base, first_row, chunk);
+    const T* own = data + chunk * 8;
+    Source sources[Count * 8 / Threads];  // all before the first copy, so that their loads overlap
+#pragma unroll
+    for (int i = 0; i < Count * 8 / Threads; ++i) sources[i] = source_of(first_row + i * (Threads / 8));
+#pragma unroll
+    for (int i = 0; i < Count * 8 / Threads; ++i)
+#pragma unroll
+      for (int slab = 0; slab < D / 64; ++slab)
+        copy_async(first + static_cast<std::uint32_t>(slab * (Count * 128) + i * (Threads / 8 * 128)),
+                   own + sources[i].at + slab * 64, sources[i].valid);
   }
 };
 
