@@ -3,6 +3,12 @@
 //   block of one warpgroup, two blocks a multiprocessor: while one computes weights the other one's products run
 //   shared memory: K [64][Dk], V [64][Dv]; two stages of Q, dO [64 rows (token, head), 32 where Dk is 192]
 //   S^T = K Q^T and dP^T = V dO^T from shared memory; dV += P^T dO and dK += dS^T Q with the left operand in registers
+//
+// Note [Scores ahead]
+// Of a tile alone the products S, dP, dV, dK and what lies between them are a chain in which the tensor cores mostly
+// wait. So the next tile's S stands in their queue right behind this tile's sums, and its dP as soon as these have
+// freed their registers: the barrier, the gathering of further rows and their statistics pass under them. No product is
+// on its way where the loop begins anew: the assembler would otherwise let none of them run beside another.
 #pragma once
 
 #include "nsa/kernels/attention/pieces.cuh"
@@ -85,6 +91,7 @@ __global__ void __launch_bounds__(128, 2)
     commit_copies();
   };
   Row soon, later;  // of the tiles t+2, t+3
+  RowStatistics statistics;
   if (owns_row) {
     for (int tile = 0; tile < 2; ++tile) {
       const Row row = row_of(tile);
@@ -102,27 +109,40 @@ __global__ void __launch_bounds__(128, 2)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int own_key = keys.first + warp * 16 + lane / 4;
   const float factor = f.scale * kLog2E;
-  float dk[Dk / 8][4] = {}, dv[Dv / 8][4] = {};
-  for (int tile = 0; tile < tiles; ++tile) {
-    wait_copies<1>();
-    publish_to_async();
-    __syncthreads();
-    RowStatistics statistics;
-    if (owns_row) {
-      statistics = statistics_of(soon);
-      later = row_of(tile + 3);
+  float dk[Dk / 8][4] = {}, dv[Dv / 8][4] = {}, s[kTiles][4], dp[kTiles][4];
+  std::uint32_t weights[kRows / 16][4], gradients[kRows / 16][4];  // P and dS of one tile
+  const auto mask = [&](int stage, float(&c)[kTiles][4]) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const int4 seen = *reinterpret_cast<const int4*>(&row_interval[stage][n * 8 + lane % 4 * 2]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = own_key + i / 2 * 8;
+        if (i % 2 ? key < seen.z || key >= seen.w : key < seen.x || key >= seen.y) c[n][i] = 0.f;
+      }
     }
+  };
+  // See Note [Scores ahead].
+  const auto start_s = [&](int tile) {
+    product_of_columns<T, Dk / 16>(s, typename Shape::K(), k_tile, typename Shape::Q(), q_tile(tile % 2));
+    products_commit();
+  };
+  const auto start_dp = [&](int tile) {
+    product_of_columns<T, Dv / 16>(dp, typename Shape::V(), v_tile, typename Shape::O(), o_tile(tile % 2));
+    products_commit();
+  };
+  const auto start_sums = [&](int tile) {
+#pragma unroll
+    for (int kk = 0; kk < kRows / 16; ++kk)
+      Product<T, Dv>::values(dv, weights[kk], Shape::O::rows(o_tile(tile % 2), kk));
+#pragma unroll
+    for (int kk = 0; kk < kRows / 16; ++kk)
+      Product<T, Dk>::values(dk, gradients[kk], Shape::Q::rows(q_tile(tile % 2), kk));
+    products_commit();
+  };
+  // From S and dP, which are on their way, to P and dS.
+  const auto weigh = [&](int tile) {
     const int stage = tile % 2;
-    const std::uint32_t q_now = q_tile(stage), o_now = o_tile(stage);
-
-    float s[kTiles][4], dp[kTiles][4];
-    pin(s);
-    pin(dp);
-    products_begin();
-    product_of_columns<T, Dk / 16>(s, typename Shape::K(), k_tile, typename Shape::Q(), q_now);
-    products_commit();
-    product_of_columns<T, Dv / 16>(dp, typename Shape::V(), v_tile, typename Shape::O(), o_now);
-    products_commit();
     // Both ends of the rows' intervals rise along the tile: its first and last row tell whether all see all keys.
     const int last_row = min(kRows, keys.row_end - keys.row_begin - tile * kRows) - 1;
     const bool masked = keys.first < row_interval[stage][last_row].x || keys.last > row_interval[stage][0].y;
@@ -135,19 +155,7 @@ __global__ void __launch_bounds__(128, 2)
       for (int i = 0; i < 4; ++i)
         s[n][i] = exp2_fast(fmaf(s[n][i], factor, i % 2 ? -softmax.z : -softmax.x)) * (i % 2 ? softmax.w : softmax.y);
     }
-    const auto mask = [&](float(&c)[kTiles][4]) {
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        const int4 seen = *reinterpret_cast<const int4*>(&row_interval[stage][n * 8 + lane % 4 * 2]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = own_key + i / 2 * 8;
-          if (i % 2 ? key < seen.z || key >= seen.w : key < seen.x || key >= seen.y) c[n][i] = 0.f;
-        }
-      }
-    };
-    if (masked) mask(s);
-    std::uint32_t weights[kRows / 16][4], gradients[kRows / 16][4];
+    if (masked) mask(stage, s);
 #pragma unroll
     for (int kk = 0; kk < kRows / 16; ++kk) as_a<T>(weights[kk], s, kk);
     products_wait<0>();
@@ -158,29 +166,64 @@ __global__ void __launch_bounds__(128, 2)
 #pragma unroll
       for (int i = 0; i < 4; ++i) dp[n][i] = s[n][i] * (dp[n][i] - (i % 2 ? delta.y : delta.x));
     }
-    if (masked) mask(dp);  // once more: a row that the keys do not concern may hold a NaN in dO, and 0 * NaN is one
+    // Once more: a row that the keys do not concern may hold a NaN in dO, and 0 * NaN is one.
+    if (masked) mask(stage, dp);
 #pragma unroll
     for (int kk = 0; kk < kRows / 16; ++kk) as_a<T>(gradients[kk], dp, kk);
+  };
+  const auto ask_ahead = [&](int tile) {
+    if (!owns_row) return;
+    statistics = statistics_of(soon);
+    later = row_of(tile + 3);
+  };
+  if (tiles > 0) {
+    ask_ahead(0);
+    wait_copies<1>();
+    publish_to_async();
+    __syncthreads();
+    pin(s);
+    pin(dp);
+    products_begin();
+    start_s(0);
+    start_dp(0);
+    weigh(0);
+  }
+  for (int tile = 1; tile < tiles; ++tile) {
+    wait_copies<0>();
+    publish_to_async();
+    __syncthreads();  // this tile's rows are there, and the last one's statistics are used up
+    pin(dv);
+    pin(dk);
+    pin(s);
+    products_begin();
+    start_sums(tile - 1);
+    start_s(tile);
+    if (owns_row) {
+      store_statistics(tile + 1, soon, statistics);
+      store_offsets(tile + 2, later);
+      soon = later;
+    }
+    products_wait<1>();
+    pin(dv);
+    pin(dk);
+    pin(dp);
+    products_begin();
+    start_dp(tile);
+    __syncthreads();  // the last tile's rows are used up
+    load_rows(tile + 1);
+    ask_ahead(tile);
+    weigh(tile);
+  }
+  wait_copies<0>();
+  if (tiles > 0) {
     pin(dv);
     pin(dk);
     products_begin();
-#pragma unroll
-    for (int kk = 0; kk < kRows / 16; ++kk) Product<T, Dv>::values(dv, weights[kk], Shape::O::rows(o_now, kk));
-#pragma unroll
-    for (int kk = 0; kk < kRows / 16; ++kk) Product<T, Dk>::values(dk, gradients[kk], Shape::Q::rows(q_now, kk));
-    products_commit();
+    start_sums(tiles - 1);
     products_wait<0>();
     pin(dv);
     pin(dk);
-    __syncthreads();
-    if (owns_row) {
-      store_statistics(tile + 2, soon, statistics);
-      store_offsets(tile + 3, later);
-      soon = later;
-    }
-    load_rows(tile + 2);
   }
-  wait_copies<0>();
 
   store_keys<T, Dk, Dv>(p, keys, b, group, own_key, dk, dv, partials);
 #else
