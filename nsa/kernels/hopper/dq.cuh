@@ -87,22 +87,24 @@ __global__ void __launch_bounds__(128, 2) dq_kernel(const AttentionBackward p) {
   }
 
   const float factor = f.scale * kLog2E;
-  float dq[Dk / 8][4] = {};
-  for (int tile = 0; tile < tiles; ++tile) {
-    wait_copies<1>();
-    publish_to_async();
-    __syncthreads();
-    const std::uint32_t k_now = k_tile(tile % 2), v_now = v_tile(tile % 2);
+  float dq[Dk / 8][4] = {}, s[kTiles][4], dp[kTiles][4];
+  std::uint32_t gradients[kKeys / 16][4];  // dS of one tile
+  // As in Note [Scores ahead] (dkv.cuh), dP too: here the registers suffice.
+  const auto start_scores = [&](int tile) {
+    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile, typename Shape::K(), k_tile(tile % 2));
+    products_commit();
+    product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile, typename Shape::V(), v_tile(tile % 2));
+    products_commit();
+  };
+  const auto start_sum = [&](int tile) {
+#pragma unroll
+    for (int kk = 0; kk < kKeys / 16; ++kk)
+      Product<T, Dk>::values(dq, gradients[kk], Shape::K::rows(k_tile(tile % 2), kk));
+    products_commit();
+  };
+  // From S and dP, which are on their way, to dS.
+  const auto weigh = [&](int tile) {
     const int first = begin + tile * kKeys;
-
-    float s[kTiles][4], dp[kTiles][4];
-    pin(s);
-    pin(dp);
-    products_begin();
-    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile, typename Shape::K(), k_now);
-    products_commit();
-    product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile, typename Shape::V(), v_now);
-    products_commit();
     products_wait<1>();
     pin(s);
 #pragma unroll
@@ -124,18 +126,41 @@ __global__ void __launch_bounds__(128, 2) dq_kernel(const AttentionBackward p) {
           if (key < row_begin[i / 2] || key >= row_end[i / 2]) s[n][i] = 0.f;
         }
     }
-    std::uint32_t gradients[kKeys / 16][4];
 #pragma unroll
     for (int kk = 0; kk < kKeys / 16; ++kk) as_a<T>(gradients[kk], s, kk);
+  };
+  if (tiles > 0) {
+    wait_copies<1>();
+    publish_to_async();
+    __syncthreads();
+    pin(s);
+    pin(dp);
+    products_begin();
+    start_scores(0);
+    weigh(0);
+  }
+  for (int tile = 1; tile < tiles; ++tile) {
+    wait_copies<0>();
+    publish_to_async();
+    __syncthreads();  // this tile's keys are there
+    pin(dq);
+    pin(s);
+    pin(dp);
+    products_begin();
+    start_sum(tile - 1);
+    start_scores(tile);
+    products_wait<2>();
+    pin(dq);
+    __syncthreads();  // the last tile's keys are used up
+    load_keys(tile + 1);
+    weigh(tile);
+  }
+  if (tiles > 0) {
     pin(dq);
     products_begin();
-#pragma unroll
-    for (int kk = 0; kk < kKeys / 16; ++kk) Product<T, Dk>::values(dq, gradients[kk], Shape::K::rows(k_now, kk));
-    products_commit();
+    start_sum(tiles - 1);
     products_wait<0>();
     pin(dq);
-    __syncthreads();
-    load_keys(tile + 2);
   }
   wait_copies<0>();
   __syncthreads();
