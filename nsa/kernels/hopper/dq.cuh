@@ -1,6 +1,6 @@
 // dQ over intervals of keys (compressed, window) by wgmma; what attention/dq.cuh does.
 //
-//   block of one warpgroup: 64 rows (token, head), two blocks a multiprocessor; keys in tiles of 64
+//   block of one warpgroup: 64 rows (token, head), two or three blocks a multiprocessor; keys in tiles of 64
 //   S = Q K^T and dP = dO V^T from shared memory; dQ += dS K with dS in registers
 #pragma once
 
@@ -17,6 +17,7 @@ namespace nsa::kernels::hopper {
 template <int Dk, int Dv>
 struct DqShape {
   static constexpr int kThreads = 128, kRows = 64, kKeys = 64;
+  static constexpr int kBlocks = Dk > 64 ? 2 : 3;  // a multiprocessor, as the registers allow
   using Q = Slab<kRows, Dk>;
   using O = Slab<kRows, Dv>;
   using K = Slab<kKeys, Dk>;
@@ -26,7 +27,7 @@ struct DqShape {
 };
 
 template <typename T, int Dk, int Dv>
-__global__ void __launch_bounds__(128, 2) dq_kernel(const AttentionBackward p) {
+__global__ void __launch_bounds__(128, DqShape<Dk, Dv>::kBlocks) dq_kernel(const AttentionBackward p) {
 #if NSA_ON_HOPPER
   using Shape = DqShape<Dk, Dv>;
   constexpr int kKeys = Shape::kKeys, kTiles = kKeys / 8;
