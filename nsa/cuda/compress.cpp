@@ -25,11 +25,12 @@ struct Blocks : torch::CustomClassHolder {
   std::int64_t N;
 };
 
-// x [B,S,G,D] and y [B,N,G,D], or their gradients.
-kernels::Pool parameters(const at::Tensor& x, const at::Tensor& y, const Blocks& blocks) {
+// Pairs of x [B,S,G,D] and y [B,N,G,D], or of their gradients; one at least.
+using Pairs = std::vector<std::pair<at::Tensor, at::Tensor>>;
+kernels::Pool parameters(const Pairs& pairs, const Blocks& blocks) {
   kernels::Pool p;
-  p.x = rows_of("x", x);
-  p.y = rows_of("y", y);
+  for (const auto& [x, y] : pairs) p.tensors[p.count++] = {rows_of("x", x), rows_of("y", y), size_of(x, 3)};
+  const auto& [x, y] = pairs.front();
   p.block_start = ints(blocks.packing.compressed_starts);
   p.packed = blocks.packing.kernel_view();
   p.document_blocks = ints(blocks.packing.compressed);
@@ -38,31 +39,41 @@ kernels::Pool parameters(const at::Tensor& x, const at::Tensor& y, const Blocks&
   p.S = size_of(x, 1);
   p.N = size_of(y, 1);
   p.G = size_of(x, 2);
-  p.D = size_of(x, 3);
   p.storage = storage_of(x);
   return p;
 }
 
+// Keys and values together: one launch each way.
 struct MeanPool : torch::autograd::Function<MeanPool> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const c10::intrusive_ptr<Blocks>& blocks) {
-    const OnDeviceOf device(x);
-    const auto y = empty({x.size(0), blocks->N, x.size(2), x.size(3)}, x.scalar_type(), x);
-    kernels::pool_forward(parameters(x, y, *blocks), device.stream());
-    context->saved_data["S"] = x.size(1);
+  static variable_list forward(AutogradContext* context, const at::Tensor& k, const at::Tensor& v,
+                               const c10::intrusive_ptr<Blocks>& blocks) {
+    const OnDeviceOf device(k);
+    const auto room_for = [&](const at::Tensor& x) {
+      return empty({x.size(0), blocks->N, x.size(2), x.size(3)}, x.scalar_type(), x);
+    };
+    const variable_list pooled = {room_for(k), room_for(v)};
+    kernels::pool_forward(parameters({{k, pooled[0]}, {v, pooled[1]}}, *blocks), device.stream());
+    context->saved_data["S"] = k.size(1);
     context->saved_data[kBlocks] = c10::IValue::make_capsule(blocks);
     context->set_materialize_grads(false);
-    return y;
+    return pooled;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_second_derivative("compress");
-    if (!gradients[0].defined()) return {{}, {}};
     const auto blocks = c10::static_intrusive_pointer_cast<Blocks>(context->saved_data.at(kBlocks).toCapsule());
-    const auto dy = aligned(gradients[0]);
-    const OnDeviceOf device(dy);
-    const auto dx =
-        empty({dy.size(0), context->saved_data.at("S").toInt(), dy.size(2), dy.size(3)}, dy.scalar_type(), dy);
-    kernels::pool_backward(parameters(dx, dy, *blocks), device.stream());
-    return {dx, {}};
+    const std::int64_t S = context->saved_data.at("S").toInt();
+    variable_list result(3);  // k, v, blocks
+    Pairs pairs;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (!gradients[i].defined() || !context->needs_input_grad(i)) continue;
+      const auto dy = aligned(gradients[i]);
+      result[i] = empty({dy.size(0), S, dy.size(2), dy.size(3)}, dy.scalar_type(), dy);
+      pairs.emplace_back(result[i], dy);
+    }
+    if (pairs.empty()) return result;
+    const OnDeviceOf device(pairs.front().first);
+    kernels::pool_backward(parameters(pairs, *blocks), device.stream());
+    return result;
   }
 };
 
@@ -77,7 +88,8 @@ Compressed compress(const CompressArgs& args) {
   const std::int64_t S = k.size(1);
   const auto blocks =
       c10::make_intrusive<Blocks>(g, pack(cu_seqlens, S, g, k.device()), compressed_blocks(g, cu_seqlens, S));
-  return {MeanPool::apply(aligned(k), blocks), MeanPool::apply(aligned(v), blocks)};
+  const auto pooled = MeanPool::apply(aligned(k), aligned(v), blocks);
+  return {pooled[0], pooled[1]};
 }
 
 }  // namespace nsa::cuda

@@ -49,9 +49,13 @@ void check_pool(int B, const std::vector<int>& boundaries, const Geometry& g, in
       start[documents.first_block[t] + i] = documents.first_token[t] + i * g.d;
   }
   Pool p;
-  p.x = x.rows(), p.y = y.rows();
+  Tensor narrow_x(Storage::fp16, B, S, G, 32), narrow_y(Storage::fp16, B, N, G, 32);  // of another width beside it
+  narrow_x.fill(random, 1);
+  p.tensors[0] = {narrow_x.rows(), narrow_y.rows(), 32};
+  p.tensors[1] = {x.rows(), y.rows(), D};
+  p.count = 2;
   p.geometry = g;
-  p.B = B, p.S = S, p.N = N, p.G = G, p.D = D;
+  p.B = B, p.S = S, p.N = N, p.G = G;
   p.storage = Storage::fp16;
   if (packed) {
     p.block_start = start.data();
@@ -59,23 +63,28 @@ void check_pool(int B, const std::vector<int>& boundaries, const Geometry& g, in
     p.packed = {documents.first_token.data(), documents.first_block.data()};
   }
   pool_forward(p, nullptr);
-  EXPECT_LT(difference(y, {B, N, G, D},
-                       [&](int b, int i, int h, int d) {
-                         double sum = 0;
-                         for (int t = start[i]; t < start[i] + g.l; ++t) sum += x.at(b, t, h, d);
-                         return sum / g.l;
-                       }),
-            kAllowed);
+  const auto mean_of = [&](const Tensor& values) {
+    return [&](int b, int i, int head, int d) {
+      double sum = 0;
+      for (int t = start[i]; t < start[i] + g.l; ++t) sum += values.at(b, t, head, d);
+      return sum / g.l;
+    };
+  };
+  EXPECT_LT(difference(y, {B, N, G, D}, mean_of(x)), kAllowed);
+  EXPECT_LT(difference(narrow_y, {B, N, G, 32}, mean_of(narrow_x)), kAllowed);
   y.fill(random, 1);
+  narrow_y.fill(random, 1);
   pool_backward(p, nullptr);
-  EXPECT_LT(difference(x, {B, S, G, D},
-                       [&](int b, int t, int h, int d) {
-                         double sum = 0;
-                         for (int i = 0; i < N; ++i)
-                           if (start[i] <= t && t < start[i] + g.l) sum += y.at(b, i, h, d);
-                         return sum / g.l;
-                       }),
-            kAllowed);
+  const auto share_of = [&](const Tensor& gradient) {
+    return [&](int b, int t, int head, int d) {
+      double sum = 0;
+      for (int i = 0; i < N; ++i)
+        if (start[i] <= t && t < start[i] + g.l) sum += gradient.at(b, i, head, d);
+      return sum / g.l;
+    };
+  };
+  EXPECT_LT(difference(x, {B, S, G, D}, share_of(y)), kAllowed);
+  EXPECT_LT(difference(narrow_x, {B, S, G, 32}, share_of(narrow_y)), kAllowed);
 }
 
 TEST(EmulatedPool, OneDocument) {
@@ -93,12 +102,12 @@ TEST(EmulatedPool, MoreOutputsChangeNoBit) {
   Tensor x(Storage::bf16, 2, S, G, D), long_y(Storage::bf16, 2, S, G, D), short_y(Storage::bf16, 2, S, G, D);
   x.fill(random, 1);
   Pool p;
-  p.x = x.rows();
+  p.count = 1;
   p.geometry = g;
-  p.B = 2, p.S = S, p.G = G, p.D = D;
-  p.y = long_y.rows(), p.N = S - g.l + 1;
+  p.B = 2, p.S = S, p.G = G;
+  p.tensors[0] = {x.rows(), long_y.rows(), D}, p.N = S - g.l + 1;
   pool_forward(p, nullptr);
-  p.y = short_y.rows(), p.N = few;
+  p.tensors[0].y = short_y.rows(), p.N = few;
   pool_forward(p, nullptr);
   EXPECT_EQ(difference(short_y, {2, few, G, D}, [&](int b, int i, int h, int d) { return long_y.at(b, i, h, d); }), 0);
 }

@@ -17,7 +17,7 @@ constexpr int kFewThreads = 32, kFewAtOnce = 32, kAtOnce = 8;
 constexpr std::int64_t kFew = 264 * kThreads;
 constexpr int kMostBatches = 65535;  // of a grid's second dimension
 
-// What thread (x) of a batch entry owns; a batch entry has rows * G * D/8 of them.
+// What thread i of a batch entry and tensor (the grid's y and z) owns: there are rows * G * D/8 of them.
 struct Place {
   int row, group, chunk;
   __device__ Place(unsigned i, int G, int D) {
@@ -29,8 +29,9 @@ struct Place {
 };
 
 template <typename T, int Threads, int AtOnce>
-__global__ void __launch_bounds__(Threads) pool_forward_kernel(const Pool p) {
-  const Place at(blockIdx.x * Threads + threadIdx.x, p.G, p.D);
+__global__ void __launch_bounds__(Threads) pool_forward_kernel(const __grid_constant__ Pool p) {
+  const Pool::Tensor& tensor = p.tensors[blockIdx.z];
+  const Place at(blockIdx.x * Threads + threadIdx.x, p.G, tensor.D);
   if (at.row >= p.N) return;
   const int start = p.block_start ? p.block_start[at.row] : at.row * p.geometry.d;
   for (int b = static_cast<int>(blockIdx.y); b < p.B; b += static_cast<int>(gridDim.y)) {
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(Threads) pool_forward_kernel(const Pool p) {
       uint4 raw[AtOnce];
 #pragma unroll
       for (int k = 0; k < AtOnce; ++k)
-        if (t + k < p.geometry.l) raw[k] = *chunk_of<T>(p.x, b, start + t + k, at.group, at.chunk);
+        if (t + k < p.geometry.l) raw[k] = *chunk_of<T>(tensor.x, b, start + t + k, at.group, at.chunk);
 #pragma unroll
       for (int k = 0; k < AtOnce; ++k) {
         if (t + k >= p.geometry.l) break;
@@ -53,13 +54,14 @@ __global__ void __launch_bounds__(Threads) pool_forward_kernel(const Pool p) {
     }
 #pragma unroll
     for (int i = 0; i < kEight; ++i) sum[i] /= static_cast<float>(p.geometry.l);
-    store<T>(chunk_of<T>(p.y, b, at.row, at.group, at.chunk), sum);
+    store<T>(chunk_of<T>(tensor.y, b, at.row, at.group, at.chunk), sum);
   }
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) pool_backward_kernel(const Pool p) {
-  const Place at(blockIdx.x * kThreads + threadIdx.x, p.G, p.D);
+__global__ void __launch_bounds__(kThreads) pool_backward_kernel(const __grid_constant__ Pool p) {
+  const Pool::Tensor& tensor = p.tensors[blockIdx.z];
+  const Place at(blockIdx.x * kThreads + threadIdx.x, p.G, tensor.D);
   if (at.row >= p.S) return;
   const int t = at.row - (p.packed.first_token ? p.packed.first_token[at.row] : 0);  // from the document's start
   const int first_block = p.packed.first_block ? p.packed.first_block[at.row] : 0;
@@ -71,26 +73,30 @@ __global__ void __launch_bounds__(kThreads) pool_backward_kernel(const Pool p) {
     float sum[kEight] = {};
     for (int block = first; block <= last; ++block) {
       float dy[kEight];
-      load<T>(dy, chunk_of<T>(p.y, b, first_block + block, at.group, at.chunk));
+      load<T>(dy, chunk_of<T>(tensor.y, b, first_block + block, at.group, at.chunk));
 #pragma unroll
       for (int i = 0; i < kEight; ++i) sum[i] += dy[i];
     }
 #pragma unroll
     for (int i = 0; i < kEight; ++i) sum[i] /= static_cast<float>(p.geometry.l);
-    store<T>(chunk_of<T>(p.x, b, at.row, at.group, at.chunk), sum);
+    store<T>(chunk_of<T>(tensor.x, b, at.row, at.group, at.chunk), sum);
   }
 }
 
-// For so many rows of a batch entry's output; and the grid for all entries.
-std::int64_t threads_of(const Pool& p, int rows) { return static_cast<std::int64_t>(rows) * p.G * (p.D / kEight); }
+// For so many rows of a batch entry's output of the wider tensor; and the grid for all entries and tensors.
+std::int64_t threads_of(const Pool& p, int rows) {
+  int D = 0;
+  for (int i = 0; i < p.count; ++i) D = std::max(D, p.tensors[i].D);
+  return static_cast<std::int64_t>(rows) * p.G * (D / kEight);
+}
 dim3 grid_of(const Pool& p, int rows, int threads) {
   return dim3(static_cast<unsigned>((threads_of(p, rows) + threads - 1) / threads),
-              static_cast<unsigned>(std::min(p.B, kMostBatches)));
+              static_cast<unsigned>(std::min(p.B, kMostBatches)), static_cast<unsigned>(p.count));
 }
 
 template <typename T>
 void forward(const Pool& p, cudaStream_t stream) {
-  if (threads_of(p, p.N) * p.B < kFew)
+  if (threads_of(p, p.N) * p.B * p.count < kFew)
     pool_forward_kernel<T, kFewThreads, kFewAtOnce><<<grid_of(p, p.N, kFewThreads), kFewThreads, 0, stream>>>(p);
   else
     pool_forward_kernel<T, kThreads, kAtOnce><<<grid_of(p, p.N, kThreads), kThreads, 0, stream>>>(p);
@@ -99,7 +105,7 @@ void forward(const Pool& p, cudaStream_t stream) {
 }  // namespace
 
 void pool_forward(const Pool& p, cudaStream_t stream) {
-  if (p.B == 0 || p.N == 0) return;
+  if (p.B == 0 || p.N == 0 || p.count == 0) return;
   if (p.storage == Storage::bf16)
     forward<bf16>(p, stream);
   else
@@ -108,7 +114,7 @@ void pool_forward(const Pool& p, cudaStream_t stream) {
 }
 
 void pool_backward(const Pool& p, cudaStream_t stream) {
-  if (p.B == 0 || p.S == 0) return;
+  if (p.B == 0 || p.S == 0 || p.count == 0) return;
   const dim3 grid = grid_of(p, p.S, kThreads);
   if (p.storage == Storage::bf16)
     pool_backward_kernel<bf16><<<grid, kThreads, 0, stream>>>(p);
