@@ -2,8 +2,10 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <limits>
+#include <utility>
 
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
@@ -22,7 +24,11 @@ constexpr const char* kProblem = "problem";
 struct Kept : torch::CustomClassHolder {
   explicit Kept(Problem p) : problem(std::move(p)) {}
   Problem problem;
+  HandedDelta delta;
 };
+Kept& kept_in(const AutogradContext& context) {
+  return static_cast<Kept&>(*context.saved_data.at(kProblem).toCapsule());
+}
 
 kernels::AttentionForward parameters(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                      const at::Tensor& blocks, const Problem& problem) {
@@ -50,7 +56,8 @@ kernels::AttentionForward parameters(const at::Tensor& q, const at::Tensor& k, c
 struct Gradients {
   at::Tensor q, k, v;  // undefined where not wanted
 };
-Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, const Problem& problem,
+// `delta` is undefined where combine has handed none over.
+Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, at::Tensor delta, const Problem& problem,
                           const std::array<bool, 3>& wanted) {
   const auto &q = saved[0], &k = saved[1], &v = saved[2], &blocks = saved[3], &o = saved[4], &stats = saved[5];
   const OnDeviceOf device(q);
@@ -63,26 +70,28 @@ Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, co
     return result;
   }
 
-  const auto delta = empty({q.size(0), q.size(2), q.size(1)}, at::kFloat, q);
   kernels::AttentionBackward p;
   p.forward = parameters(q, k, v, blocks, problem);
   p.forward.stats = stats.data_ptr<float>();
   p.dout = rows_of("dout", dout);
-  p.delta = delta.data_ptr<float>();
   if (result.q.defined()) p.dq = rows_of("dq", result.q);
   if (result.k.defined()) p.dk = rows_of("dk", result.k);
   if (result.v.defined()) p.dv = rows_of("dv", result.v);
 
-  kernels::AttentionDelta sums;
-  sums.o = rows_of("o", o);
-  sums.dout = p.dout;
-  sums.delta = delta.data_ptr<float>();
-  sums.B = p.forward.B;
-  sums.S = p.forward.S;
-  sums.Hq = p.forward.Hq;
-  sums.Dv = p.forward.Dv;
-  sums.storage = p.forward.storage;
-  kernels::attention_delta(sums, device.stream());
+  if (!delta.defined()) {
+    delta = empty({q.size(0), q.size(2), q.size(1)}, at::kFloat, q);
+    kernels::AttentionDelta sums;
+    sums.o = rows_of("o", o);
+    sums.dout = p.dout;
+    sums.delta = delta.data_ptr<float>();
+    sums.B = p.forward.B;
+    sums.S = p.forward.S;
+    sums.Hq = p.forward.Hq;
+    sums.Dv = p.forward.Dv;
+    sums.storage = p.forward.storage;
+    kernels::attention_delta(sums, device.stream());
+  }
+  p.delta = delta.const_data_ptr<float>();
 
   const auto room = workspace(kernels::attention_backward_workspace(p), q);
   p.workspace = room.data_ptr();
@@ -105,12 +114,13 @@ struct Attend : torch::autograd::Function<Attend> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_second_derivative("attend");
     variable_list result(5);  // q, k, v, blocks, kept
+    Kept& kept = kept_in(*context);
+    const auto delta = kept.delta.take(gradients[0]);
     if (!gradients[0].defined()) return result;
-    const auto kept = c10::static_intrusive_pointer_cast<Kept>(context->saved_data.at(kProblem).toCapsule());
     const std::array wanted = {context->needs_input_grad(0), context->needs_input_grad(1),
                                context->needs_input_grad(2)};
     const auto [dq, dk, dv] =
-        attend_backward(context->get_saved_variables(), aligned(gradients[0]), kept->problem, wanted);
+        attend_backward(context->get_saved_variables(), aligned(gradients[0]), delta, kept.problem, wanted);
     result[0] = dq;
     result[1] = dk;
     result[2] = dv;
@@ -128,6 +138,36 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
 }
 
 }  // namespace
+
+void HandedDelta::put(const at::Tensor& delta, const at::Tensor& gradient) {
+  if (gradient.is_inference()) return;  // its changes have no numbers
+  Contents contents{delta, gradient, gradient._version(), stream_of(gradient.device())};
+  const std::lock_guard lock(mutex_);
+  std::swap(contents_, contents);
+}
+
+at::Tensor HandedDelta::take(const at::Tensor& gradient) {
+  Contents contents;
+  {
+    const std::lock_guard lock(mutex_);
+    std::swap(contents_, contents);
+  }
+  const bool holds = contents.delta.defined() && contents.gradient.is_same(gradient) &&
+                     contents.version == gradient._version() && contents.stream == stream_of(gradient.device());
+  return holds ? contents.delta : at::Tensor();
+}
+
+HandedDelta* handed_delta(const torch::autograd::Edge& edge) {
+  const auto* node = dynamic_cast<torch::autograd::CppNode<Attend>*>(edge.function.get());
+  if (!node || edge.input_nr != 0) return nullptr;
+  // Empty for backward(), which runs everything; grad() of o itself ends before its node.
+  const auto* parts = torch::autograd::get_current_graph_task_exec_info();
+  if (parts && !parts->empty()) {
+    const auto part = parts->find(edge.function.get());
+    if (part == parts->end() || !part->second.needed_) return nullptr;
+  }
+  return &kept_in(node->ctx_).delta;
+}
 
 AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& blocks,
                                const Problem& problem) {

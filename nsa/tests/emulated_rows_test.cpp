@@ -159,10 +159,12 @@ void check_combine(int B, int S, int h, int G, int D) {
         for (int group = 0; group < G; ++group) {
           double total = 0;
           for (int head = group * h; head < (group + 1) * h; ++head) {
-            double dot = 0;
-            for (int d = 0; d < D; ++d) dot += dout.at(b, t, head, d) * branch[i].at(b, t, head, d);
-            total += dot;
-            EXPECT_NEAR(delta[i][(static_cast<std::size_t>(b) * Hq + head) * S + t], gate(i, b, t, head) * dot, 1e-3);
+            double row = 0;  // of the gradient as it is stored
+            for (int d = 0; d < D; ++d) {
+              total += dout.at(b, t, head, d) * branch[i].at(b, t, head, d);
+              row += dbranch[i].at(b, t, head, d) * branch[i].at(b, t, head, d);
+            }
+            EXPECT_NEAR(delta[i][(static_cast<std::size_t>(b) * Hq + head) * S + t], row, 2e-5);
           }
           EXPECT_NEAR(dgates[((static_cast<std::size_t>(b) * S + t) * G + group) * 3 + i], total, 1e-3);
         }

@@ -1,6 +1,6 @@
 // Forward: a thread owns eight columns of one output row. Backward: a team of lanes owns one (token, group) and walks
-// over the heads of the group; every lane holds eight columns, the team's sum of products is a head's do . o_b, and the
-// running total of those over the heads is the gate's gradient: a fixed order without shared memory.
+// over the heads of the group; every lane holds eight columns and sums do . o_b over all heads, and the team's sum of
+// those is the gate's gradient: a fixed order without shared memory.
 #include <algorithm>
 
 #include "nsa/kernels/combine/params.hpp"
@@ -77,6 +77,14 @@ __global__ void __launch_bounds__(kThreads) combine_forward_kernel(const Combine
   }
 }
 
+// Over a team, in every lane.
+template <int Lanes>
+__device__ float team_sum(float x) {
+#pragma unroll
+  for (int distance = Lanes / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(kWarp, x, distance);
+  return x;
+}
+
 // Lanes: the least power of two that is not below Dv/8; lanes without columns add 0.
 template <typename T, typename Gate, int Lanes>
 __global__ void __launch_bounds__(kThreads) combine_backward_kernel(const CombineBackward p) {
@@ -94,37 +102,47 @@ __global__ void __launch_bounds__(kThreads) combine_backward_kernel(const Combin
 #pragma unroll 2
     for (int j = 0; j < heads; ++j) {
       const int head = group * heads + j;
-      float dout[kEight] = {}, dot[kBranches] = {};
+      float delta[kBranches] = {};
       if (owns) {
-        load<T>(dout, chunk_of<T>(p.dout, b, t, head, chunk));
+        // All reads before the first store, over which nvcc cannot move them.
+        const uint4 raw = *chunk_of<T>(p.dout, b, t, head, chunk);
+        uint4 o[kBranches];
+#pragma unroll
+        for (int branch = 0; branch < kBranches; ++branch)
+          o[branch] = *chunk_of<T>(f.branch[branch], b, t, head, chunk);
+        float dout[kEight];
+        widen<T>(dout, raw);
 #pragma unroll
         for (int branch = 0; branch < kBranches; ++branch) {
-          float o[kEight];
-          load<T>(o, chunk_of<T>(f.branch[branch], b, t, head, chunk));
+          float x[kEight], scaled[kEight];
+          widen<T>(x, o[branch]);
 #pragma unroll
-          for (int c = 0; c < kEight; ++c) dot[branch] += dout[c] * o[c];
+          for (int c = 0; c < kEight; ++c) {
+            total[branch] += dout[c] * x[c];
+            scaled[c] = gate[branch] * dout[c];
+          }
+          const uint4 stored = narrowed<T>(scaled);
+          if (p.dbranch[branch].data) store_whole(chunk_of<T>(p.dbranch[branch], b, t, head, chunk), stored);
+          widen<T>(scaled, stored);
+#pragma unroll
+          for (int c = 0; c < kEight; ++c) delta[branch] += scaled[c] * x[c];
         }
       }
 #pragma unroll
       for (int branch = 0; branch < kBranches; ++branch) {
-#pragma unroll
-        for (int distance = Lanes / 2; distance > 0; distance /= 2)
-          dot[branch] += __shfl_xor_sync(kWarp, dot[branch], distance);
-        total[branch] += dot[branch];
-        if (inside && chunk == 0 && p.delta[branch])
-          p.delta[branch][(static_cast<std::int64_t>(b) * f.Hq + head) * f.S + t] = gate[branch] * dot[branch];
-        if (owns && p.dbranch[branch].data) {
-          float scaled[kEight];
-#pragma unroll
-          for (int c = 0; c < kEight; ++c) scaled[c] = gate[branch] * dout[c];
-          store<T>(chunk_of<T>(p.dbranch[branch], b, t, head, chunk), scaled);
-        }
+        if (!p.delta[branch]) continue;
+        const float sum = team_sum<Lanes>(delta[branch]);
+        if (inside && chunk == 0) p.delta[branch][(static_cast<std::int64_t>(b) * f.Hq + head) * f.S + t] = sum;
       }
     }
-    if (inside && chunk == 0 && p.dgates) {
-      Gate* to = static_cast<Gate*>(p.dgates) + gate_place(f, b, t, group);
+    if (p.dgates) {
 #pragma unroll
-      for (int branch = 0; branch < kBranches; ++branch) to[branch] = narrow<Gate>(total[branch]);
+      for (int branch = 0; branch < kBranches; ++branch) total[branch] = team_sum<Lanes>(total[branch]);
+      if (inside && chunk == 0) {
+        Gate* to = static_cast<Gate*>(p.dgates) + gate_place(f, b, t, group);
+#pragma unroll
+        for (int branch = 0; branch < kBranches; ++branch) to[branch] = narrow<Gate>(total[branch]);
+      }
     }
   }
 }

@@ -1,6 +1,6 @@
 // The gated sum of the three branches (Eq 5), and its backward pass fused with the row sums that the branches' own
-// backward passes need: delta_b = rowsum(do_b * o_b) = g_b * (do . o_b), whose sum over the heads of the group without
-// g_b is the gate's gradient.
+// backward passes need: delta_b = rowsum(do_b * o_b), where do_b is g_b * do as it is stored, so that the row sums of
+// P * (do_b . v - delta_b) are 0. The gate's gradient is the sum of do . o_b over the heads of the group.
 #pragma once
 
 #include "nsa/kernels/params.hpp"

@@ -16,8 +16,7 @@ __device__ inline uint4* chunk_of(const Rows& rows, int batch, int token, int he
 }
 
 template <typename T>
-__device__ inline void load(float (&x)[kEight], const uint4* from) {
-  const uint4 raw = *from;
+__device__ inline void widen(float (&x)[kEight], const uint4& raw) {
   const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -26,10 +25,18 @@ __device__ inline void load(float (&x)[kEight], const uint4* from) {
     x[2 * i + 1] = both.y;
   }
 }
+template <typename T>
+__device__ inline uint4 narrowed(const float (&x)[kEight]) {
+  return make_uint4(pack<T>(x[0], x[1]), pack<T>(x[2], x[3]), pack<T>(x[4], x[5]), pack<T>(x[6], x[7]));
+}
 
 template <typename T>
+__device__ inline void load(float (&x)[kEight], const uint4* from) {
+  widen<T>(x, *from);
+}
+template <typename T>
 __device__ inline void store(uint4* to, const float (&x)[kEight]) {
-  *to = make_uint4(pack<T>(x[0], x[1]), pack<T>(x[2], x[3]), pack<T>(x[4], x[5]), pack<T>(x[6], x[7]));
+  store_whole(to, narrowed<T>(x));
 }
 
 }  // namespace nsa::kernels

@@ -18,6 +18,8 @@ void wait_copies() {
   emulation::wait_copies(Pending);
 }
 
+inline void store_whole(uint4* to, const uint4& x) { *to = x; }
+
 inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) { emulation::load_matrices(r, address, false); }
 inline void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
   emulation::load_matrices(r, address, true);
