@@ -7,6 +7,11 @@
 //
 //   block of one warpgroup; Q (and dO) [64 rows]; two stages of K, V of 64 keys; for each token of the tile a bit a
 //   block
+//
+// The next tile's scores stand in the tensor cores' queue behind this tile's result: Note [Scores ahead] in dkv.cuh.
+// Then the forward pass needs a tile's V a step later than its K, and asks for it a step later: what it asks for is
+// free at the step's first barrier and wanted at the next step's, so that copies are always on their way and one
+// barrier a step suffices. The backward pass wants V with K, and K twice: K's stage is free in the middle of a step.
 #pragma once
 
 #include "nsa/kernels/attention/softmax.cuh"
@@ -132,16 +137,23 @@ __global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
   };
   const T* k = static_cast<const T*>(p.k.data) + b * p.k.batch + group * p.k.head;
   const T* v = static_cast<const T*>(p.v.data) + b * p.v.batch + group * p.v.head;
-  const auto load_keys = [&](int tile) {
-    if (tile < tiles) {
-      const int2 keys = keys_of(tile);
-      Shape::K::template load<Shape::kThreads>(k_tile(tile % 2), k, static_cast<int>(p.k.token), keys.x, keys.y);
-      Shape::V::template load<Shape::kThreads>(v_tile(tile % 2), v, static_cast<int>(p.v.token), keys.x, keys.y);
-    }
-    commit_copies();
+  const auto load_k = [&](int tile) {
+    if (tile >= tiles) return;
+    const int2 keys = keys_of(tile);
+    Shape::K::template load<Shape::kThreads>(k_tile(tile % 2), k, static_cast<int>(p.k.token), keys.x, keys.y);
   };
-  load_keys(0);
-  load_keys(1);
+  const auto load_v = [&](int tile) {
+    if (tile >= tiles) return;
+    const int2 keys = keys_of(tile);
+    Shape::V::template load<Shape::kThreads>(v_tile(tile % 2), v, static_cast<int>(p.v.token), keys.x, keys.y);
+  };
+  constexpr int kAheadV = Backward ? 1 : 0;  // tiles, when those of K are one ahead
+  load_k(0);
+  if constexpr (Backward) load_v(0);
+  commit_copies();
+  load_k(1);
+  load_v(kAheadV);
+  commit_copies();
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_row = warp * 16 + lane / 4;
   const float factor = p.scale * kLog2E;
@@ -164,22 +176,25 @@ __global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
     }
   }
 
-  float result[kOut / 8][4] = {};
-  for (int tile = 0; tile < tiles; ++tile) {
-    wait_copies<1>();
-    publish_to_async();
-    __syncthreads();
-    const std::uint32_t k_now = k_tile(tile % 2), v_now = v_tile(tile % 2);
-    float s[kTiles][4], dp[kTiles][4];
-    pin(s);
-    products_begin();
-    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile, typename Shape::K(), k_now);
+  float result[kOut / 8][4] = {}, s[kTiles][4], dp[kTiles][4];
+  std::uint32_t left[kKeyTile / 16][4];  // P or dS of one tile
+  const auto start_scores = [&](int tile) {
+    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile, typename Shape::K(), k_tile(tile % 2));
     products_commit();
     if constexpr (Backward) {
-      pin(dp);
-      product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile, typename Shape::V(), v_now);
+      product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile, typename Shape::V(), v_tile(tile % 2));
       products_commit();
     }
+  };
+  const auto start_result = [&](int tile) {
+#pragma unroll
+    for (int kk = 0; kk < kKeyTile / 16; ++kk)
+      Product<T, kOut>::values(result, left[kk],
+                               Backward ? Shape::K::rows(k_tile(tile % 2), kk) : Shape::V::rows(v_tile(tile % 2), kk));
+    products_commit();
+  };
+  // From S (and dP), which are on their way, to P or dS. No sum into `result` is.
+  const auto weigh = [&](int tile) {
     const int2 keys = keys_of(tile);
     int end[2];  // each row sees the keys below its own end
 #pragma unroll
@@ -219,22 +234,50 @@ __global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
 #pragma unroll
         for (int i = 0; i < 4; ++i) result[n][i] *= rescale[i / 2];
     }
-    std::uint32_t left[kKeyTile / 16][4];  // P or dS
 #pragma unroll
     for (int kk = 0; kk < kKeyTile / 16; ++kk) as_a<T>(left[kk], s, kk);
-    pin(result);
-    products_begin();
-#pragma unroll
-    for (int kk = 0; kk < kKeyTile / 16; ++kk)
-      Product<T, kOut>::values(result, left[kk], Backward ? Shape::K::rows(k_now, kk) : Shape::V::rows(v_now, kk));
-    products_commit();
-    products_wait<0>();
-    pin(result);
+  };
+  if (tiles > 0) {
+    wait_copies<1>();
+    publish_to_async();
     __syncthreads();
-    load_keys(tile + 2);
+    pin(s);
+    if constexpr (Backward) pin(dp);
+    products_begin();
+    start_scores(0);
+    weigh(0);
+  }
+  for (int tile = 1; tile < tiles; ++tile) {
+    wait_copies<0>();
+    publish_to_async();
+    __syncthreads();  // this tile's K and what the products want of V are there, the other V is used up
+    pin(result);
+    pin(s);
+    if constexpr (Backward) pin(dp);
+    products_begin();
+    start_result(tile - 1);
+    start_scores(tile);
+    load_v(tile + kAheadV);
+    if constexpr (!Backward) load_k(tile + 1);
+    products_wait<Backward ? 2 : 1>();
+    pin(result);
+    if constexpr (Backward) {
+      __syncthreads();  // the last tile's K is used up
+      load_k(tile + 1);
+    }
+    commit_copies();
+    weigh(tile);
   }
   wait_copies<0>();  // with no tile at all, Q may still be arriving
+  publish_to_async();
   __syncthreads();
+  if (tiles > 0) {
+    pin(result);
+    products_begin();
+    start_result(tiles - 1);
+    products_wait<0>();
+    pin(result);
+  }
 
   char* staging = shared + (q_tile - start);
 #pragma unroll
