@@ -90,6 +90,11 @@ struct JointChoice {
   }
 };
 
+// A tile of keys: first .. last - 1, of a block that any token chose.
+struct JointKeys {
+  int block = 0, first = 0, last = 0;
+};
+
 // `out`: o, or dq. `dout` and `delta` are for the backward pass. `ways`: by default all rows are computed.
 template <typename T, int Dk, int Dv, bool Backward>
 __global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
@@ -128,31 +133,33 @@ __global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
   const JointChoice choice{bits, bits + tokens * words, reinterpret_cast<int*>(bits + (tokens + 1) * words), words};
   const int parts = (p.geometry.l_sel + kKeyTile - 1) / kKeyTile;  // tiles of keys a block
   const int tiles = choice.collect<Shape::kThreads>(p, b, group, first_t, last_t) * parts;
-  const auto keys_of = [&](int tile) {  // first, last
-    const int block = choice.blocks[tile / parts];
-    const int first = p.selection.starts ? p.selection.starts[block] : block * p.geometry.l_sel;
-    const int last = p.selection.ends ? p.selection.ends[block] : min(p.S, first + p.geometry.l_sel);
-    const int begin = first + tile % parts * kKeyTile;
-    return make_int2(begin, min(begin + kKeyTile, last));
+  const auto keys_of = [&](int tile) {
+    JointKeys x;
+    if (tile >= tiles) return x;
+    x.block = choice.blocks[tile / parts];
+    const int first = p.selection.starts ? p.selection.starts[x.block] : x.block * p.geometry.l_sel;
+    const int last = p.selection.ends ? p.selection.ends[x.block] : min(p.S, first + p.geometry.l_sel);
+    x.first = first + tile % parts * kKeyTile;
+    x.last = min(x.first + kKeyTile, last);
+    return x;
   };
   const T* k = static_cast<const T*>(p.k.data) + b * p.k.batch + group * p.k.head;
   const T* v = static_cast<const T*>(p.v.data) + b * p.v.batch + group * p.v.head;
-  const auto load_k = [&](int tile) {
-    if (tile >= tiles) return;
-    const int2 keys = keys_of(tile);
-    Shape::K::template load<Shape::kThreads>(k_tile(tile % 2), k, static_cast<int>(p.k.token), keys.x, keys.y);
+  const auto load_k = [&](int tile, const JointKeys& x) {
+    if (tile < tiles)
+      Shape::K::template load<Shape::kThreads>(k_tile(tile % 2), k, static_cast<int>(p.k.token), x.first, x.last);
   };
-  const auto load_v = [&](int tile) {
-    if (tile >= tiles) return;
-    const int2 keys = keys_of(tile);
-    Shape::V::template load<Shape::kThreads>(v_tile(tile % 2), v, static_cast<int>(p.v.token), keys.x, keys.y);
+  const auto load_v = [&](int tile, const JointKeys& x) {
+    if (tile < tiles)
+      Shape::V::template load<Shape::kThreads>(v_tile(tile % 2), v, static_cast<int>(p.v.token), x.first, x.last);
   };
+  JointKeys keys = keys_of(0), next = keys_of(1);
   constexpr int kAheadV = Backward ? 1 : 0;  // tiles, when those of K are one ahead
-  load_k(0);
-  if constexpr (Backward) load_v(0);
+  load_k(0, keys);
+  if constexpr (Backward) load_v(0, keys);
   commit_copies();
-  load_k(1);
-  load_v(kAheadV);
+  load_k(1, next);
+  load_v(kAheadV, Backward ? next : keys);
   commit_copies();
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_row = warp * 16 + lane / 4;
@@ -194,17 +201,16 @@ __global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
     products_commit();
   };
   // From S (and dP), which are on their way, to P or dS. No sum into `result` is.
-  const auto weigh = [&](int tile) {
-    const int2 keys = keys_of(tile);
+  const auto weigh = [&] {
     int end[2];  // each row sees the keys below its own end
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool chose = choice.has(t[half] - first_t, choice.blocks[tile / parts]);
-      end[half] = chose ? min(t[half] + 1, keys.y) : 0;
-      sees_keys[half] |= end[half] > keys.x;
+      const bool chose = choice.has(t[half] - first_t, keys.block);
+      end[half] = chose ? min(t[half] + 1, keys.last) : 0;
+      sees_keys[half] |= end[half] > keys.first;
     }
-    const bool masked = min(end[0], end[1]) < keys.x + kKeyTile;
-    const auto seen = [&](int n, int i) { return keys.x + n * 8 + lane % 4 * 2 + i % 2 < end[i / 2]; };
+    const bool masked = min(end[0], end[1]) < keys.first + kKeyTile;
+    const auto seen = [&](int n, int i) { return keys.first + n * 8 + lane % 4 * 2 + i % 2 < end[i / 2]; };
     products_wait<Backward ? 1 : 0>();
     pin(s);
     if constexpr (Backward) {
@@ -245,7 +251,7 @@ __global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
     if constexpr (Backward) pin(dp);
     products_begin();
     start_scores(0);
-    weigh(0);
+    weigh();
   }
   for (int tile = 1; tile < tiles; ++tile) {
     wait_copies<0>();
@@ -257,16 +263,18 @@ __global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
     products_begin();
     start_result(tile - 1);
     start_scores(tile);
-    load_v(tile + kAheadV);
-    if constexpr (!Backward) load_k(tile + 1);
+    keys = next;
+    next = keys_of(tile + 1);
+    load_v(tile + kAheadV, Backward ? next : keys);
+    if constexpr (!Backward) load_k(tile + 1, next);
     products_wait<Backward ? 2 : 1>();
     pin(result);
     if constexpr (Backward) {
       __syncthreads();  // the last tile's K is used up
-      load_k(tile + 1);
+      load_k(tile + 1, next);
     }
     commit_copies();
-    weigh(tile);
+    weigh();
   }
   wait_copies<0>();  // with no tile at all, Q may still be arriving
   publish_to_async();
