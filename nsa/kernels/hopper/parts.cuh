@@ -8,8 +8,9 @@
 // bounds that kernel. From this side a (query, block) pair costs h * Dk * 2 bytes of Q and h * Dv * 2 bytes of result,
 // written and read.
 //
-//   block of one warpgroup, three a multiprocessor: K, V of 64 keys; two stages of Q [64 rows (token, head)] gathered
-//   by the block's query list; S = Q K^T, P V with P in registers; the result leaves through the stage that Q came in
+//   block of one warpgroup, two to four a multiprocessor: K, V of 64 keys; two stages of Q [64 rows (token, head)]
+//   gathered by the block's query list; S = Q K^T, P V with P in registers; the result leaves through the stage that Q
+//   came in
 #pragma once
 
 #include "nsa/kernels/attention/pieces.cuh"
@@ -55,7 +56,9 @@ static __global__ void __launch_bounds__(256) items_kernel(const int* offsets, i
 
 template <int Dk, int Dv, bool Backward>
 struct PartsShape {
-  static constexpr int kThreads = 128, kRows = 64, kOut = Backward ? Dk : Dv, kBlocks = Backward || Dk > 128 ? 2 : 3;
+  static constexpr int kThreads = 128, kRows = 64, kOut = Backward ? Dk : Dv;
+  // A multiprocessor, as the registers allow.
+  static constexpr int kBlocks = Dk > 64 ? (Backward || Dk > 128 ? 2 : 3) : 4;
   using K = Slab<kKeyTile, Dk>;
   using V = Slab<kKeyTile, Dv>;
   using Q = Slab<kRows, Dk>;
@@ -133,6 +136,12 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
     commit_copies();
   };
   Row soon, later;  // of the tiles t+2, t+3
+  RowStatistics statistics;
+  const auto ask_ahead = [&](int tile) {
+    if (!owns_row) return;
+    statistics = statistics_of(soon);
+    later = row_of(tile + 3);
+  };
   if (owns_row) {
     for (int tile = 0; tile < 2; ++tile) {
       const Row row = row_of(tile);
@@ -149,26 +158,30 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_row = warp * 16 + lane / 4;
   const float factor = p.scale * kLog2E;
-  for (int tile = 0; tile < tiles; ++tile) {
-    const int stage = tile % 2;
-    wait_copies<1>();
-    publish_to_async();
-    __syncthreads();
-    RowStatistics statistics;
-    if (owns_row) {
-      statistics = statistics_of(soon);
-      later = row_of(tile + 3);
-    }
-    float s[kTiles][4], dp[kTiles][4];
-    pin(s);
-    products_begin();
-    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile(stage), typename Shape::K(), k_tile);
+  float s[kTiles][4], dp[kTiles][4], out[kOut / 8][4];
+  float scale[2] = {1.f, 1.f};           // of the result's rows
+  std::uint32_t left[kKeyTile / 16][4];  // P or dS of one tile
+  // See Note [Scores ahead] (dkv.cuh): here they run while a tile's result is stored.
+  const auto start_s = [&](int tile) {
+    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile(tile % 2), typename Shape::K(), k_tile);
     products_commit();
+  };
+  const auto start_dp = [&](int tile) {
     if constexpr (Backward) {
-      pin(dp);
-      product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile(stage), typename Shape::V(), v_tile);
+      product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile(tile % 2), typename Shape::V(), v_tile);
       products_commit();
     }
+  };
+  const auto start_result = [&] {
+    const auto right = [&](int kk) { return Backward ? Shape::K::rows(k_tile, kk) : Shape::V::rows(v_tile, kk); };
+    Product<T, kOut>::template values<0>(out, left[0], right(0));
+#pragma unroll
+    for (int kk = 1; kk < kKeyTile / 16; ++kk) Product<T, kOut>::values(out, left[kk], right(kk));
+    products_commit();
+  };
+  // From the scores, which are on their way, to what the result is the product of.
+  const auto weigh = [&](int tile) {
+    const int stage = tile % 2;
     const int t[2] = {row_token[stage][own_row], row_token[stage][own_row + 8]};
     // The list ascends: later tiles see every key.
     const bool masked = row_token[stage][0] < keys.first + kKeyTile - 1 || keys.first + kKeyTile > keys.last;
@@ -178,9 +191,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
     };
     products_wait<Backward ? 1 : 0>();
     pin(s);
-    float scale[2];  // of the result's rows
     if constexpr (Backward) {
-      scale[0] = scale[1] = 1.f;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float2 softmax = row_softmax[stage][own_row + 8 * half];
@@ -226,21 +237,14 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
           parts.stats[part] = make_float2(softmax.maximum[half], sum);
       }
     }
-    std::uint32_t left[kKeyTile / 16][4];  // P or dS
 #pragma unroll
     for (int kk = 0; kk < kKeyTile / 16; ++kk) as_a<T>(left[kk], s, kk);
-    float out[kOut / 8][4];
-    pin(out);
-    products_begin();
-    const auto right = [&](int kk) { return Backward ? Shape::K::rows(k_tile, kk) : Shape::V::rows(v_tile, kk); };
-    Product<T, kOut>::template values<0>(out, left[0], right(0));
-#pragma unroll
-    for (int kk = 1; kk < kKeyTile / 16; ++kk) Product<T, kOut>::values(out, left[kk], right(kk));
-    products_commit();
-    products_wait<0>();
-    pin(out);
-    __syncthreads();  // Q of this tile is used up: its place becomes the result's
+  };
+  // Through the place of the tile's Q, which is used up.
+  const auto store_result = [&](int tile) {
+    const int stage = tile % 2;
     char* staging = shared + (q_tile(stage) - start);
+    constexpr int kStoresAtOnce = Shape::kBlocks > 3 ? 2 : 4;  // as the registers allow
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -249,6 +253,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
             staging + (Shape::Out::at(q_tile(stage), own_row + 8 * half, n) - q_tile(stage)) + lane % 4 * 4) =
             pack<T>(out[n][2 * half] * scale[half], out[n][2 * half + 1] * scale[half]);
     __syncwarp();
+#pragma unroll kStoresAtOnce
     for (int place = lane; place < 16 * (kOut / 8); place += 32) {
       const int row = warp * 16 + place / (kOut / 8), chunk = place % (kOut / 8);
       const int part = row_part[stage][row];
@@ -256,15 +261,56 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
         *reinterpret_cast<uint4*>(static_cast<T*>(parts.data) + static_cast<std::int64_t>(part) * kOut + chunk * 8) =
             *reinterpret_cast<const uint4*>(staging + (Shape::Out::at(q_tile(stage), row, chunk) - q_tile(stage)));
     }
+  };
+  if (tiles > 0) {
+    ask_ahead(0);
+    wait_copies<1>();
+    publish_to_async();
     __syncthreads();
+    pin(s);
+    if constexpr (Backward) pin(dp);
+    products_begin();
+    start_s(0);
+    start_dp(0);
+    weigh(0);
+  }
+  for (int tile = 1; tile < tiles; ++tile) {
+    wait_copies<0>();
+    publish_to_async();
+    __syncthreads();  // this tile's rows are there, and every warp's scores of the last one are done
+    pin(out);
+    pin(s);
+    products_begin();
+    start_result();
+    start_s(tile);
+    products_wait<1>();
+    pin(out);
+    if constexpr (Backward) {
+      pin(dp);
+      products_begin();
+      start_dp(tile);
+    }
+    store_result(tile - 1);
+    __syncthreads();  // the last tile's place and rows are free
+    load_rows(tile + 1);
     if (owns_row) {
-      store_row(tile + 2, soon, statistics);
-      store_offsets(tile + 3, later);
+      store_row(tile + 1, soon, statistics);
+      store_offsets(tile + 2, later);
       soon = later;
     }
-    load_rows(tile + 2);
+    ask_ahead(tile);
+    weigh(tile);
   }
   wait_copies<0>();
+  if (tiles > 0) {
+    __syncthreads();  // every warp's scores are done
+    pin(out);
+    products_begin();
+    start_result();
+    products_wait<0>();
+    pin(out);
+    store_result(tiles - 1);
+  }
 #else
   __trap();
 #endif
