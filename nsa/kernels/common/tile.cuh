@@ -63,4 +63,17 @@ __device__ inline void as_a(std::uint32_t (&a)[4], const float (&c)[N][4], int k
   a[3] = pack<T>(c[2 * k + 1][2], c[2 * k + 1][3]);
 }
 
+// Transposes 4 x 4 registers in a quad: x[e] becomes thread e's x[i], i being the caller's place among the four.
+__device__ inline void transpose_quad(std::uint32_t (&x)[4]) {
+  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+  const auto exchange = [](std::uint32_t& low, std::uint32_t& high, bool mine, int lane) {
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, mine ? low : high, lane);
+    (mine ? low : high) = other;
+  };
+  exchange(x[0], x[1], odd, 1);
+  exchange(x[2], x[3], odd, 1);
+  exchange(x[0], x[2], upper, 2);
+  exchange(x[1], x[3], upper, 2);
+}
+
 }  // namespace nsa::kernels

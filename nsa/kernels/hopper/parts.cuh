@@ -9,8 +9,7 @@
 // written and read.
 //
 //   block of one warpgroup, two to four a multiprocessor: K, V of 64 keys; two stages of Q [64 rows (token, head)]
-//   gathered by the block's query list; S = Q K^T, P V with P in registers; the result leaves through the stage that Q
-//   came in
+//   gathered by the block's query list; S = Q K^T, P V with P in registers; the result leaves from registers
 #pragma once
 
 #include "nsa/kernels/attention/pieces.cuh"
@@ -62,8 +61,7 @@ struct PartsShape {
   using K = Slab<kKeyTile, Dk>;
   using V = Slab<kKeyTile, Dv>;
   using Q = Slab<kRows, Dk>;
-  using O = Slab<kRows, Dv>;      // dO
-  using Out = Slab<kRows, kOut>;  // leaves through Q's place
+  using O = Slab<kRows, Dv>;  // dO
   static constexpr int kStageBytes = Q::kBytes + (Backward ? O::kBytes : 0);
   static constexpr int kSharedBytes = 1024 + K::kBytes + V::kBytes + 2 * kStageBytes;
 };
@@ -93,8 +91,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
   if (keys.first >= keys.last) return;
   const int offset = lists.offsets[item.list];
 
-  const std::uint32_t start = shared_address(shared), k_tile = (start + 1023) & ~1023u;
-  const std::uint32_t v_tile = k_tile + Shape::K::kBytes;
+  const std::uint32_t k_tile = (shared_address(shared) + 1023) & ~1023u, v_tile = k_tile + Shape::K::kBytes;
   const auto q_tile = [&](int stage) { return v_tile + Shape::V::kBytes + stage * Shape::kStageBytes; };
   const auto o_tile = [&](int stage) { return q_tile(stage) + Shape::Q::kBytes; };
   const T* k = static_cast<const T*>(p.k.data) + b * p.k.batch + group * p.k.head;
@@ -160,6 +157,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
   const float factor = p.scale * kLog2E;
   float s[kTiles][4], dp[kTiles][4], out[kOut / 8][4];
   float scale[2] = {1.f, 1.f};           // of the result's rows
+  int part[2];                           // of these rows, or -1
   std::uint32_t left[kKeyTile / 16][4];  // P or dS of one tile
   // See Note [Scores ahead] (dkv.cuh): here they run while a tile's result is stored.
   const auto start_s = [&](int tile) {
@@ -189,6 +187,8 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
       const int key = keys.first + n * 8 + lane % 4 * 2 + i % 2;
       return key <= t[i / 2] && key < keys.last;
     };
+#pragma unroll
+    for (int half = 0; half < 2; ++half) part[half] = row_part[stage][own_row + 8 * half];
     products_wait<Backward ? 1 : 0>();
     pin(s);
     if constexpr (Backward) {
@@ -232,34 +232,27 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
       for (int half = 0; half < 2; ++half) {
         const float sum = quad_sum(softmax.sum[half]);
         scale[half] = normaliser(sum);
-        const int part = row_part[stage][own_row + 8 * half];
-        if (lane % 4 == 0 && part >= 0 && keys.first <= t[half])
-          parts.stats[part] = make_float2(softmax.maximum[half], sum);
+        if (lane % 4 == 0 && part[half] >= 0 && keys.first <= t[half])
+          parts.stats[part[half]] = make_float2(softmax.maximum[half], sum);
       }
     }
 #pragma unroll
     for (int kk = 0; kk < kKeyTile / 16; ++kk) as_a<T>(left[kk], s, kk);
   };
-  // Through the place of the tile's Q, which is used up.
-  const auto store_result = [&](int tile) {
-    const int stage = tile % 2;
-    char* staging = shared + (q_tile(stage) - start);
-    constexpr int kStoresAtOnce = Shape::kBlocks > 3 ? 2 : 4;  // as the registers allow
+  // From the registers, a quad's lanes 64 bytes of a row at a time: the tile's place may be filled anew meanwhile.
+  const auto store_result = [&] {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int half = 0; half < 2; ++half) {
+      T* const row = static_cast<T*>(parts.data) + static_cast<std::int64_t>(part[half]) * kOut + lane % 4 * 8;
 #pragma unroll
-      for (int n = 0; n < kOut / 8; ++n)
-        *reinterpret_cast<std::uint32_t*>(
-            staging + (Shape::Out::at(q_tile(stage), own_row + 8 * half, n) - q_tile(stage)) + lane % 4 * 4) =
-            pack<T>(out[n][2 * half] * scale[half], out[n][2 * half + 1] * scale[half]);
-    __syncwarp();
-#pragma unroll kStoresAtOnce
-    for (int place = lane; place < 16 * (kOut / 8); place += 32) {
-      const int row = warp * 16 + place / (kOut / 8), chunk = place % (kOut / 8);
-      const int part = row_part[stage][row];
-      if (part >= 0)
-        *reinterpret_cast<uint4*>(static_cast<T*>(parts.data) + static_cast<std::int64_t>(part) * kOut + chunk * 8) =
-            *reinterpret_cast<const uint4*>(staging + (Shape::Out::at(q_tile(stage), row, chunk) - q_tile(stage)));
+      for (int n = 0; n < kOut / 8; n += 4) {
+        std::uint32_t x[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          x[e] = pack<T>(out[n + e][2 * half] * scale[half], out[n + e][2 * half + 1] * scale[half]);
+        transpose_quad(x);
+        if (part[half] >= 0) *reinterpret_cast<uint4*>(row + n * 8) = make_uint4(x[0], x[1], x[2], x[3]);
+      }
     }
   };
   if (tiles > 0) {
@@ -277,12 +270,18 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
   for (int tile = 1; tile < tiles; ++tile) {
     wait_copies<0>();
     publish_to_async();
-    __syncthreads();  // this tile's rows are there, and every warp's scores of the last one are done
+    __syncthreads();  // this tile's rows are there, and the last one's place is free
     pin(out);
     pin(s);
     products_begin();
     start_result();
     start_s(tile);
+    load_rows(tile + 1);
+    if (owns_row) {
+      store_row(tile + 1, soon, statistics);
+      store_offsets(tile + 2, later);
+      soon = later;
+    }
     products_wait<1>();
     pin(out);
     if constexpr (Backward) {
@@ -290,26 +289,18 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
       products_begin();
       start_dp(tile);
     }
-    store_result(tile - 1);
-    __syncthreads();  // the last tile's place and rows are free
-    load_rows(tile + 1);
-    if (owns_row) {
-      store_row(tile + 1, soon, statistics);
-      store_offsets(tile + 2, later);
-      soon = later;
-    }
     ask_ahead(tile);
+    store_result();
     weigh(tile);
   }
   wait_copies<0>();
   if (tiles > 0) {
-    __syncthreads();  // every warp's scores are done
     pin(out);
     products_begin();
     start_result();
     products_wait<0>();
     pin(out);
-    store_result(tiles - 1);
+    store_result();
   }
 #else
   __trap();
