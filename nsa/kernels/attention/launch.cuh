@@ -41,7 +41,8 @@ struct Launches {
     if constexpr (Dk % 64 == 0) {
       using Shape = hopper::JointShape<Dk, Dv, true>;  // the larger one
       if (Shape::shared_bytes(p.selection.J, p.Hq / p.G) > kLimits.joint_bytes) return Way::parts;
-      if (p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile) <= kLimits.joint_tiles) return Way::joint;
+      const auto tiles = p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile);
+      if (tiles <= kLimits.joint_tiles_a_head * (p.Hq / p.G)) return Way::joint;
       if (p.S <= Plan<true>::joint_tokens(p)) return Way::joint;
     }
     return Way::device;

@@ -6,9 +6,11 @@
 namespace nsa::kernels {
 
 struct Limits {
-  // Up to so many tiles of keys neighbouring queries are computed jointly (hopper/joint.cuh): 16384 tokens in blocks of
-  // 64. In a longer sequence those are which see `first_tiles` at most, and of the others the device decides.
-  std::int64_t joint_tiles = 256, first_tiles = 64;
+  // Up to so many tiles of keys, times the heads of a group, neighbouring queries are computed jointly
+  // (hopper/joint.cuh): 8448 tokens for 6 heads, 22528 for 16. The fewer heads the more tokens a tile of rows holds,
+  // and the larger the union of their blocks. In a longer sequence those are which see `first_tiles` at most, and of
+  // the others the device decides.
+  std::int64_t joint_tiles_a_head = 22, first_tiles = 64;
   // By these costs (hopper/ways.hpp; fitted in ../README.md), in tenths of the first: 64 rows with 64 keys jointly; 64
   // rows jointly before their first keys; 64 rows with 64 keys as parts, lists and joining included.
   std::int64_t joint_tile_cost = 10, joint_start_cost = 20, part_cost = 28;
