@@ -32,7 +32,7 @@ struct KeyTile {
   int first, last;         // key rows
   int row_begin, row_end;  // rows (token, head) in list order
   int pieces;              // of this tile of keys; 1: the results are final
-  std::int64_t slot;       // of this piece's partial results
+  int slot;                // of this piece's partial results
 };
 
 __device__ inline KeyTile interval_tile(const AttentionForward& f, const Pieces& pieces, const Heads& heads, int piece,
@@ -47,7 +47,7 @@ __device__ inline KeyTile interval_tile(const AttentionForward& f, const Pieces&
   x.row_begin = begin + piece * share;
   x.row_end = min(x.row_begin + share, end);
   x.pieces = pieces.count;
-  x.slot = (static_cast<std::int64_t>(batch_group) * gridDim.y + tile) * pieces.count + piece;
+  x.slot = (batch_group * static_cast<int>(gridDim.y) + tile) * pieces.count + piece;
   return x;
 }
 
@@ -65,7 +65,8 @@ __device__ inline KeyTile list_tile(const QueryLists& lists, const AttentionForw
   x.pieces = max(1, (count + pieces.tokens - 1) / pieces.tokens);
   x.row_begin = min(piece * pieces.tokens, count) * heads.h;
   x.row_end = min((piece + 1) * pieces.tokens, count) * heads.h;
-  x.slot = (2 * static_cast<std::int64_t>(offset) / pieces.tokens + piece) * pieces.tiles_a_block + part;
+  x.slot =
+      (static_cast<int>(2 * static_cast<std::int64_t>(offset) / pieces.tokens) + piece) * pieces.tiles_a_block + part;
   return x;
 }
 
@@ -94,7 +95,7 @@ __device__ inline void store_keys(const AttentionBackward& p, const KeyTile& key
       }
     }
   };
-  float* partial = partials + keys.slot * kPartial<Dk, Dv>;
+  float* partial = partials + static_cast<std::int64_t>(keys.slot) * kPartial<Dk, Dv>;
   store.template operator()<Dk>(p.dk, dk, p.forward.scale, partial);
   store.template operator()<Dv>(p.dv, dv, 1.f, partial + kKeyTile * Dk);
 }

@@ -67,7 +67,18 @@ __global__ void __launch_bounds__(128, 2)
   const int q_token = static_cast<int>(f.q.token / 8), q_head = static_cast<int>(f.q.head / 8);
   const int o_token = static_cast<int>(p.dout.token / 8), o_head = static_cast<int>(p.dout.head / 8);
   const bool owns_row = threadIdx.x < kRows;
+  int turn = 0;  // the tile of rows that comes first, see Note [Rows together]
+  if (!Lists && tiles > 0) {
+    const int period = interval.window ? tiles : max(f.S * heads.h / kRows / 16, 1);
+    turn = period - keys.row_begin / kRows % period;
+    if (turn >= tiles) turn = 0;
+  }
   const auto row_of = [&](int tile) {
+    if (!Lists) {
+      if (tile >= tiles) return Row();
+      tile += turn;
+      if (tile >= tiles) tile -= tiles;
+    }
     return order.row(keys.row_begin + tile * kRows + static_cast<int>(threadIdx.x));
   };
   const auto store_offsets = [&](int tile, const Row& row) {
@@ -78,7 +89,7 @@ __global__ void __launch_bounds__(128, 2)
   const auto store_statistics = [&](int tile, const Row& row, const RowStatistics& x) {
     row_softmax[tile % 2][threadIdx.x] = x.origin_and_normaliser();
     row_delta[tile % 2][threadIdx.x] = x.delta;
-    int2 seen = {0, 0x7fffffff};
+    int2 seen = {0x7fffffff, 0x7fffffff};  // beyond the end, where only the last rows of a tile are
     if (row.token >= 0)
       seen = Lists ? make_int2(0, row.token + 1) : make_int2(interval.begin(row.token), interval.end(row.token));
     row_interval[tile % 2][threadIdx.x] = seen;
@@ -144,8 +155,8 @@ __global__ void __launch_bounds__(128, 2)
   const auto weigh = [&](int tile) {
     const int stage = tile % 2;
     // Both ends of the rows' intervals rise along the tile: its first and last row tell whether all see all keys.
-    const int last_row = min(kRows, keys.row_end - keys.row_begin - tile * kRows) - 1;
-    const bool masked = keys.first < row_interval[stage][last_row].x || keys.last > row_interval[stage][0].y;
+    const bool masked =
+        (!Lists && keys.first < row_interval[stage][kRows - 1].x) || keys.last > row_interval[stage][0].y;
     products_wait<1>();
     pin(s);
 #pragma unroll
