@@ -1,6 +1,7 @@
 #include "nsa/cuda/attend.hpp"
 
 #include <ATen/ATen.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -53,6 +54,15 @@ kernels::AttentionForward parameters(const at::Tensor& q, const at::Tensor& k, c
   return p;
 }
 
+// Whether dQ's kernels, which do not fill a GPU, had better run beside those of dK and dV. Only in a CUDA graph:
+// between kernels that are started one by one events would cost the host more than the GPU gains.
+bool leaves_room_beside(const kernels::AttentionBackward& p) {
+  constexpr std::int64_t kFewRows = 65536;  // (token, head): a thousand tiles
+  const auto& f = p.forward;
+  return p.dq.data && (p.dk.data || p.dv.data) && std::int64_t{f.B} * f.S * f.Hq <= kFewRows &&
+         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+
 struct Gradients {
   at::Tensor q, k, v;  // undefined where not wanted
 };
@@ -93,9 +103,22 @@ Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, at
   }
   p.delta = delta.const_data_ptr<float>();
 
-  const auto room = workspace(kernels::attention_backward_workspace(p), q);
-  p.workspace = room.data_ptr();
-  kernels::attention_backward(p, device.stream());
+  const auto run = [&](kernels::AttentionBackward part, cudaStream_t stream) {
+    const auto room = workspace(kernels::attention_backward_workspace(part), q);
+    part.workspace = room.data_ptr();
+    kernels::attention_backward(part, stream);
+    return room;  // lives until what runs beside it is done
+  };
+  if (!q.is_cuda() || !leaves_room_beside(p)) {
+    run(p, device.stream());
+    return result;
+  }
+  auto rows = p, keys = p;
+  rows.dk = rows.dv = keys.dq = {};
+  Beside beside;
+  const auto rows_room = run(rows, beside.stream());
+  const auto keys_room = run(keys, device.stream());
+  beside.join();
   return result;
 }
 

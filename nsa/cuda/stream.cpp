@@ -2,6 +2,8 @@
 
 #include <ATen/cuda/CUDAContext.h>
 
+#include <exception>
+
 namespace nsa::cuda {
 
 cudaStream_t stream_of(at::Device device) {
@@ -10,5 +12,32 @@ cudaStream_t stream_of(at::Device device) {
 
 OnDeviceOf::OnDeviceOf(const at::Tensor& t)
     : guard_(t.is_cuda() ? std::optional(t.device()) : std::nullopt), stream_(stream_of(t.device())) {}
+
+namespace {
+
+void wait_for(const c10::cuda::CUDAStream& later, const c10::cuda::CUDAStream& earlier) {
+  c10::cuda::CUDAEvent event;
+  event.record(earlier);
+  event.block(later);
+}
+
+}  // namespace
+
+Beside::Beside() : current_(c10::cuda::getCurrentCUDAStream()), stream_(c10::cuda::getStreamFromPool()) {
+  wait_for(stream_, current_);
+}
+
+Beside::~Beside() {
+  if (joined_) return;
+  try {
+    join();
+  } catch (const std::exception&) {  // the one on its way says more
+  }
+}
+
+void Beside::join() {
+  joined_ = true;
+  wait_for(current_, stream_);
+}
 
 }  // namespace nsa::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
 
@@ -20,6 +21,24 @@ class OnDeviceOf {
  private:
   c10::cuda::OptionalCUDAGuard guard_;
   cudaStream_t stream_;
+};
+
+// A second stream for work that may run beside the current one's. It begins after all that the current stream was given
+// so far, and what the current stream is given after join() waits for it; an exception joins too. Also within the
+// capture of a CUDA graph. Memory that the work uses must live until join().
+class Beside {
+ public:
+  // Of the current device, a GPU.
+  Beside();
+  ~Beside();
+  Beside(const Beside&) = delete;
+  Beside& operator=(const Beside&) = delete;
+  [[nodiscard]] cudaStream_t stream() const { return stream_; }
+  void join();
+
+ private:
+  c10::cuda::CUDAStream current_, stream_;
+  bool joined_ = false;
 };
 
 }  // namespace nsa::cuda
