@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "nsa/kernels/emulation/emulator.hpp"
+#include "nsa/kernels/hopper/select.hpp"
 #include "nsa/kernels/select/params.hpp"
 #include "nsa/tests/emulated.hpp"
 
@@ -14,6 +15,8 @@ struct Problem {
   std::vector<int> boundaries = {};  // a packed batch; S is then the last
   bool tie = false;                  // equal scores everywhere
   Storage storage = Storage::bf16;
+  bool hopper = true;
+  int nan_query = -1, nan_key = -1;  // of the first head or group: what sees them has NaN for every score
 };
 
 // Rows that are not a right choice: in the wrong form, or without a block whose score is larger than a chosen one's by
@@ -29,6 +32,8 @@ int wrong_rows(Problem x) {
   Tensor k(x.storage, x.B, N, x.G, x.Dk, Tensor::Order::heads_outside, 8);
   q.fill(random, x.tie ? 0 : 1);
   k.fill(random, 1);
+  if (x.nan_query >= 0) q.set(0, x.nan_query, 0, 1, NAN);
+  if (x.nan_key >= 0) k.set(0, x.nan_key, 0, 1, NAN);
   std::vector<float> stats(static_cast<std::size_t>(x.B) * Hq * x.S * 2);
   std::vector<int> blocks(static_cast<std::size_t>(x.B) * x.S * x.G * g.n, -99);
   Select p;
@@ -40,6 +45,8 @@ int wrong_rows(Problem x) {
   p.B = x.B, p.S = x.S, p.N = N, p.Hq = Hq, p.G = x.G, p.Dk = x.Dk;
   p.scale = static_cast<float>(1 / std::sqrt(x.Dk));
   p.storage = x.storage;
+  p.hopper = x.hopper;
+  EXPECT_EQ(select_blocks_hopper_supports(p), x.Dk >= 64 && g.l == 2 * g.d && g.l_sel == 4 * g.d);
 
   const std::size_t rows = static_cast<std::size_t>(x.B) * x.S * x.G;
   std::vector<std::vector<double>> scores(rows);  // [B,S,G] of the blocks up to the token's own
@@ -94,7 +101,7 @@ int wrong_rows(Problem x) {
       else
         missed = std::max(missed, scores[r][j]);
     right &= missed <= 0 || missed - least <= 3e-5 * missed;
-    if (x.tie && current >= g.n)
+    if ((x.tie || (current > 0 && std::isnan(scores[r][0]))) && current >= g.n)
       for (int i = 0; i < g.n - 2; ++i) right &= row[i] == i;  // ties go to the lower number
     wrong += !right;
   }
@@ -106,11 +113,14 @@ TEST(EmulatedSelect, HeadsAndWidths) {
   EXPECT_EQ(wrong_rows({.B = 2, .S = 300, .h = 5, .G = 2}), 0);
   EXPECT_EQ(wrong_rows({.h = 16}), 0);
   EXPECT_EQ(wrong_rows({.h = 7, .storage = Storage::fp16}), 0);
-  EXPECT_EQ(wrong_rows({.S = 1000, .Dk = 64}), 0);
-  EXPECT_EQ(wrong_rows({.S = 300, .h = 16, .Dk = 128}), 0);
+  EXPECT_EQ(wrong_rows({.S = 1000, .Dk = 64, .hopper = false}), 0);
+  EXPECT_EQ(wrong_rows({.S = 300, .h = 16, .Dk = 128, .hopper = false}), 0);
 }
 TEST(EmulatedSelect, Width192) {
-  for (const int h : {6, 8, 13}) EXPECT_EQ(wrong_rows({.S = 300, .h = h, .Dk = 192}), 0);
+  for (const int h : {6, 8, 13}) EXPECT_EQ(wrong_rows({.S = 300, .h = h, .Dk = 192, .hopper = false}), 0);
+}
+TEST(EmulatedSelect, NotANumber) {
+  EXPECT_EQ(wrong_rows({.hopper = false, .nan_query = 500, .nan_key = 100}), 0);
 }
 TEST(EmulatedSelect, ManyBlocks) {
   EXPECT_EQ(wrong_rows({.S = 1200, .h = 2, .geometry = {8, 4, 16, 3, 512}}), 0);
@@ -138,6 +148,48 @@ TEST(EmulatedSelect, Ties) {
   EXPECT_EQ(wrong_rows({.S = 1200, .tie = true}), 0);
   EXPECT_EQ(wrong_rows({.geometry = {8, 8, 8, 4, 512}, .tie = true}), 0);
   EXPECT_EQ(wrong_rows({.S = 1200, .geometry = {8, 4, 16, 40, 512}, .tie = true}), 0);
+}
+
+// hopper/select.cuh: tiles of tokens enough that it is taken, and that a block of threads has many of them.
+TEST(EmulatedSelectHopper, Heads) {
+  for (int h = 1; h <= 16; ++h)
+    for (const Storage storage : {Storage::bf16, Storage::fp16})
+      EXPECT_EQ(wrong_rows({.S = 333 + h, .h = h, .Dk = 64, .storage = storage}), 0) << h;
+}
+TEST(EmulatedSelectHopper, Widths) {
+  for (const int Dk : {64, 128, 192})
+    for (const int h : {6, 7, 16}) EXPECT_EQ(wrong_rows({.S = 500, .h = h, .Dk = Dk}), 0) << Dk << ", " << h;
+}
+TEST(EmulatedSelectHopper, BatchesAndGroups) {
+  EXPECT_EQ(wrong_rows({.B = 2, .S = 401, .h = 3, .G = 2, .Dk = 64}), 0);
+  EXPECT_EQ(wrong_rows({.B = 2, .S = 300, .h = 16, .G = 2, .Dk = 128, .storage = Storage::fp16}), 0);
+  EXPECT_EQ(wrong_rows({.S = 1700, .h = 4, .Dk = 64, .geometry = {32, 16, 64, 4, 512}}), 0);
+}
+TEST(EmulatedSelectHopper, ManyBlocks) {  // the lists fill up again and again
+  EXPECT_EQ(wrong_rows({.S = 2100, .h = 2, .Dk = 64, .geometry = {4, 2, 8, 3, 512}}), 0);
+  EXPECT_EQ(wrong_rows({.S = 2100, .h = 2, .Dk = 64, .geometry = {4, 2, 8, 16, 512}}), 0);
+  EXPECT_EQ(wrong_rows({.S = 1600, .h = 9, .Dk = 64, .geometry = {4, 2, 8, 64, 512}}), 0);
+}
+TEST(EmulatedSelectHopper, FewTokens) {  // most or all choose no block by score
+  for (const int S : {1, 15, 63, 64, 79, 80, 81, 97, 113})
+    EXPECT_EQ(wrong_rows({.B = 5, .S = S, .h = 6, .G = 2, .Dk = 64}), 0) << S;
+}
+TEST(EmulatedSelectHopper, Packed) {
+  for (const auto& boundaries :
+       std::vector<std::vector<int>>{{0, 0, 3, 4, 90, 200, 520}, {0, 20, 20, 84, 400, 401, 600}, {0, 130, 131, 270, 300}})
+    for (const int h : {2, 8, 12}) EXPECT_EQ(wrong_rows({.h = h, .Dk = 64, .boundaries = boundaries}), 0);
+  EXPECT_EQ(wrong_rows({.h = 16, .G = 2, .Dk = 128, .boundaries = {0, 1, 300, 301, 490}}), 0);
+  EXPECT_EQ(wrong_rows({.h = 16, .Dk = 192, .boundaries = {0, 200, 301, 303, 333}}), 0);
+  // Documents of a tile, each with scores of its own.
+  EXPECT_EQ(wrong_rows({.Dk = 64, .geometry = {2, 1, 4, 4, 512}, .boundaries = {0, 40, 60, 80, 97, 140}}), 0);
+}
+TEST(EmulatedSelectHopper, Ties) {
+  for (const int h : {6, 16}) EXPECT_EQ(wrong_rows({.S = 1200, .h = h, .Dk = 64, .tie = true}), 0);
+  EXPECT_EQ(wrong_rows({.S = 1200, .Dk = 64, .geometry = {8, 4, 16, 40, 512}, .tie = true}), 0);
+}
+TEST(EmulatedSelectHopper, NotANumber) {
+  EXPECT_EQ(wrong_rows({.S = 700, .Dk = 64, .nan_query = 500, .nan_key = 100}), 0);
+  EXPECT_EQ(wrong_rows({.h = 16, .Dk = 128, .boundaries = {0, 200, 520}, .nan_query = 199, .nan_key = 60}), 0);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Barriers in shared memory that count arrivals and bytes (mbarrier), and the registers that warps pass on.
+// Barriers in shared memory that count arrivals and bytes (mbarrier), barriers of warpgroups with a number, and the
+// registers that warps pass on.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -47,6 +48,14 @@ void expect(Barrier& x, int bytes) {
   require(x.bytes > -(1 << 20) && x.bytes < 1 << 20, "a barrier cannot count so many bytes");
 }
 
+// ---- barriers with a number
+
+constexpr int kNumbers = 16, kWarpgroup = 128;
+struct Meeting {
+  int warpgroup = -1, arrived = 0;
+};
+Meeting meetings[kNumbers];
+
 // ---- registers
 
 constexpr int kRegisters = 64 << 10;  // of a multiprocessor
@@ -58,6 +67,7 @@ std::vector<int> waiting_for_registers;
 
 void begin_barriers(int threads) {
   barriers.clear();
+  std::fill_n(meetings, kNumbers, Meeting());
   registers.assign(threads, std::min(kRegisters / threads, 255) / 8 * 8);
   unused_registers = 0;
   waiting_for_registers.clear();
@@ -71,6 +81,9 @@ std::string describe_barriers() {
             std::to_string(x.phase) + ", which misses " + std::to_string(x.missing) + " arrivals and " +
             std::to_string(x.bytes) + " bytes";
   }
+  for (int number = 0; number < kNumbers; ++number)
+    if (meetings[number].arrived > 0)
+      text += "; " + std::to_string(meetings[number].arrived) + " of a warpgroup at barrier " + std::to_string(number);
   if (!waiting_for_registers.empty()) text += "; " + std::to_string(waiting_for_registers.size()) + " for registers";
   return text;
 }
@@ -112,6 +125,18 @@ void barrier_deliver(std::uint32_t address, int bytes) {
   Barrier& x = barrier_at(address);
   expect(x, -bytes);
   end_phase_when_complete(x);
+}
+
+void warpgroup_barrier(int number) {
+  require(number >= 1 && number < kNumbers, "a warpgroup's barrier with a number that is not 1 to 15");
+  const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
+  Meeting& x = meetings[number];
+  if (x.warpgroup < 0) x.warpgroup = warpgroup;
+  require(x.warpgroup == warpgroup, "two warpgroups at a barrier of the same number");
+  races_leave_block();
+  if (++x.arrived < kWarpgroup) return wait_here();
+  x.arrived = 0;
+  wake(warpgroup * kWarpgroup, kWarpgroup);
 }
 
 void set_registers(int count, bool more) {

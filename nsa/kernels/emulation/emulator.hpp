@@ -103,7 +103,7 @@ void wait_copies(int pending);
 // The thread's finished copies become visible to products, and its barriers to the copy engine.
 void publish_to_async();
 
-// ---- barriers that count arrivals and bytes (mbarrier); setmaxnreg
+// ---- barriers that count arrivals and bytes (mbarrier), barriers with a number; setmaxnreg
 
 void barrier_start(std::uint32_t barrier, int arrivals);
 void publish_barriers();
@@ -111,6 +111,7 @@ void barrier_arrive(std::uint32_t barrier);
 void barrier_expect(std::uint32_t barrier, int bytes);
 void barrier_wait(std::uint32_t barrier, unsigned parity);
 void set_registers(int count, bool more);
+void warpgroup_barrier(int number);  // bar.sync of a warpgroup's threads
 
 // ---- the copy engine: the destination is NaN from the start until the bytes come, piece by piece in any order
 

@@ -3,6 +3,7 @@
 
 #include "nsa/kernels/attention/interval.cuh"
 #include "nsa/kernels/common/heads.cuh"
+#include "nsa/kernels/hopper/ring.cuh"
 #include "nsa/kernels/hopper/wgmma.cuh"
 
 namespace nsa::kernels::hopper {
@@ -20,15 +21,6 @@ struct Shape {
   static constexpr int kAlignment = 1024;
   static constexpr int kSharedBytes = kBarriers + 2 * (kQStages + 2 * kStages) * 8 + kAlignment;
   static_assert(Keys % 16 == 0 && kSharedBytes <= 227 * 1024 && kLoaders % (Dk / 8) == 0);
-};
-
-// A place in a ring that is gone round again and again.
-template <int Places>
-struct Ring {
-  unsigned step = 0;
-  __device__ int place() const { return step % Places; }
-  __device__ std::uint32_t parity() const { return step / Places & 1; }
-  __device__ void advance() { ++step; }
 };
 
 // One tile: rows [first_row, first_row + kRows) of a group, and the keys that any of its queries sees.

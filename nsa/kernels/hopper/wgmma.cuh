@@ -50,6 +50,8 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
 // Makes this thread's plain writes to shared memory visible to wgmma and the copy engine.
 __device__ inline void publish_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// All threads of a warpgroup meet, and have then seen each other's writes. `number` is theirs alone: 1 to 15.
+__device__ inline void warpgroup_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 
 // ---- the copy engine
 
@@ -108,12 +110,14 @@ struct Product;
 #define NSA_FIFTY NSA_TEN("") NSA_TEN("1") NSA_TEN("2") NSA_TEN("3") NSA_TEN("4")
 #define NSA_LIST_32 NSA_TEN("") "%10,%11,%12,%13,%14,%15"
 #define NSA_LIST_64 NSA_TEN("") NSA_TEN("1") NSA_TEN("2") "%30,%31"
+#define NSA_LIST_96 NSA_TEN("") NSA_TEN("1") NSA_TEN("2") NSA_TEN("3") "%40,%41,%42,%43,%44,%45,%46,%47"
 #define NSA_LIST_112 NSA_FIFTY "%50,%51,%52,%53,%54,%55"
 #define NSA_LIST_128 NSA_FIFTY NSA_TEN("5") "%60,%61,%62,%63"
 #define NSA_LIST_144 NSA_FIFTY NSA_TEN("5") NSA_TEN("6") "%70,%71"
 #define NSA_LIST_192 NSA_FIFTY NSA_TEN("5") NSA_TEN("6") NSA_TEN("7") NSA_TEN("8") "%90,%91,%92,%93,%94,%95"
 #define NSA_C_32 NSA_C(0), NSA_C(1), NSA_C(2), NSA_C(3)
 #define NSA_C_64 NSA_C8(0)
+#define NSA_C_96 NSA_C8(0), NSA_C(8), NSA_C(9), NSA_C(10), NSA_C(11)
 #define NSA_C_112 NSA_C8(0), NSA_C(8), NSA_C(9), NSA_C(10), NSA_C(11), NSA_C(12), NSA_C(13)
 #define NSA_C_128 NSA_C8(0), NSA_C8(8)
 #define NSA_C_144 NSA_C8(0), NSA_C8(8), NSA_C(16), NSA_C(17)
@@ -146,6 +150,7 @@ struct Product;
 #define NSA_PRODUCTS(T, NAME)                                   \
   NSA_PRODUCT(T, NAME, 32, "16", "17", "18", "19", "20", "21")  \
   NSA_PRODUCT(T, NAME, 64, "32", "33", "34", "35", "36", "37")  \
+  NSA_PRODUCT(T, NAME, 96, "48", "49", "50", "51", "52", "53")  \
   NSA_PRODUCT(T, NAME, 112, "56", "57", "58", "59", "60", "61") \
   NSA_PRODUCT(T, NAME, 128, "64", "65", "66", "67", "68", "69") \
   NSA_PRODUCT(T, NAME, 144, "72", "73", "74", "75", "76", "77") \
@@ -156,12 +161,14 @@ NSA_PRODUCTS(fp16, "f16")
 #undef NSA_PRODUCT
 #undef NSA_C_32
 #undef NSA_C_64
+#undef NSA_C_96
 #undef NSA_C_112
 #undef NSA_C_128
 #undef NSA_C_144
 #undef NSA_C_192
 #undef NSA_LIST_32
 #undef NSA_LIST_64
+#undef NSA_LIST_96
 #undef NSA_LIST_112
 #undef NSA_LIST_128
 #undef NSA_LIST_144

@@ -16,6 +16,7 @@ constexpr int kNaN = 0x7f800001;
 struct Entry {
   int bits, block;
 };
+__device__ inline int bits_of(float score) { return min(__float_as_int(score) & 0x7fffffff, kNaN); }
 
 // Keeps the `want` best of the list's `count` entries in their order, by one warp, and returns the least of their bits.
 //
@@ -78,7 +79,7 @@ struct Best {
   // lists.
   __device__ void offer(Entry* lists, int block, float score, int want) {
     const int lane = threadIdx.x & 31, token = lane % Tokens;
-    const int bits = min(__float_as_int(score) & 0x7fffffff, kNaN);
+    const int bits = bits_of(score);
     const bool taken = lane % 4 < Tokens && block >= 1 && block <= last && bits > least;
     const unsigned all = __ballot_sync(kWarp, taken);
     if (all == 0) return;
@@ -97,5 +98,30 @@ struct Best {
     }
   }
 };
+
+// The list of one token, for which the whole warp works: its lanes agree on the state.
+struct BestOfToken {
+  int last = 0;  // as above
+  int count = 0;
+  int least = -1;
+
+  // Offers 32 consecutive blocks, each lane one.
+  __device__ void offer(Entry* list, int block, float score, int want) {
+    const int lane = threadIdx.x & 31, bits = bits_of(score);
+    const bool taken = block >= 1 && block <= last && bits > least;
+    const unsigned all = __ballot_sync(kWarp, taken);
+    if (all == 0) return;
+    if (taken) list[count + __popc(all & ((1u << lane) - 1))] = {bits, block};
+    count += __popc(all);
+    if (count > kList - 32) compact(list, want);
+  }
+  __device__ void compact(Entry* list, int want) {
+    __syncwarp();
+    if (count <= want) return;
+    least = keep_best(list, count, want);
+    count = want;
+  }
+};
+static_assert(kMostBlocks - 3 <= kList - 32);
 
 }  // namespace nsa::kernels

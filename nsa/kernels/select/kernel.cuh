@@ -9,6 +9,7 @@
 
 #include <type_traits>
 
+#include "nsa/kernels/select/rows.cuh"
 #include "nsa/kernels/select/scores.cuh"
 
 namespace nsa::kernels {
@@ -22,30 +23,24 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   Entry* lists = reinterpret_cast<Entry*>(shared + Plan::kListsAt) + warp * Plan::kWarpTokens * kList;
 
-  const int n = p.geometry.n, l_sel = p.geometry.l_sel, want = n - 3;  // by score
+  const int want = p.geometry.n - 3;  // by score
   // The last tokens see most keys: they go first.
   const int groups = p.B * p.G, tiles = gridDim.x / groups;
   const int b = blockIdx.x % groups / p.G, group = blockIdx.x % groups % p.G;
   const int t0 = (tiles - 1 - static_cast<int>(blockIdx.x / groups)) * Plan::kTokens;
-  const int count = min(Plan::kTokens, p.S - t0);
+  const TokenTile tile{b, group, t0, min(Plan::kTokens, p.S - t0)};
 
   Columns<Plan> columns;
   bool loaded = false;
-  for (int token = 0; token < count;) {  // a document's tokens at a time
-    int first_token = 0, end = count;
-    if (p.packed.first_token) {
-      const int own = lane < count ? p.packed.first_token[t0 + lane] : -1;
-      first_token = __shfl_sync(kWarp, own, token);
-      end = token + __popc(__ballot_sync(kWarp, lane >= token && own == first_token));
-    }
-    const int current = (t0 + end - 1 - first_token) / l_sel;  // of the last of them
-    const bool scored = current >= n && want > 0;
+  for (int token = 0; token < tile.count;) {  // a document's tokens at a time
+    const DocumentTokens document(p, tile, token);
+    const bool scored = document.scored(p);
     Best<Plan::kQuadTokens> best[Plan::kQuads];
     if (scored) {
       if (!loaded) Columns<Plan>::start_copies(queries, p, b, group, t0);
       commit_copies();
-      const int steps = ((current - 1) * o.stride + Plan::kKeys - 1) / Plan::kKeys;
-      KeyCopies<Plan> copies(keys, p, b, group, p.packed.first_block ? p.packed.first_block[t0 + token] : 0);
+      const int steps = ((document.current - 1) * o.stride + Plan::kKeys - 1) / Plan::kKeys;
+      KeyCopies<Plan> copies(keys, p, b, group, document.first_key);
 #pragma unroll
       for (int s = 0; s < Plan::kStages - 1; ++s) {
         if (s < steps) copies.start(p, s);
@@ -62,8 +57,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
 #pragma unroll
       for (int quad = 0; quad < Plan::kQuads; ++quad) {
         const int k = warp * Plan::kWarpTokens + quad * Plan::kQuadTokens + lane % Plan::kQuadTokens;
-        const int own = (t0 + k - first_token) / l_sel;
-        best[quad].last = k >= token && k < end && own >= n ? own - 2 : 0;
+        best[quad].last = document.last_choice(p, tile, k);
       }
       std::conditional_t<Plan::kTrapezoid, TrapezoidScores<Plan>, PaperScores<Plan>> scores(
           reinterpret_cast<float*>(shared + Plan::kTrapezoidsAt));
@@ -89,17 +83,10 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
       if (scored) best[quad].compact(quad_lists, want);
       for (int x = 0; x < Plan::kQuadTokens; ++x) {
         const int k = warp * Plan::kWarpTokens + quad * Plan::kQuadTokens + x;
-        if (k < token || k >= end) continue;
-        const int own = (t0 + k - first_token) / l_sel;
-        int* row = p.blocks + ((static_cast<std::int64_t>(b) * p.S + t0 + k) * p.G + group) * n;
-        for (int i = lane; i < n; i += 32)
-          row[i] = own < n     ? (i <= own ? i : -1)
-                   : i == 0    ? 0
-                   : i <= want ? quad_lists[x * kList + i - 1].block
-                               : own - (n - 1 - i);
+        if (document.has(k)) write_choice(p, tile, k, document.block_of(p, tile, k), quad_lists + x * kList);
       }
     }
-    token = end;
+    token = document.end;
   }
 }
 

@@ -16,6 +16,7 @@ struct Select {
   int B = 0, S = 0, N = 0, Hq = 0, G = 0, Dk = 0;
   float scale = 0;  // 1/sqrt(Dk)
   Storage storage = Storage::bf16;
+  bool hopper = true;  // false: mma.sync also where the GPU has wgmma (to compare the two)
 };
 void select_blocks(const Select& p, cudaStream_t stream);
 

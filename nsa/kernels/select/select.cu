@@ -1,6 +1,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "nsa/kernels/hopper/select.hpp"
 #include "nsa/kernels/select/kernel.cuh"
 
 namespace nsa::kernels {
@@ -54,6 +55,7 @@ void select_blocks(const Select& p, cudaStream_t stream) {
   demand(g.d > 0 && g.l % g.d == 0 && g.l >= g.d, "d divides l", g.l);
   demand(g.l_sel % g.d == 0 && g.l <= g.l_sel, "d divides l' and l <= l'", g.l_sel);
   if (p.B == 0 || p.S == 0) return;
+  if (p.hopper && select_blocks_hopper_supports(p)) return select_blocks_hopper(p, stream);
   const bool paper = g.l == 2 * g.d && g.l_sel == 4 * g.d;
   if (p.storage == Storage::bf16)
     return paper ? launch_width<bf16, false>(p, stream) : launch_width<bf16, true>(p, stream);

@@ -13,6 +13,7 @@ inline void barrier_expect(std::uint32_t barrier, int bytes) { emulation::barrie
 inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) { emulation::barrier_wait(barrier, parity); }
 inline void publish_to_async() { emulation::publish_to_async(); }
 inline void publish_barriers() { emulation::publish_barriers(); }
+inline void warpgroup_barrier(int number) { emulation::warpgroup_barrier(number); }
 inline void copy_box(std::uint32_t destination, const void* map, int row, int head, int batch, std::uint32_t barrier) {
   emulation::copy_box(destination, map, {0, row, 0, head, batch}, barrier);
 }
