@@ -17,6 +17,8 @@ namespace nsa::cuda {
 [[nodiscard]] Compressed compress(const CompressArgs& args);  // phi = mlp: by sdpa
 [[nodiscard]] Attended attend_compressed(const AttendCompressedArgs& args);
 [[nodiscard]] at::Tensor select(const SelectArgs& args);
+// The same; `hopper` false: by mma.sync also where the GPU has wgmma (to compare the two).
+[[nodiscard]] at::Tensor select_by(const SelectArgs& args, bool hopper);
 [[nodiscard]] Attended attend_selected(const AttendSelectedArgs& args);
 [[nodiscard]] Attended attend_window(const AttendWindowArgs& args);
 [[nodiscard]] at::Tensor combine(const CombineArgs& args);

@@ -23,7 +23,9 @@ at::Tensor statistics(const at::Tensor& q, const at::Tensor& k, const Problem& p
 
 }  // namespace
 
-at::Tensor select(const SelectArgs& args) {
+at::Tensor select(const SelectArgs& args) { return select_by(args, true); }
+
+at::Tensor select_by(const SelectArgs& args, bool hopper) {
   check(args);
   const at::NoGradGuard no_grad;
   const auto& g = args.geometry;
@@ -51,6 +53,7 @@ at::Tensor select(const SelectArgs& args) {
   p.Dk = size_of(q, 3);
   p.scale = scale_of(q);
   p.storage = storage_of(q);
+  p.hopper = hopper;
   kernels::select_blocks(p, device.stream());
   return blocks;
 }

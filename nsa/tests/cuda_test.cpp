@@ -32,18 +32,20 @@ void expect_all_close(const CudaShape& shape) {
   }
 }
 
-// The choice of a call, document by document.
+// The choice of a call, document by document, by either kernel.
 void expect_choice(const CudaShape& s) {
   SCOPED_TRACE(s.name());
   const std::int64_t N = compressed_blocks(s.g, s.cu_seqlens, s.S);
   const auto q = on_device({s.B, s.S, s.G * s.h, s.Dk}, 1, s.type), k = on_device({s.B, N, s.G, s.Dk}, 4, s.type);
-  const auto blocks = select({q, k, s.g, s.cu_seqlens});
-  std::int64_t first = 0;
-  for (const auto& [begin, end] : documents(s.cu_seqlens, s.S)) {
-    const std::int64_t length = end - begin, own = compressed_blocks(s.g, length);
-    if (length > 0)
-      expect_same_choice(blocks.narrow(1, begin, length), q.narrow(1, begin, length), k.narrow(1, first, own), s.g);
-    first += own;
+  for (const bool hopper : {true, false}) {
+    const auto blocks = select_by({q, k, s.g, s.cu_seqlens}, hopper);
+    std::int64_t first = 0;
+    for (const auto& [begin, end] : documents(s.cu_seqlens, s.S)) {
+      const std::int64_t length = end - begin, own = compressed_blocks(s.g, length);
+      if (length > 0)
+        expect_same_choice(blocks.narrow(1, begin, length), q.narrow(1, begin, length), k.narrow(1, first, own), s.g);
+      first += own;
+    }
   }
 }
 

@@ -46,7 +46,7 @@ int wrong_rows(Problem x) {
   p.scale = static_cast<float>(1 / std::sqrt(x.Dk));
   p.storage = x.storage;
   p.hopper = x.hopper;
-  EXPECT_EQ(select_blocks_hopper_supports(p), x.Dk >= 64 && g.l == 2 * g.d && g.l_sel == 4 * g.d);
+  EXPECT_EQ(select_blocks_hopper_supports(p), N > 0 && x.Dk >= 64 && g.l == 2 * g.d && g.l_sel == 4 * g.d);
 
   const std::size_t rows = static_cast<std::size_t>(x.B) * x.S * x.G;
   std::vector<std::vector<double>> scores(rows);  // [B,S,G] of the blocks up to the token's own
@@ -119,9 +119,7 @@ TEST(EmulatedSelect, HeadsAndWidths) {
 TEST(EmulatedSelect, Width192) {
   for (const int h : {6, 8, 13}) EXPECT_EQ(wrong_rows({.S = 300, .h = h, .Dk = 192, .hopper = false}), 0);
 }
-TEST(EmulatedSelect, NotANumber) {
-  EXPECT_EQ(wrong_rows({.hopper = false, .nan_query = 500, .nan_key = 100}), 0);
-}
+TEST(EmulatedSelect, NotANumber) { EXPECT_EQ(wrong_rows({.hopper = false, .nan_query = 500, .nan_key = 100}), 0); }
 TEST(EmulatedSelect, ManyBlocks) {
   EXPECT_EQ(wrong_rows({.S = 1200, .h = 2, .geometry = {8, 4, 16, 3, 512}}), 0);
   EXPECT_EQ(wrong_rows({.S = 2000, .h = 3, .geometry = {8, 4, 16, 16, 512}}), 0);
@@ -175,8 +173,8 @@ TEST(EmulatedSelectHopper, FewTokens) {  // most or all choose no block by score
     EXPECT_EQ(wrong_rows({.B = 5, .S = S, .h = 6, .G = 2, .Dk = 64}), 0) << S;
 }
 TEST(EmulatedSelectHopper, Packed) {
-  for (const auto& boundaries :
-       std::vector<std::vector<int>>{{0, 0, 3, 4, 90, 200, 520}, {0, 20, 20, 84, 400, 401, 600}, {0, 130, 131, 270, 300}})
+  for (const auto& boundaries : std::vector<std::vector<int>>{
+           {0, 0, 3, 4, 90, 200, 520}, {0, 20, 20, 84, 400, 401, 600}, {0, 130, 131, 270, 300}})
     for (const int h : {2, 8, 12}) EXPECT_EQ(wrong_rows({.h = h, .Dk = 64, .boundaries = boundaries}), 0);
   EXPECT_EQ(wrong_rows({.h = 16, .G = 2, .Dk = 128, .boundaries = {0, 1, 300, 301, 490}}), 0);
   EXPECT_EQ(wrong_rows({.h = 16, .Dk = 192, .boundaries = {0, 200, 301, 303, 333}}), 0);

@@ -90,6 +90,28 @@ TEST(Emulator, Deadlock) {
                     }),
               ThrowsMessage<Error>(HasSubstr("deadlock")));
 }
+TEST(Emulator, WarpgroupsMeet) {
+  EXPECT_NO_THROW(block(256, [] {
+    for (int i = 0; i < 9; ++i) warpgroup_barrier(1 + static_cast<int>(threadIdx.x) / 128);
+  })());
+  EXPECT_NO_THROW(block(128, [] {  // what was written before is read behind it, at once and again
+    const int x = static_cast<int>(threadIdx.x);
+    int* const all = static_cast<int*>(shared());
+    for (int i = 0; i < 9; ++i) {
+      all[x] = i * x;
+      warpgroup_barrier(3);
+      require(all[127 - x] == i * (127 - x), "too early");
+      warpgroup_barrier(3);
+    }
+  })());
+  EXPECT_THAT(block(256, [] { warpgroup_barrier(1); }), ThrowsMessage<Error>(HasSubstr("two warpgroups")));
+  EXPECT_THAT(block(128, [] { warpgroup_barrier(0); }), ThrowsMessage<Error>(HasSubstr("1 to 15")));
+  EXPECT_THAT(block(128,
+                    [] {
+                      if (threadIdx.x != 77) warpgroup_barrier(2);
+                    }),
+              ThrowsMessage<Error>(HasSubstr("127 of a warpgroup at barrier 2")));
+}
 TEST(Emulator, WarpsStayTogether) {
   EXPECT_THAT(block(32, [] { threadIdx.x < 16 ? __syncwarp() : void(__any_sync(0xffffffffu, true)); }),
               ThrowsMessage<Error>(HasSubstr("different places")));

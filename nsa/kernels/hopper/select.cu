@@ -19,14 +19,9 @@ int multiprocessors() {
   return count;
 }
 
-template <typename S>
-std::int64_t tiles_of(const Select& p) {
-  return std::int64_t{p.S + S::kTokens - 1} / S::kTokens * p.B * p.G;
-}
-
 // The shape for a number of heads: by pairs of them, padded to the next one that is compiled.
 template <typename Each>
-auto with_shape(const Select& p, Each&& each) {
+void with_shape(const Select& p, Each&& each) {
   const auto with_width = [&](auto pairs) {
     constexpr int kPairs = decltype(pairs)::value;
     if (p.Dk == 64) return each(SelectShape<64, kPairs>());
@@ -36,6 +31,7 @@ auto with_shape(const Select& p, Each&& each) {
   const int pairs = (p.Hq / p.G + 1) / 2;
   if (pairs <= 3) return with_width(std::integral_constant<int, 3>());
   if (pairs <= 4) return with_width(std::integral_constant<int, 4>());
+  if (pairs <= 6) return with_width(std::integral_constant<int, 6>());
   return with_width(std::integral_constant<int, 8>());
 }
 
@@ -45,7 +41,7 @@ void launch(Select p, cudaStream_t stream) {
   const auto kernel = select_kernel<T, S>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   const auto k_map = tensor_map(p.k_cmp, p.storage, p.B, p.N, p.G, S::Dk, S::kKeys);
-  const int tiles = static_cast<int>(tiles_of<S>(p)), blocks = std::min(tiles, multiprocessors());
+  const int tiles = (p.S + S::kTokens - 1) / S::kTokens * p.B * p.G, blocks = std::min(tiles, multiprocessors());
   kernel<<<blocks, S::kThreads, S::kSharedBytes, stream>>>(p, tiles, k_map);
   check_launch("select_blocks_hopper");
 }
@@ -58,10 +54,11 @@ bool select_blocks_hopper_supports(const Select& p) {
   if (g.l != 2 * g.d || g.l_sel != 4 * g.d || (p.Dk != 64 && p.Dk != 128 && p.Dk != 192)) return false;
   if (p.S <= 0 || p.N <= 0 || p.B <= 0 || p.G <= 0 || p.Hq % p.G != 0 || p.Hq / p.G > 16) return false;
   // The copy engine refuses a stride of 0, which an expanded dimension has.
-  if ((p.N > 1 && p.k_cmp.token == 0) || (p.G > 1 && p.k_cmp.head == 0) || (p.B > 1 && p.k_cmp.batch == 0)) return false;
-  if (!hopper::is_here()) return false;
-  const std::int64_t tiles = hopper::with_shape(p, [&](auto shape) { return hopper::tiles_of<decltype(shape)>(p); });
-  return tiles > hopper::multiprocessors() && tiles < std::int64_t{1} << 30;
+  if ((p.N > 1 && p.k_cmp.token == 0) || (p.G > 1 && p.k_cmp.head == 0) || (p.B > 1 && p.k_cmp.batch == 0))
+    return false;
+  // Tiles of 16 tokens at least, counted in an int.
+  if (std::int64_t{p.S} * p.B * p.G >= std::int64_t{1} << 31) return false;
+  return hopper::is_here();
 }
 
 void select_blocks_hopper(const Select& p, cudaStream_t stream) {

@@ -11,8 +11,8 @@
 // other. So a warpgroup has two sets of scores, and the product of one runs while the other one's exponentials are
 // computed. The assembler would spread the product's instructions among the exponentials or these behind the wait for
 // it: they depend on the scale, which is read anew (volatile) when all of the product has been started, and what they
-// sum goes to shared memory before the wait. As in Note [Scores ahead] (dkv.cuh) no product is on its way where the loop
-// begins anew.
+// sum goes to shared memory before the wait. As in Note [Scores ahead] (dkv.cuh) no product is on its way where the
+// loop begins anew.
 #pragma once
 
 #include <cuda.h>
@@ -47,14 +47,15 @@ __device__ inline void produce_keys(const SelectWork<S>& work, const SelectPlace
 // kLoaders threads: Q of every tile that chooses by score, and the offsets of its columns. Padding is 0 and has p = 0,
 // as have rows that see nothing.
 template <typename T, typename S>
-__device__ inline void produce_queries(const SelectWork<S>& work, const SelectPlaces<S>& places, int loader) {
-  constexpr int kChunks = S::Dk / 8, kStep = S::kLoaders / kChunks, kColumns = S::kWarpgroups * S::kColumns;
+__device__ inline void produce_queries(const SelectWork<S>& work, const SelectPlaces<S>& places, unsigned loader) {
+  constexpr unsigned kChunks = S::Dk / 8, kStep = S::kLoaders / kChunks, kColumns = S::kWarpgroups * S::kColumns;
   const Select& p = work.p;
-  const int chunk = loader % kChunks, heads = p.Hq / p.G;
+  const unsigned chunk = loader % kChunks;
+  const int heads = p.Hq / p.G;
   struct Source {
     int token, head;  // of the tile, of the group
-    __device__ explicit Source(int column) {
-      const int own = column % S::kColumns, n8 = own / 8;
+    __device__ explicit Source(unsigned column) {
+      const unsigned own = column % S::kColumns, n8 = own / 8;
       token = column / S::kColumns * S::kGroupTokens + n8 / S::kPairs * 4 + own % 8 / 2;
       head = n8 % S::kPairs * 2 + own % 2;
     }
@@ -64,11 +65,11 @@ __device__ inline void produce_queries(const SelectWork<S>& work, const SelectPl
     const TokenTile tile = work.tile(number);
     if (!work.scored(tile)) continue;
     const int place = ring.place();
+    barrier_wait(places.q_empty(place), ring.parity() ^ 1);
     const T* q = static_cast<const T*>(p.q.data) + tile.b * p.q.batch + tile.first * p.q.token +
                  tile.group * heads * p.q.head + chunk * 8;
-    barrier_wait(places.q_empty(place), ring.parity() ^ 1);
-#pragma unroll 2
-    for (int column = loader / kChunks; column < kColumns; column += kStep) {
+#pragma unroll 1
+    for (unsigned column = loader / kChunks; column < kColumns; column += kStep) {
       const Source source(column);
       const bool valid = source.head < heads && source.token < tile.count;
       copy_async(S::Queries::at(places.q(place, column / S::kColumns), column % S::kColumns, chunk),
@@ -76,13 +77,13 @@ __device__ inline void produce_queries(const SelectWork<S>& work, const SelectPl
     }
     commit_copies();
 #pragma unroll 1
-    for (int column = loader; column < kColumns; column += S::kLoaders) {
+    for (unsigned column = loader; column < kColumns; column += S::kLoaders) {
       const Source source(column);
       float2 stats{0, 0};
-      if (source.head < heads && source.token < tile.count)
-        stats = reinterpret_cast<const float2*>(
-            p.stats)[(static_cast<std::int64_t>(tile.b) * p.Hq + tile.group * heads + source.head) * p.S + tile.first +
-                     source.token];
+      if (source.head < heads && source.token < tile.count) {
+        const std::int64_t row = static_cast<std::int64_t>(tile.b) * p.Hq + tile.group * heads + source.head;
+        stats = reinterpret_cast<const float2*>(p.stats)[row * p.S + tile.first + source.token];
+      }
       places.offsets(place)[column] = stats.y == 0 ? -INFINITY : -(stats.x + log2f(stats.y));
     }
     wait_copies<0>();
@@ -147,7 +148,7 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
     for (int token = 0; token < tile.count;) {
       const DocumentTokens document(p, tile, token);
       const int steps = uniform(work.steps(document));
-      BestOfToken best[S::kWarpTokens];
+      BestOfWarp<S::kWarpTokens> best;
       if (steps > 0) {
         if (!loaded) {
           barrier_wait(places.q_full(q_ring.place()), q_ring.parity());
@@ -160,7 +161,10 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
           loaded = true;
         }
 #pragma unroll
-        for (int x = 0; x < S::kWarpTokens; ++x) best[x].last = document.last_choice(p, tile, first_own + x);
+        for (int x = 0; x < S::kWarpTokens; ++x) {
+          best.last[x] = document.last_choice(p, tile, first_own + x);
+          best.least[x] = -1;
+        }
         float before[S::kWarpTokens] = {};  // the probability of the key before the next 128
         await(ring);
         start(s[0]);
@@ -178,14 +182,16 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
           weigh(s[1], S::kKeys);
           warpgroup_barrier(1 + warpgroup);
           // Eq 9: keys 4j-1 .. 4j+3 of block j, weights 1,2,2,2,1.
+          float score[S::kWarpTokens];
 #pragma unroll
           for (int x = 0; x < S::kWarpTokens; ++x) {
             const float4 own = *reinterpret_cast<const float4*>(own_row + x * S::kPitch);
             const float neighbour = __shfl_sync(kWarp, own.w, lane + 31);  // lane - 1; the first lane: the last key
             const float first = lane == 0 ? before[x] : neighbour;
             before[x] = neighbour;
-            best[x].offer(lists + x * kList, step * 32 + lane, fmaf(2, own.x + own.y + own.z, first + own.w), want);
+            score[x] = fmaf(2, own.x + own.y + own.z, first + own.w);
           }
+          best.offer(lists, step * 32 + lane, score, want);
           finish(s[0]);
         }
       }
@@ -193,12 +199,11 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
         release(places.q_empty(q_ring.place()));
         q_ring.advance();
       }
-#pragma unroll
-      for (int x = 0; x < S::kWarpTokens; ++x) {
-        if (!document.has(first_own + x)) continue;
-        if (steps > 0) best[x].compact(lists + x * kList, want);
-        write_choice(p, tile, first_own + x, document.block_of(p, tile, first_own + x), lists + x * kList);
-      }
+      if (steps > 0) best.compact(lists, want);
+#pragma unroll 1
+      for (int x = 0; x < S::kWarpTokens; ++x)
+        if (document.has(first_own + x))
+          write_choice(p, tile, first_own + x, document.block_of(p, tile, first_own + x), lists + x * kList);
       token = document.end;
     }
   }
@@ -222,7 +227,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (threadIdx.x < 32)
       produce_keys<S>(work, places, k);
     else
-      produce_queries<T, S>(work, places, static_cast<int>(threadIdx.x) - 32);
+      produce_queries<T, S>(work, places, threadIdx.x - 32);
   } else {
     take_registers<S::kConsumerRegisters>();
     consume<T, S>(work, places, uniform(threadIdx.x / 128 - 1));

@@ -19,7 +19,7 @@ struct SelectShape {
   static constexpr int kWarpTokens = kQuads, kGroupTokens = 4 * kQuads;  // whose best a warp keeps; a warpgroup's
   static constexpr int kWarpgroups = 2, kTokens = kWarpgroups * kGroupTokens;
   static constexpr int kThreads = 128 * (kWarpgroups + 1), kConsumerWarps = 4 * kWarpgroups, kLoaders = 96;
-  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;  // the launch gives everyone 168
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // the launch gives everyone 168
   static constexpr int kKeys = 64, kStepKeys = 2 * kKeys;                  // of a stage, of a step: 32 blocks
   static_assert(kTokens <= 32 && kLoaders % (Dk / 8) == 0);                // DocumentTokens; a loader's chunk
 
@@ -34,8 +34,8 @@ struct SelectShape {
   static constexpr int kProbabilityBytes = kTokens * kPitch * 4, kOffsetBytes = kWarpgroups * kColumns * 4;
   static constexpr int kMostStages = 6, kBarrierBytes = 8 * 2 * (kQStages + kMostStages), kAlignment = 1024;
   static constexpr int kScaleBytes = 16;
-  static constexpr int kFixedBytes = kQStages * (kQBytes + kOffsetBytes) + kListBytes + kProbabilityBytes +
-                                     kBarrierBytes + kScaleBytes + kAlignment;
+  static constexpr int kFixedBytes =
+      kQStages * (kQBytes + kOffsetBytes) + kListBytes + kProbabilityBytes + kBarrierBytes + kScaleBytes + kAlignment;
   static constexpr int kStages = std::min(kMostStages, (227 * 1024 - kFixedBytes) / Keys::kBytes);
   static constexpr int kSharedBytes = kFixedBytes + kStages * Keys::kBytes;
   static_assert(kStages >= 3);  // a step's two, and the next one's first

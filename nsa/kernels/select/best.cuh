@@ -18,53 +18,78 @@ struct Entry {
 };
 __device__ inline int bits_of(float score) { return min(__float_as_int(score) & 0x7fffffff, kNaN); }
 
-// Keeps the `want` best of the list's `count` entries in their order, by one warp, and returns the least of their bits.
+// Keeps the `want` best of each list's `count` entries in their order, by one warp, and finds the least of their bits.
+// A list of no more than `want` stays as it is. `least`: of the best `want` that are known, or -1.
 //
 // Note [Threshold]
 // The want-th best is found by bisection of the bits, the entries lying in registers: a step is a comparison an entry
 // and one sum over the warp, and it ends when a threshold parts exactly `want` from the rest, after a dozen steps as a
-// rule. Ties are exact and cost nothing: of the entries equal to the threshold the first ones stay.
-__device__ inline int keep_best(Entry* list, int count, int want) {
+// rule. Ties are exact and cost nothing: of the entries equal to the threshold the first ones stay. Steps are chains of
+// latencies, so several lists take theirs together, and their counts are bytes of one sum.
+template <int Lists>
+__device__ inline void keep_best(Entry* lists, const int (&count)[Lists], int (&least)[Lists], int want) {
+  static_assert(Lists <= 4 && kList < 256);
   const int lane = threadIdx.x & 31;
-  Entry entry[kListRows];
-  int best = -1;
-#pragma unroll
-  for (int r = 0; r < kListRows; ++r) {
-    entry[r] = r * 32 + lane < count ? list[r * 32 + lane] : Entry{-1, 0};
-    best = max(best, entry[r].bits);
-  }
+  Entry entry[Lists][kListRows];
   // At least `want` are >= low; fewer are >= high, namely `above`, or exactly as many and low == high.
-  unsigned low = 0, high = __reduce_max_sync(kWarp, best) + 1;
-  int above = 0;
-  while (high - low > 1) {
-    const unsigned middle = (low + high) / 2;
-    int more = 0;
+  unsigned low[Lists], high[Lists];
+  int above[Lists] = {};
 #pragma unroll
-    for (int r = 0; r < kListRows; ++r) more += entry[r].bits >= static_cast<int>(middle);
+  for (int x = 0; x < Lists; ++x) {
+    int best = -1;
+#pragma unroll
+    for (int r = 0; r < kListRows; ++r) {
+      entry[x][r] = r * 32 + lane < count[x] ? lists[x * kList + r * 32 + lane] : Entry{-1, 0};
+      best = max(best, entry[x][r].bits);
+    }
+    low[x] = max(least[x], 0);
+    high[x] = count[x] > want ? __reduce_max_sync(kWarp, best) + 1 : low[x];
+  }
+  for (;;) {
+    bool open = false;
+    unsigned more = 0;
+#pragma unroll
+    for (int x = 0; x < Lists; ++x) {
+      open |= high[x] - low[x] > 1;
+#pragma unroll
+      for (int r = 0; r < kListRows; ++r)
+        more += (entry[x][r].bits >= static_cast<int>((low[x] + high[x]) / 2) ? 1u : 0u) << 8 * x;
+    }
+    if (!open) break;
     more = __reduce_add_sync(kWarp, more);
-    if (more >= want) low = middle;
-    if (more <= want) high = middle, above = more;
+#pragma unroll
+    for (int x = 0; x < Lists; ++x) {
+      if (high[x] - low[x] <= 1) continue;
+      const unsigned middle = (low[x] + high[x]) / 2;
+      const int own = more >> 8 * x & 255;
+      if (own >= want) low[x] = middle;
+      if (own <= want) high[x] = middle, above[x] = own;
+    }
   }
 
   __syncwarp();  // all lanes have read; the collectives above order no accesses to memory
-  int ties = want - above, kept = 0, least = kNaN;
   const unsigned before = (1u << lane) - 1;
 #pragma unroll
-  for (int r = 0; r < kListRows; ++r) {
-    const int bits = entry[r].bits;
-    const bool tie = bits == static_cast<int>(low) && low != high;
-    const unsigned tied = __ballot_sync(kWarp, tie);
-    const bool stays = bits >= static_cast<int>(high) || (tie && __popc(tied & before) < ties);
-    const unsigned staying = __ballot_sync(kWarp, stays);
-    if (stays) {
-      list[kept + __popc(staying & before)] = entry[r];
-      least = min(least, bits);
+  for (int x = 0; x < Lists; ++x) {
+    if (count[x] <= want) continue;
+    int ties = want - above[x], kept = 0, lowest = kNaN;
+#pragma unroll
+    for (int r = 0; r < kListRows; ++r) {
+      const int bits = entry[x][r].bits;
+      const bool tie = bits == static_cast<int>(low[x]) && low[x] != high[x];
+      const unsigned tied = __ballot_sync(kWarp, tie);
+      const bool stays = bits >= static_cast<int>(high[x]) || (tie && __popc(tied & before) < ties);
+      const unsigned staying = __ballot_sync(kWarp, stays);
+      if (stays) {
+        lists[x * kList + kept + __popc(staying & before)] = entry[x][r];
+        lowest = min(lowest, bits);
+      }
+      kept += __popc(staying);
+      ties -= min(ties, __popc(tied));
     }
-    kept += __popc(staying);
-    ties -= min(ties, __popc(tied));
+    least[x] = __reduce_min_sync(kWarp, lowest);
   }
   __syncwarp();
-  return __reduce_min_sync(kWarp, least);
 }
 
 // The lists of up to four tokens: lane holds the state of token lane % Tokens. Lanes that hold the same token agree.
@@ -91,35 +116,45 @@ struct Best {
   __device__ void compact(Entry* lists, int want) {
     __syncwarp();
     for (int token = 0; token < Tokens; ++token) {
-      const int entries = __shfl_sync(kWarp, count, token);
-      if (entries <= want) continue;
-      const int bits = keep_best(lists + token * kList, entries, want);
-      if (static_cast<int>(threadIdx.x % Tokens) == token) count = want, least = bits;
+      const int entries[1] = {__shfl_sync(kWarp, count, token)};
+      if (entries[0] <= want) continue;
+      int bits[1] = {-1};
+      keep_best(lists + token * kList, entries, bits, want);
+      if (static_cast<int>(threadIdx.x % Tokens) == token) count = want, least = bits[0];
     }
   }
 };
 
-// The list of one token, for which the whole warp works: its lanes agree on the state.
-struct BestOfToken {
-  int last = 0;  // as above
-  int count = 0;
-  int least = -1;
+// The lists of a warp's tokens where each lane looks at all of them: the lanes agree on the state.
+template <int Tokens>
+struct BestOfWarp {
+  int last[Tokens], count[Tokens] = {}, least[Tokens];  // as above
 
-  // Offers 32 consecutive blocks, each lane one.
-  __device__ void offer(Entry* list, int block, float score, int want) {
-    const int lane = threadIdx.x & 31, bits = bits_of(score);
-    const bool taken = block >= 1 && block <= last && bits > least;
-    const unsigned all = __ballot_sync(kWarp, taken);
-    if (all == 0) return;
-    if (taken) list[count + __popc(all & ((1u << lane) - 1))] = {bits, block};
-    count += __popc(all);
-    if (count > kList - 32) compact(list, want);
+  // Offers 32 consecutive blocks, each lane one, with a score for every token.
+  __device__ void offer(Entry* lists, int block, const float (&score)[Tokens], int want) {
+    unsigned taken[Tokens], any = 0;
+#pragma unroll
+    for (int x = 0; x < Tokens; ++x) {
+      taken[x] = __ballot_sync(kWarp, block >= 1 && block <= last[x] && bits_of(score[x]) > least[x]);
+      any |= taken[x];
+    }
+    if (any == 0) return;
+    const int lane = threadIdx.x & 31;
+    bool full = false;
+#pragma unroll
+    for (int x = 0; x < Tokens; ++x) {
+      if (taken[x] >> lane & 1)
+        lists[x * kList + count[x] + __popc(taken[x] & ((1u << lane) - 1))] = {bits_of(score[x]), block};
+      count[x] += __popc(taken[x]);
+      full |= count[x] > kList - 32;
+    }
+    if (full) compact(lists, want);
   }
-  __device__ void compact(Entry* list, int want) {
+  __device__ void compact(Entry* lists, int want) {
     __syncwarp();
-    if (count <= want) return;
-    least = keep_best(list, count, want);
-    count = want;
+    keep_best(lists, count, least, want);
+#pragma unroll
+    for (int x = 0; x < Tokens; ++x) count[x] = min(count[x], want);
   }
 };
 static_assert(kMostBlocks - 3 <= kList - 32);

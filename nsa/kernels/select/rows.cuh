@@ -45,10 +45,7 @@ __device__ inline void write_choice(const Select& p, const TokenTile& tile, int 
   const int n = p.geometry.n;
   int* row = p.blocks + ((static_cast<std::int64_t>(tile.b) * p.S + tile.first + token) * p.G + tile.group) * n;
   for (int i = threadIdx.x & 31; i < n; i += 32)
-    row[i] = own < n     ? (i <= own ? i : -1)
-             : i == 0    ? 0
-             : i < n - 2 ? list[i - 1].block
-                         : own - (n - 1 - i);
+    row[i] = own < n ? (i <= own ? i : -1) : i == 0 ? 0 : i < n - 2 ? list[i - 1].block : own - (n - 1 - i);
 }
 
 }  // namespace nsa::kernels
