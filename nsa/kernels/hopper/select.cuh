@@ -30,7 +30,7 @@ __device__ inline void produce_keys(const SelectWork<S>& work, const SelectPlace
     const TokenTile tile = work.tile(number);
     for (int token = 0; token < tile.count;) {
       const DocumentTokens document(work.p, tile, token);
-      const int steps = work.steps(document), keys = steps > 0 ? steps * S::kStepKeys + S::kKeys : 0;
+      const int keys = work.steps(document) * S::kStepKeys;
 #pragma unroll 1
       for (int first = 0; first < keys; first += S::kKeys, ring.advance()) {
         if ((threadIdx.x & 31) != 0) continue;
@@ -97,6 +97,7 @@ template <typename T, typename S>
 __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>& places, int warpgroup) {
   const Select& p = work.p;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x & 31, want = p.geometry.n - 3;
+  const int number_of_barrier = 1 + warpgroup;
   const int first_own = warpgroup * S::kGroupTokens + warp * S::kWarpTokens;  // the tokens whose best it keeps
   Entry* const lists = places.lists(first_own);
   const float* const own_row = places.probabilities(first_own) + lane * 4;
@@ -110,7 +111,7 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
   Ring<S::kStages> ring;
   int q = 0;
   // The next 64 keys: each of them is waited for, started and finished in turn.
-  const auto await = [&](Ring<S::kStages> at) { barrier_wait(places.k_full(at.place()), at.parity()); };
+  const auto await = [&] { barrier_wait(places.k_full(ring.place()), ring.parity()); };
   const auto start = [&](float(&c)[S::kTiles][4]) {
     const int k = uniform(places.k(ring.place()));
     ring.advance();
@@ -148,6 +149,12 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
     for (int token = 0; token < tile.count;) {
       const DocumentTokens document(p, tile, token);
       const int steps = uniform(work.steps(document));
+      const auto done_with_q = [&] {
+        if (!loaded || document.end < tile.count) return;
+        release(places.q_empty(q_ring.place()));
+        q_ring.advance();
+        loaded = false;
+      };
       BestOfWarp<S::kWarpTokens> best;
       if (steps > 0) {
         if (!loaded) {
@@ -166,22 +173,8 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
           best.least[x] = -1;
         }
         float before[S::kWarpTokens] = {};  // the probability of the key before the next 128
-        await(ring);
-        start(s[0]);
-        await(ring);
-        finish(s[0]);
-#pragma unroll 1
-        for (int step = 0; step < steps; ++step) {
-          start(s[1]);
-          await(ring);
-          warpgroup_barrier(1 + warpgroup);  // the last step's probabilities have been read
-          weigh(s[0], 0);
-          finish(s[1]);
-          start(s[0]);
-          await(step + 1 < steps ? ring : ring.last());  // or for what has come
-          weigh(s[1], S::kKeys);
-          warpgroup_barrier(1 + warpgroup);
-          // Eq 9: keys 4j-1 .. 4j+3 of block j, weights 1,2,2,2,1.
+        // Eq 9: keys 4j-1 .. 4j+3 of block j, weights 1,2,2,2,1.
+        const auto offer = [&](int step) {
           float score[S::kWarpTokens];
 #pragma unroll
           for (int x = 0; x < S::kWarpTokens; ++x) {
@@ -192,14 +185,36 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
             score[x] = fmaf(2, own.x + own.y + own.z, first + own.w);
           }
           best.offer(lists, step * 32 + lane, score, want);
+        };
+        await();
+        start(s[0]);
+        await();
+        finish(s[0]);
+#pragma unroll 1
+        for (int step = 0; step + 1 < steps; ++step) {
+          start(s[1]);
+          await();
+          warpgroup_barrier(number_of_barrier);  // the last step's probabilities have been read
+          weigh(s[0], 0);
+          finish(s[1]);
+          start(s[0]);
+          await();
+          weigh(s[1], S::kKeys);
+          warpgroup_barrier(number_of_barrier);
+          offer(step);
           finish(s[0]);
         }
+        start(s[1]);
+        warpgroup_barrier(number_of_barrier);
+        weigh(s[0], 0);
+        finish(s[1]);
+        done_with_q();
+        weigh(s[1], S::kKeys);
+        warpgroup_barrier(number_of_barrier);
+        offer(steps - 1);
+        best.compact(lists, want);
       }
-      if (loaded && document.end == tile.count) {
-        release(places.q_empty(q_ring.place()));
-        q_ring.advance();
-      }
-      if (steps > 0) best.compact(lists, want);
+      done_with_q();
 #pragma unroll 1
       for (int x = 0; x < S::kWarpTokens; ++x)
         if (document.has(first_own + x))
