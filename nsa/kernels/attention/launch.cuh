@@ -55,7 +55,8 @@ struct Launches {
       const auto kernel = hopper::joint_kernel<T, Dk, Dv, Backward>;
       const int h = p.Hq / p.G, bytes = Shape::shared_bytes(p.selection.J, h);
       allow_shared(kernel, bytes);
-      const auto tiles = tiles_of(static_cast<std::int64_t>(p.S) * h, Shape::kRows);
+      const auto tiles = std::min(tiles_of(static_cast<std::int64_t>(p.S) * h, Shape::kRows),
+                                  tiles_of(kLimits.joint_blocks, p.B * p.G));
       kernel<<<dim3(grid(tiles), grid(p.B * p.G)), Shape::kThreads, bytes, stream>>>(
           p, Backward ? backward->dout : Rows{}, Backward ? backward->delta : nullptr, out, ways);
       check_launch("joint");

@@ -14,6 +14,9 @@ struct Limits {
   // By these costs (hopper/ways.hpp; fitted in ../README.md), in tenths of the first: 64 rows with 64 keys jointly; 64
   // rows jointly before their first keys; 64 rows with 64 keys as parts, lists and joining included.
   std::int64_t joint_tile_cost = 10, joint_start_cost = 20, part_cost = 28;
+  // Blocks of threads that compute jointly at most, each with several tiles of rows where there are more: most of a
+  // long sequence's tiles may go by parts, and a block of threads that finds nothing to do costs 20 ns.
+  std::int64_t joint_blocks = 4096;
   // Of dynamic shared memory. Where joint_kernel's bits of blocks do not fit, all go by parts.
   std::int64_t joint_bytes = 226 << 10;
   // Of the parts that exist at once: a chunk of queries of some pairs (batch entry, group) (hopper/parts.cuh).

@@ -27,6 +27,7 @@ void set_order(std::uint64_t seed);
 // In the place of attention/limits.hpp's, which only long sequences reach.
 inline constexpr Limits kLowLimits{.joint_tiles_a_head = 0,
                                    .first_tiles = 4,
+                                   .joint_blocks = 2,
                                    .joint_bytes = 0,
                                    .parts_bytes = 0,
                                    .most_pairs = 2,

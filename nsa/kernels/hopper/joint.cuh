@@ -104,213 +104,217 @@ __global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
   constexpr int kTiles = kKeyTile / 8, kOut = Shape::kOut;
   const Heads heads(p.Hq / p.G);
   const int b = blockIdx.y / p.G, group = blockIdx.y % p.G, rows = p.S * heads.h;
-  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;  // the most blocks first
-  const int first_t = heads.token(first_row), last_t = heads.token(min(first_row + Shape::kRows, rows) - 1);
-  if (ways.jointly && first_t >= ways.first && !ways.jointly[(first_t - ways.first) / ways.chunk]) return;
-  extern __shared__ char shared[];
-  __shared__ int q_offset[Shape::kRows], o_offset[Shape::kRows], out_offset[Shape::kRows];
-  const std::uint32_t start = shared_address(shared), q_tile = (start + 1023) & ~1023u;
-  const std::uint32_t o_tile = q_tile + Shape::Q::kBytes, stages = o_tile + (Backward ? Shape::O::kBytes : 0);
-  const auto k_tile = [&](int stage) { return stages + stage * Shape::kStageBytes; };
-  const auto v_tile = [&](int stage) { return k_tile(stage) + Shape::K::kBytes; };
+  // The most blocks first.
+  for (int first_row = ((rows - 1) / Shape::kRows - static_cast<int>(blockIdx.x)) * Shape::kRows; first_row >= 0;
+       first_row -= static_cast<int>(gridDim.x) * Shape::kRows) {
+    const int first_t = heads.token(first_row), last_t = heads.token(min(first_row + Shape::kRows, rows) - 1);
+    if (ways.jointly && first_t >= ways.first && !ways.jointly[(first_t - ways.first) / ways.chunk]) continue;
+    extern __shared__ char shared[];
+    __shared__ int q_offset[Shape::kRows], o_offset[Shape::kRows], out_offset[Shape::kRows];
+    const std::uint32_t start = shared_address(shared), q_tile = (start + 1023) & ~1023u;
+    const std::uint32_t o_tile = q_tile + Shape::Q::kBytes, stages = o_tile + (Backward ? Shape::O::kBytes : 0);
+    const auto k_tile = [&](int stage) { return stages + stage * Shape::kStageBytes; };
+    const auto v_tile = [&](int stage) { return k_tile(stage) + Shape::K::kBytes; };
 
-  if (threadIdx.x < Shape::kRows) {
-    const Row row = RowOrder{heads, nullptr, nullptr, 0, rows}.row(first_row + static_cast<int>(threadIdx.x));
-    const auto offset = [&](const Rows& x) {
-      return offset_of(row, static_cast<int>(x.token / 8), static_cast<int>(x.head / 8));
+    if (threadIdx.x < Shape::kRows) {
+      const Row row = RowOrder{heads, nullptr, nullptr, 0, rows}.row(first_row + static_cast<int>(threadIdx.x));
+      const auto offset = [&](const Rows& x) {
+        return offset_of(row, static_cast<int>(x.token / 8), static_cast<int>(x.head / 8));
+      };
+      q_offset[threadIdx.x] = offset(p.q);
+      o_offset[threadIdx.x] = Backward ? offset(dout) : -1;
+      out_offset[threadIdx.x] = offset(out);
+    }
+    __syncthreads();
+    Shape::Q::template gather<Shape::kThreads>(q_tile, group_rows<T>(p.q, b, group, heads.h), q_offset);
+    if constexpr (Backward)
+      Shape::O::template gather<Shape::kThreads>(o_tile, group_rows<T>(dout, b, group, heads.h), o_offset);
+
+    unsigned* const bits = reinterpret_cast<unsigned*>(shared + Shape::kTileBytes);
+    const int words = Shape::words(p.selection.J), tokens = Shape::tokens(heads.h);
+    const JointChoice choice{bits, bits + tokens * words, reinterpret_cast<int*>(bits + (tokens + 1) * words), words};
+    const int parts = (p.geometry.l_sel + kKeyTile - 1) / kKeyTile;  // tiles of keys a block
+    const int tiles = choice.collect<Shape::kThreads>(p, b, group, first_t, last_t) * parts;
+    const auto keys_of = [&](int tile) {
+      JointKeys x;
+      if (tile >= tiles) return x;
+      x.block = choice.blocks[tile / parts];
+      const int first = p.selection.starts ? p.selection.starts[x.block] : x.block * p.geometry.l_sel;
+      const int last = p.selection.ends ? p.selection.ends[x.block] : min(p.S, first + p.geometry.l_sel);
+      x.first = first + tile % parts * kKeyTile;
+      x.last = min(x.first + kKeyTile, last);
+      return x;
     };
-    q_offset[threadIdx.x] = offset(p.q);
-    o_offset[threadIdx.x] = Backward ? offset(dout) : -1;
-    out_offset[threadIdx.x] = offset(out);
-  }
-  __syncthreads();
-  Shape::Q::template gather<Shape::kThreads>(q_tile, group_rows<T>(p.q, b, group, heads.h), q_offset);
-  if constexpr (Backward)
-    Shape::O::template gather<Shape::kThreads>(o_tile, group_rows<T>(dout, b, group, heads.h), o_offset);
+    const T* k = static_cast<const T*>(p.k.data) + b * p.k.batch + group * p.k.head;
+    const T* v = static_cast<const T*>(p.v.data) + b * p.v.batch + group * p.v.head;
+    const auto load_k = [&](int tile, const JointKeys& x) {
+      if (tile < tiles)
+        Shape::K::template load<Shape::kThreads>(k_tile(tile % 2), k, static_cast<int>(p.k.token), x.first, x.last);
+    };
+    const auto load_v = [&](int tile, const JointKeys& x) {
+      if (tile < tiles)
+        Shape::V::template load<Shape::kThreads>(v_tile(tile % 2), v, static_cast<int>(p.v.token), x.first, x.last);
+    };
+    JointKeys keys = keys_of(0), next = keys_of(1);
+    constexpr int kAheadV = Backward ? 1 : 0;  // tiles, when those of K are one ahead
+    load_k(0, keys);
+    if constexpr (Backward) load_v(0, keys);
+    commit_copies();
+    load_k(1, next);
+    load_v(kAheadV, Backward ? next : keys);
+    commit_copies();
 
-  unsigned* const bits = reinterpret_cast<unsigned*>(shared + Shape::kTileBytes);
-  const int words = Shape::words(p.selection.J), tokens = Shape::tokens(heads.h);
-  const JointChoice choice{bits, bits + tokens * words, reinterpret_cast<int*>(bits + (tokens + 1) * words), words};
-  const int parts = (p.geometry.l_sel + kKeyTile - 1) / kKeyTile;  // tiles of keys a block
-  const int tiles = choice.collect<Shape::kThreads>(p, b, group, first_t, last_t) * parts;
-  const auto keys_of = [&](int tile) {
-    JointKeys x;
-    if (tile >= tiles) return x;
-    x.block = choice.blocks[tile / parts];
-    const int first = p.selection.starts ? p.selection.starts[x.block] : x.block * p.geometry.l_sel;
-    const int last = p.selection.ends ? p.selection.ends[x.block] : min(p.S, first + p.geometry.l_sel);
-    x.first = first + tile % parts * kKeyTile;
-    x.last = min(x.first + kKeyTile, last);
-    return x;
-  };
-  const T* k = static_cast<const T*>(p.k.data) + b * p.k.batch + group * p.k.head;
-  const T* v = static_cast<const T*>(p.v.data) + b * p.v.batch + group * p.v.head;
-  const auto load_k = [&](int tile, const JointKeys& x) {
-    if (tile < tiles)
-      Shape::K::template load<Shape::kThreads>(k_tile(tile % 2), k, static_cast<int>(p.k.token), x.first, x.last);
-  };
-  const auto load_v = [&](int tile, const JointKeys& x) {
-    if (tile < tiles)
-      Shape::V::template load<Shape::kThreads>(v_tile(tile % 2), v, static_cast<int>(p.v.token), x.first, x.last);
-  };
-  JointKeys keys = keys_of(0), next = keys_of(1);
-  constexpr int kAheadV = Backward ? 1 : 0;  // tiles, when those of K are one ahead
-  load_k(0, keys);
-  if constexpr (Backward) load_v(0, keys);
-  commit_copies();
-  load_k(1, next);
-  load_v(kAheadV, Backward ? next : keys);
-  commit_copies();
-
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_row = warp * 16 + lane / 4;
-  const float factor = p.scale * kLog2E;
-  int t[2];
-  std::int64_t statistics_at[2];
-  bool sees_keys[2] = {};
-  RunningSoftmax softmax;
-  float origin[2], inverse[2], own_delta[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = min(first_row + own_row + 8 * half, rows - 1);
-    t[half] = heads.token(row);
-    statistics_at[half] =
-        (static_cast<std::int64_t>(b) * p.Hq + group * heads.h + heads.head(row, t[half])) * p.S + t[half];
-    if constexpr (Backward) {
-      const float2 stats = reinterpret_cast<const float2*>(p.stats)[statistics_at[half]];
-      origin[half] = stats.y == 0.f ? 0.f : stats.x;
-      inverse[half] = normaliser(stats.y);
-      own_delta[half] = delta[statistics_at[half]];
-    }
-  }
-
-  float result[kOut / 8][4] = {}, s[kTiles][4], dp[kTiles][4];
-  std::uint32_t left[kKeyTile / 16][4];  // P or dS of one tile
-  const auto start_scores = [&](int tile) {
-    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile, typename Shape::K(), k_tile(tile % 2));
-    products_commit();
-    if constexpr (Backward) {
-      product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile, typename Shape::V(), v_tile(tile % 2));
-      products_commit();
-    }
-  };
-  const auto start_result = [&](int tile) {
-#pragma unroll
-    for (int kk = 0; kk < kKeyTile / 16; ++kk)
-      Product<T, kOut>::values(result, left[kk],
-                               Backward ? Shape::K::rows(k_tile(tile % 2), kk) : Shape::V::rows(v_tile(tile % 2), kk));
-    products_commit();
-  };
-  // From S (and dP), which are on their way, to P or dS. No sum into `result` is.
-  const auto weigh = [&] {
-    int end[2];  // each row sees the keys below its own end
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_row = warp * 16 + lane / 4;
+    const float factor = p.scale * kLog2E;
+    int t[2];
+    std::int64_t statistics_at[2];
+    bool sees_keys[2] = {};
+    RunningSoftmax softmax;
+    float origin[2], inverse[2], own_delta[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const bool chose = choice.has(t[half] - first_t, keys.block);
-      end[half] = chose ? min(t[half] + 1, keys.last) : 0;
-      sees_keys[half] |= end[half] > keys.first;
+      const int row = min(first_row + own_row + 8 * half, rows - 1);
+      t[half] = heads.token(row);
+      statistics_at[half] =
+          (static_cast<std::int64_t>(b) * p.Hq + group * heads.h + heads.head(row, t[half])) * p.S + t[half];
+      if constexpr (Backward) {
+        const float2 stats = reinterpret_cast<const float2*>(p.stats)[statistics_at[half]];
+        origin[half] = stats.y == 0.f ? 0.f : stats.x;
+        inverse[half] = normaliser(stats.y);
+        own_delta[half] = delta[statistics_at[half]];
+      }
     }
-    const bool masked = min(end[0], end[1]) < keys.first + kKeyTile;
-    const auto seen = [&](int n, int i) { return keys.first + n * 8 + lane % 4 * 2 + i % 2 < end[i / 2]; };
-    products_wait<Backward ? 1 : 0>();
-    pin(s);
-    if constexpr (Backward) {
+
+    float result[kOut / 8][4] = {}, s[kTiles][4], dp[kTiles][4];
+    std::uint32_t left[kKeyTile / 16][4];  // P or dS of one tile
+    const auto start_scores = [&](int tile) {
+      product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile, typename Shape::K(), k_tile(tile % 2));
+      products_commit();
+      if constexpr (Backward) {
+        product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile, typename Shape::V(), v_tile(tile % 2));
+        products_commit();
+      }
+    };
+    const auto start_result = [&](int tile) {
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n)
+      for (int kk = 0; kk < kKeyTile / 16; ++kk)
+        Product<T, kOut>::values(
+            result, left[kk], Backward ? Shape::K::rows(k_tile(tile % 2), kk) : Shape::V::rows(v_tile(tile % 2), kk));
+      products_commit();
+    };
+    // From S (and dP), which are on their way, to P or dS. No sum into `result` is.
+    const auto weigh = [&] {
+      int end[2];  // each row sees the keys below its own end
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s[n][i] = exp2_fast(fmaf(s[n][i], factor, -origin[i / 2])) * inverse[i / 2];
-      products_wait<0>();
-      pin(dp);
+      for (int half = 0; half < 2; ++half) {
+        const bool chose = choice.has(t[half] - first_t, keys.block);
+        end[half] = chose ? min(t[half] + 1, keys.last) : 0;
+        sees_keys[half] |= end[half] > keys.first;
+      }
+      const bool masked = min(end[0], end[1]) < keys.first + kKeyTile;
+      const auto seen = [&](int n, int i) { return keys.first + n * 8 + lane % 4 * 2 + i % 2 < end[i / 2]; };
+      products_wait<Backward ? 1 : 0>();
+      pin(s);
+      if constexpr (Backward) {
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n)
+        for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s[n][i] *= dp[n][i] - own_delta[i / 2];
+          for (int i = 0; i < 4; ++i) s[n][i] = exp2_fast(fmaf(s[n][i], factor, -origin[i / 2])) * inverse[i / 2];
+        products_wait<0>();
+        pin(dp);
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) s[n][i] *= dp[n][i] - own_delta[i / 2];
+      }
+      if (masked) {
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if (!seen(n, i)) s[n][i] = Backward ? 0.f : -INFINITY;
+      }
+      if constexpr (!Backward) {
+        float rescale[2];
+        softmax.update(s, factor, rescale);
+#pragma unroll
+        for (int n = 0; n < kOut / 8; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) result[n][i] *= rescale[i / 2];
+      }
+#pragma unroll
+      for (int kk = 0; kk < kKeyTile / 16; ++kk) as_a<T>(left[kk], s, kk);
+    };
+    if (tiles > 0) {
+      wait_copies<1>();
+      publish_to_async();
+      __syncthreads();
+      pin(s);
+      if constexpr (Backward) pin(dp);
+      products_begin();
+      start_scores(0);
+      weigh();
     }
-    if (masked) {
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (!seen(n, i)) s[n][i] = Backward ? 0.f : -INFINITY;
+    for (int tile = 1; tile < tiles; ++tile) {
+      wait_copies<0>();
+      publish_to_async();
+      __syncthreads();  // this tile's K and what the products want of V are there, the other V is used up
+      pin(result);
+      pin(s);
+      if constexpr (Backward) pin(dp);
+      products_begin();
+      start_result(tile - 1);
+      start_scores(tile);
+      keys = next;
+      next = keys_of(tile + 1);
+      load_v(tile + kAheadV, Backward ? next : keys);
+      if constexpr (!Backward) load_k(tile + 1, next);
+      products_wait<Backward ? 2 : 1>();
+      pin(result);
+      if constexpr (Backward) {
+        __syncthreads();  // the last tile's K is used up
+        load_k(tile + 1, next);
+      }
+      commit_copies();
+      weigh();
     }
-    if constexpr (!Backward) {
-      float rescale[2];
-      softmax.update(s, factor, rescale);
-#pragma unroll
-      for (int n = 0; n < kOut / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) result[n][i] *= rescale[i / 2];
-    }
-#pragma unroll
-    for (int kk = 0; kk < kKeyTile / 16; ++kk) as_a<T>(left[kk], s, kk);
-  };
-  if (tiles > 0) {
-    wait_copies<1>();
+    wait_copies<0>();  // with no tile at all, Q may still be arriving
     publish_to_async();
     __syncthreads();
-    pin(s);
-    if constexpr (Backward) pin(dp);
-    products_begin();
-    start_scores(0);
-    weigh();
-  }
-  for (int tile = 1; tile < tiles; ++tile) {
-    wait_copies<0>();
-    publish_to_async();
-    __syncthreads();  // this tile's K and what the products want of V are there, the other V is used up
-    pin(result);
-    pin(s);
-    if constexpr (Backward) pin(dp);
-    products_begin();
-    start_result(tile - 1);
-    start_scores(tile);
-    keys = next;
-    next = keys_of(tile + 1);
-    load_v(tile + kAheadV, Backward ? next : keys);
-    if constexpr (!Backward) load_k(tile + 1, next);
-    products_wait<Backward ? 2 : 1>();
-    pin(result);
-    if constexpr (Backward) {
-      __syncthreads();  // the last tile's K is used up
-      load_k(tile + 1, next);
+    if (tiles > 0) {
+      pin(result);
+      products_begin();
+      start_result(tiles - 1);
+      products_wait<0>();
+      pin(result);
     }
-    commit_copies();
-    weigh();
-  }
-  wait_copies<0>();  // with no tile at all, Q may still be arriving
-  publish_to_async();
-  __syncthreads();
-  if (tiles > 0) {
-    pin(result);
-    products_begin();
-    start_result(tiles - 1);
-    products_wait<0>();
-    pin(result);
-  }
 
-  char* staging = shared + (q_tile - start);
+    char* staging = shared + (q_tile - start);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float scale = p.scale;
-    if constexpr (!Backward) {
-      const float total = total_of(quad_sum(softmax.sum[half]), sees_keys[half]);
-      scale = normaliser(total);
-      if (first_row + own_row + 8 * half < rows && lane % 4 == 0)
-        reinterpret_cast<float2*>(p.stats)[statistics_at[half]] =
-            stored_statistics(softmax.maximum[half], total, factor);
+    for (int half = 0; half < 2; ++half) {
+      float scale = p.scale;
+      if constexpr (!Backward) {
+        const float total = total_of(quad_sum(softmax.sum[half]), sees_keys[half]);
+        scale = normaliser(total);
+        if (first_row + own_row + 8 * half < rows && lane % 4 == 0)
+          reinterpret_cast<float2*>(p.stats)[statistics_at[half]] =
+              stored_statistics(softmax.maximum[half], total, factor);
+      }
+#pragma unroll
+      for (int n = 0; n < kOut / 8; ++n)
+        *reinterpret_cast<std::uint32_t*>(staging + (Shape::Out::at(q_tile, own_row + 8 * half, n) - q_tile) +
+                                          lane % 4 * 4) =
+            pack<T>(result[n][2 * half] * scale, result[n][2 * half + 1] * scale);
     }
-#pragma unroll
-    for (int n = 0; n < kOut / 8; ++n)
-      *reinterpret_cast<std::uint32_t*>(staging + (Shape::Out::at(q_tile, own_row + 8 * half, n) - q_tile) +
-                                        lane % 4 * 4) =
-          pack<T>(result[n][2 * half] * scale, result[n][2 * half + 1] * scale);
-  }
-  __syncwarp();
-  T* to = static_cast<T*>(out.data) + b * out.batch + static_cast<std::int64_t>(group) * heads.h * out.head;
-  for (int place = lane; place < 16 * (kOut / 8); place += 32) {  // a warp stores its own rows
-    const int row = warp * 16 + place / (kOut / 8), chunk = place % (kOut / 8), offset = out_offset[row];
-    if (offset >= 0)
-      *reinterpret_cast<uint4*>(to + static_cast<std::int64_t>(offset) * 8 + chunk * 8) =
-          *reinterpret_cast<const uint4*>(staging + (Shape::Out::at(q_tile, row, chunk) - q_tile));
+    __syncwarp();
+    T* to = static_cast<T*>(out.data) + b * out.batch + static_cast<std::int64_t>(group) * heads.h * out.head;
+    for (int place = lane; place < 16 * (kOut / 8); place += 32) {  // a warp stores its own rows
+      const int row = warp * 16 + place / (kOut / 8), chunk = place % (kOut / 8), offset = out_offset[row];
+      if (offset >= 0)
+        *reinterpret_cast<uint4*>(to + static_cast<std::int64_t>(offset) * 8 + chunk * 8) =
+            *reinterpret_cast<const uint4*>(staging + (Shape::Out::at(q_tile, row, chunk) - q_tile));
+    }
+    __syncthreads();  // all of the tile's shared memory is used up
   }
 #else
   __trap();
