@@ -103,15 +103,16 @@ struct Launches {
         plan.parts.first = static_cast<int>(begin);
         plan.parts.count = static_cast<int>(count);
         for (std::int64_t pair = 0; pair < pairs; pair += plan.turn) {
-          const std::int64_t turn = std::min(plan.turn, pairs - pair), lists = turn * p.selection.J;
-          const std::int64_t items = plan.item_count(p, count, turn) + 1;
+          const std::int64_t turn = std::min(plan.turn, pairs - pair);
           plan.parts.first_pair = static_cast<int>(pair);
           plan.parts.pairs = static_cast<int>(turn);
-          hopper::items_kernel<<<grid(tiles_of(lists, 256)), 256, 0, stream>>>(
-              plan.lists.lists.offsets, static_cast<int>(pair * p.selection.J), static_cast<int>(lists),
-              plan.pieces.tokens, plan.items, static_cast<int>(items), plan.parts.unless);
-          kernel<<<dim3(grid(items), grid(plan.pieces.tiles_a_block)), Shape::kThreads, Shape::kSharedBytes, stream>>>(
-              p, dout, delta, plan.lists.lists, plan.pieces, plan.items, plan.parts);
+          hopper::items_kernel<<<grid(turn), 1024, 0, stream>>>(plan.lists.lists, p.selection, p.S, p.geometry.l_sel,
+                                                                plan.pieces.tokens, plan.parts.first_pair, plan.items,
+                                                                plan.parts.unless);
+          const dim3 blocks(grid(plan.item_count(p, begin, begin + count)), grid(plan.pieces.tiles_a_block),
+                            grid(turn));
+          kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, dout, delta, plan.lists.lists,
+                                                                           plan.pieces, plan.items, plan.parts);
           check_launch("parts");
           hopper::JoinShape join(h, plan.parts, queries_a_block);
           while (join.queries > 1 && join.shared_bytes() > 48 << 10) join.queries /= 2;  // many parts a query

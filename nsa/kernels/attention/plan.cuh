@@ -96,7 +96,7 @@ class PartsPlan {
   hopper::Ways ways;         // those before ways.first have no parts
   Pieces pieces;
   hopper::Parts parts;
-  hopper::Item* items;
+  hopper::Items items;
   ListPlan lists;
 
   PartsPlan(const AttentionForward& p, Way way, Arena& arena) : PartsPlan(p, way, sizes(p), arena) {}
@@ -105,8 +105,10 @@ class PartsPlan {
     const std::int64_t blocks = kLimits.first_tiles / tiles_of(p.geometry.l_sel, kKeyTile);
     return tiles_of(std::max<std::int64_t>(blocks, 1) * p.geometry.l_sel, 64) * 64;
   }
-  [[nodiscard]] std::int64_t item_count(const AttentionForward& p, std::int64_t tokens, std::int64_t pairs) const {
-    return pairs * (tokens * p.geometry.n / pieces.tokens + p.selection.J);
+  // At most, of a pair's lists of the tokens [begin, end): no list of a later block has an entry.
+  [[nodiscard]] std::int64_t item_count(const AttentionForward& p, std::int64_t begin, std::int64_t end) const {
+    const std::int64_t lists = p.selection.starts ? p.selection.J : tiles_of(end, p.geometry.l_sel);
+    return (end - begin) * p.geometry.n / pieces.tokens + lists;
   }
 
  private:
@@ -141,7 +143,8 @@ class PartsPlan {
     pieces.tiles_a_block = static_cast<int>(tiles_of(p.geometry.l_sel, kKeyTile));
     // A block of threads sees at most so many tokens: the first block of keys is chosen by every query.
     pieces.tokens = std::max(64, static_cast<int>(tiles_of(512, p.Hq / p.G)));
-    items = arena.take<hopper::Item>(item_count(p, chunk, turn) + 1);
+    items.capacity = static_cast<int>(chunk * p.geometry.n / pieces.tokens + p.selection.J);
+    items.data = arena.take<hopper::Item>(turn * items.capacity);
     parts.per_token = static_cast<int>(parts_a_token(p));
     const std::int64_t rows = turn * chunk * (p.Hq / p.G) * parts.per_token;
     parts.stats = arena.take<float2>(rows);

@@ -12,6 +12,7 @@
 //   gathered by the block's query list; S = Q K^T, P V with P in registers; the result leaves from registers
 #pragma once
 
+#include "nsa/kernels/attention/params.hpp"
 #include "nsa/kernels/attention/pieces.cuh"
 #include "nsa/kernels/attention/softmax.cuh"
 #include "nsa/kernels/common/tile.cuh"
@@ -36,26 +37,63 @@ struct Parts {
   }
 };
 
-// The work of a chunk: pieces of lists. List L, whose first entry is the offset-th of all, owns the items from
-// floor(offset / tokens) + L up to the next list's first (the last list, up to `capacity`); those that it does not need
-// say so with piece -1.
-struct Item {
-  int list, piece;
+// The work of a chunk: pieces of its lists. All that a block of threads must know stands in its item, so that copies
+// and the rows' tokens are asked for after one load.
+struct alignas(16) Item {
+  int entry;        // its first one in the lists' tokens and places
+  int tokens;       // entries; 0: nothing to do
+  int first, last;  // keys of the block
 };
-static __global__ void __launch_bounds__(256) items_kernel(const int* offsets, int first_list, int lists, int tokens,
-                                                           Item* items, int capacity, const int* unless) {
-  if (unless && *unless) return;
-  const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x), list = first_list + i;
-  if (i >= lists) return;
-  const int origin = offsets[first_list], offset = offsets[list] - origin, next = offsets[list + 1] - origin;
-  const int pieces = (next - offset + tokens - 1) / tokens;
-  const int first = offset / tokens + i, last = i + 1 < lists ? next / tokens + i + 1 : capacity;
-  for (int item = first; item < last; ++item) items[item] = {list, item - first < pieces ? item - first : -1};
+// Of every pair of a turn.
+struct Items {
+  Item* data = nullptr;  // [pairs][capacity]
+  int capacity = 0;      // enough for a pair: entries of its lists / tokens of a piece + lists
+};
+
+// A block of threads a pair. Long pieces come first, so that the last blocks of parts_kernel are short ones, and what
+// is left of the capacity stands at the end. The order of pieces of one length is left to chance: no result hangs on
+// it.
+static __global__ void __launch_bounds__(1024)
+    items_kernel(const QueryLists lists, const SelectionBlocks selection, const int S, const int l_sel,
+                 const int tokens, const int first_pair, const Items items, const int* unless) {
+  constexpr int kLengths = 32;  // that are told apart
+  __shared__ int places[kLengths + 1];
+  Item* const own = items.data + static_cast<std::int64_t>(blockIdx.x) * items.capacity;
+  const int* offsets = lists.offsets + (first_pair + static_cast<int>(blockIdx.x)) * selection.J;
+  const bool left_out = unless && *unless;
+  // of pieces with so many tokens, the longest ones in the first
+  const auto length = [&](int count) { return kLengths - (count * kLengths + tokens - 1) / tokens; };
+  if (threadIdx.x <= kLengths) places[threadIdx.x] = 0;
+  __syncthreads();
+  const int count = left_out ? 0 : selection.J;
+  for (int j = threadIdx.x; j < count; j += 1024) {
+    const int entries = offsets[j + 1] - offsets[j], rest = entries % tokens;
+    if (entries >= tokens) atomicAdd(&places[1], entries / tokens);
+    if (rest > 0) atomicAdd(&places[length(rest) + 1], 1);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0)
+    for (int i = 0; i < kLengths; ++i) places[i + 1] += places[i];
+  __syncthreads();
+  const int used = places[kLengths];
+  __syncthreads();
+  for (int j = threadIdx.x; j < count; j += 1024) {
+    const int begin = offsets[j], entries = offsets[j + 1] - begin, rest = entries % tokens;
+    const int first = selection.starts ? selection.starts[j] : j * l_sel;
+    const int last = selection.ends ? selection.ends[j] : min(S, first + l_sel);
+    if (entries >= tokens) {
+      const int place = atomicAdd(&places[0], entries / tokens);
+      for (int i = 0; i < entries / tokens; ++i) own[place + i] = {begin + i * tokens, tokens, first, last};
+    }
+    if (rest > 0) own[atomicAdd(&places[length(rest)], 1)] = {begin + entries - rest, rest, first, last};
+  }
+  for (int i = used + static_cast<int>(threadIdx.x); i < items.capacity; i += 1024) own[i] = {0, 0, 0, 0};
 }
 
 template <int Dk, int Dv, bool Backward>
 struct PartsShape {
   static constexpr int kThreads = 128, kRows = 64, kOut = Backward ? Dk : Dv;
+  static constexpr int kOwnRows = kRows * 8 / kThreads;  // of a tile, that a thread copies a share of
   // A multiprocessor, as the registers allow.
   static constexpr int kBlocks = Dk > 64 ? (Backward || Dk > 128 ? 2 : 3) : 4;
   using K = Slab<kKeyTile, Dk>;
@@ -70,9 +108,8 @@ struct PartsShape {
 template <typename T, int Dk, int Dv, bool Backward>
 __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
     parts_kernel(const AttentionForward p, const Rows dout, const float* delta, const QueryLists lists,
-                 const Pieces pieces, const Item* items, const Parts parts) {
+                 const Pieces pieces, const Items items, const Parts parts) {
 #if NSA_ON_HOPPER
-  if (parts.unless && *parts.unless) return;
   using Shape = PartsShape<Dk, Dv, Backward>;
   constexpr int kRows = Shape::kRows, kTiles = kKeyTile / 8, kOut = Shape::kOut;
   extern __shared__ char shared[];
@@ -82,47 +119,52 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
   __shared__ float2 row_softmax[2][kRows];  // backward
   __shared__ float row_delta[2][kRows];
   __shared__ int q_offset[2][kRows], o_offset[2][kRows];
+  const int4 item =
+      *reinterpret_cast<const int4*>(items.data + static_cast<std::int64_t>(blockIdx.z) * items.capacity + blockIdx.x);
   const Heads heads(p.Hq / p.G);
-  const Item item = items[blockIdx.x];
-  if (item.piece < 0) return;
-  const int pair = item.list / p.selection.J, b = pair / p.G, group = pair % p.G, tile_part = blockIdx.y;
-  const KeyTile keys = list_tile(lists, p, pieces, heads, item.piece,
-                                 item.list % p.selection.J * pieces.tiles_a_block + tile_part, pair);
+  const int pair = parts.first_pair + static_cast<int>(blockIdx.z), b = pair / p.G, group = pair % p.G;
+  const int tile_part = blockIdx.y, rows = item.y * heads.h;
+  const struct {
+    int first, last;
+  } keys{item.z + tile_part * kKeyTile, min(item.z + (tile_part + 1) * kKeyTile, item.w)};
   if (keys.first >= keys.last) return;
-  const int offset = lists.offsets[item.list];
 
   const std::uint32_t k_tile = (shared_address(shared) + 1023) & ~1023u, v_tile = k_tile + Shape::K::kBytes;
   const auto q_tile = [&](int stage) { return v_tile + Shape::V::kBytes + stage * Shape::kStageBytes; };
   const auto o_tile = [&](int stage) { return q_tile(stage) + Shape::Q::kBytes; };
-  const T* k = static_cast<const T*>(p.k.data) + b * p.k.batch + group * p.k.head;
-  const T* v = static_cast<const T*>(p.v.data) + b * p.v.batch + group * p.v.head;
-  Shape::K::template load<Shape::kThreads>(k_tile, k, static_cast<int>(p.k.token), keys.first, keys.last);
-  Shape::V::template load<Shape::kThreads>(v_tile, v, static_cast<int>(p.v.token), keys.first, keys.last);
-
-  const int tiles = (keys.row_end - keys.row_begin + kRows - 1) / kRows;
-  const RowOrder order{heads, lists.tokens + offset, lists.places + offset, keys.row_begin, keys.row_end};
+  const int tiles = (rows + kRows - 1) / kRows;
+  const RowOrder order{heads, lists.tokens, lists.places, 0, rows, item.x};
   const T* q = group_rows<T>(p.q, b, group, heads.h);
   const T* d_out = Backward ? group_rows<T>(dout, b, group, heads.h) : nullptr;
   const int q_token = static_cast<int>(p.q.token / 8), q_head = static_cast<int>(p.q.head / 8);
   const int o_token = static_cast<int>(dout.token / 8), o_head = static_cast<int>(dout.head / 8);
   const bool owns_row = threadIdx.x < kRows;
-  const auto row_of = [&](int tile) {
-    return order.row(keys.row_begin + tile * kRows + static_cast<int>(threadIdx.x));
+  // A row of a later tile; its head is counted when it is wanted, because registers are few.
+  struct Entry {
+    int token = -1, place = 0;
   };
-  const auto store_offsets = [&](int tile, const Row& row) {
-    q_offset[tile % 2][threadIdx.x] = offset_of(row, q_token, q_head);
-    if constexpr (Backward) o_offset[tile % 2][threadIdx.x] = offset_of(row, o_token, o_head);
+  const auto entry_of = [&](int tile) -> Entry {
+    const Row row = order.row(tile * kRows + static_cast<int>(threadIdx.x));
+    return {row.token, row.place};
+  };
+  const auto row_of = [&](int tile, const Entry& x) -> Row {
+    const int row = tile * kRows + static_cast<int>(threadIdx.x);
+    return {x.token, heads.head(row, heads.token(row)), x.place};
+  };
+  const auto store_offsets = [&](int tile, int place, const Row& row) {
+    q_offset[tile % 2][place] = offset_of(row, q_token, q_head);
+    if constexpr (Backward) o_offset[tile % 2][place] = offset_of(row, o_token, o_head);
   };
   const auto statistics_of = [&](const Row& row) {
     return Backward ? RowStatistics::load(p, delta, row, b, group, heads.h) : RowStatistics();
   };
-  const auto store_row = [&](int tile, const Row& row, const RowStatistics& x) {
-    row_token[tile % 2][threadIdx.x] = max(row.token, 0);
+  const auto store_row = [&](int tile, int place, const Row& row, const RowStatistics& x) {
+    row_token[tile % 2][place] = max(row.token, 0);
     const int part = row.place * pieces.tiles_a_block + tile_part;
-    row_part[tile % 2][threadIdx.x] = row.token < 0 ? -1 : parts.at(pair, row.token, part) * heads.h + row.head;
+    row_part[tile % 2][place] = row.token < 0 ? -1 : parts.at(pair, row.token, part) * heads.h + row.head;
     if constexpr (Backward) {
-      row_softmax[tile % 2][threadIdx.x] = x.origin_and_normaliser();
-      row_delta[tile % 2][threadIdx.x] = x.delta;
+      row_softmax[tile % 2][place] = x.origin_and_normaliser();
+      row_delta[tile % 2][place] = x.delta;
     }
   };
   const auto load_rows = [&](int tile) {
@@ -132,26 +174,48 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
     }
     commit_copies();
   };
-  Row soon, later;  // of the tiles t+2, t+3
+  Entry soon, later;  // of the tiles t+2, t+3
   RowStatistics statistics;
   const auto ask_ahead = [&](int tile) {
     if (!owns_row) return;
-    statistics = statistics_of(soon);
-    later = row_of(tile + 3);
+    statistics = statistics_of(row_of(tile + 2, soon));
+    later = entry_of(tile + 3);
   };
-  if (owns_row) {
-    for (int tile = 0; tile < 2; ++tile) {
-      const Row row = row_of(tile);
-      store_offsets(tile, row);
-      store_row(tile, row, statistics_of(row));
-    }
-    soon = row_of(2);
+
+  // Note [First tiles]
+  // Few blocks of threads have more than sixteen tiles, so what passes before the first product counts: item, tokens,
+  // rows, each asked for by what came before it. For the first tile a thread asks for the tokens of those rows that it
+  // copies a share of, and waits for no other one; the second tile's rows belong to the other half of the threads. The
+  // first scores wait for K and the first tile alone (backward for V too, which dP wants at once).
+  int offsets[Shape::kOwnRows], o_offsets[Shape::kOwnRows];
+#pragma unroll
+  for (int i = 0; i < Shape::kOwnRows; ++i) {
+    const int row = Shape::Q::template own_row<Shape::kThreads>(i);
+    const Row x{order.token(row), heads.head(row, heads.token(row))};
+    offsets[i] = offset_of(x, q_token, q_head);
+    o_offsets[i] = offset_of(x, o_token, o_head);
   }
+  const Row own = order.row(static_cast<int>(threadIdx.x));  // of the tile 0 or 1
+  if (owns_row) soon = entry_of(2);
+  const T* k = static_cast<const T*>(p.k.data) + b * p.k.batch + group * p.k.head;
+  const T* v = static_cast<const T*>(p.v.data) + b * p.v.batch + group * p.v.head;
+  const auto load_v = [&] {
+    Shape::V::template load<Shape::kThreads>(v_tile, v, static_cast<int>(p.v.token), keys.first, keys.last);
+  };
+  Shape::K::template load<Shape::kThreads>(k_tile, k, static_cast<int>(p.k.token), keys.first, keys.last);
+  if constexpr (Backward) load_v();
+  Shape::Q::template gather_own<Shape::kThreads>(q_tile(0), q, offsets);
+  if constexpr (Backward) Shape::O::template gather_own<Shape::kThreads>(o_tile(0), d_out, o_offsets);
+  commit_copies();
+  const RowStatistics own_statistics = statistics_of(own);
+  if constexpr (!Backward) load_v();
+  if (owns_row)
+    store_offsets(2, static_cast<int>(threadIdx.x), row_of(2, soon));
+  else
+    store_offsets(1, static_cast<int>(threadIdx.x) - kRows, own);
   __syncthreads();
-  load_rows(0);
   load_rows(1);
-  __syncthreads();
-  if (owns_row) store_offsets(2, soon);
+  store_row(static_cast<int>(threadIdx.x) / kRows, static_cast<int>(threadIdx.x) % kRows, own, own_statistics);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_row = warp * 16 + lane / 4;
   const float factor = p.scale * kLog2E;
@@ -255,7 +319,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
       }
     }
   };
-  if (tiles > 0) {
+  if (tiles > 0) {  // always; but ptxas keeps less across a branch
     ask_ahead(0);
     wait_copies<1>();
     publish_to_async();
@@ -278,8 +342,8 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
     start_s(tile);
     load_rows(tile + 1);
     if (owns_row) {
-      store_row(tile + 1, soon, statistics);
-      store_offsets(tile + 2, later);
+      store_row(tile + 1, static_cast<int>(threadIdx.x), row_of(tile + 1, soon), statistics);
+      store_offsets(tile + 2, static_cast<int>(threadIdx.x), row_of(tile + 2, later));
       soon = later;
     }
     products_wait<1>();
@@ -289,19 +353,21 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
       products_begin();
       start_dp(tile);
     }
-    ask_ahead(tile);
     store_result();
+    ask_ahead(tile);
     weigh(tile);
   }
   wait_copies<0>();
-  if (tiles > 0) {
-    pin(out);
-    products_begin();
-    start_result();
-    products_wait<0>();
-    pin(out);
-    store_result();
+  if (tiles == 1) {  // nothing has waited for V
+    publish_to_async();
+    __syncthreads();
   }
+  pin(out);
+  products_begin();
+  start_result();
+  products_wait<0>();
+  pin(out);
+  store_result();
 #else
   __trap();
 #endif

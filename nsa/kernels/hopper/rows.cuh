@@ -24,14 +24,20 @@ struct RowOrder {
   const int* tokens;
   const int* places;
   int begin, end;  // rows
+  int first = 0;   // entry of row 0
 
+  // -1: beyond the end. Without a branch, so that many are asked for one after the other; there are rows.
+  __device__ int token(int i) const {
+    const int entry = heads.token(min(i, end - 1)), found = tokens[first + entry];
+    return i < end ? found : -1;
+  }
   __device__ Row row(int i) const {
     Row x;
     if (i >= end) return x;
     const int entry = heads.token(i);
     x.head = heads.head(i, entry);
-    x.token = tokens ? tokens[entry] : entry;
-    if (places) x.place = places[entry];
+    x.token = tokens ? tokens[first + entry] : entry;
+    if (places) x.place = places[first + entry];
     return x;
   }
 };

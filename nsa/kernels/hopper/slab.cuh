@@ -39,6 +39,17 @@ struct Slab {
       return Source{static_cast<std::int64_t>(offset) * 8, offset >= 0};
     });
   }
+  // The same by threads that know the offsets of the rows they copy a share of: own_row(i) for the i-th.
+  template <int Threads>
+  __device__ static int own_row(int i) {
+    return static_cast<int>(threadIdx.x) / 8 + i * (Threads / 8);
+  }
+  template <int Threads, typename T>
+  __device__ static void gather_own(std::uint32_t base, const T* data, const int (&offsets)[Count * 8 / Threads]) {
+    copy_own<Threads>(base, data, [&](int i) {
+      return Source{static_cast<std::int64_t>(offsets[i]) * 8, offsets[i] >= 0};
+    });
+  }
 
  private:
   struct Source {
@@ -49,13 +60,17 @@ struct Slab {
   // one, so that a copy costs no register and hardly an instruction besides its own.
   template <int Threads, typename T, typename SourceOf>
   __device__ static void copy_rows(std::uint32_t base, const T* data, SourceOf&& source_of) {
+    copy_own<Threads>(base, data, [&](int i) { return source_of(own_row<Threads>(i)); });
+  }
+  template <int Threads, typename T, typename SourceOf>
+  __device__ static void copy_own(std::uint32_t base, const T* data, SourceOf&& source_of) {
     static_assert(Threads % 64 == 0 && Count * 8 % Threads == 0);
-    const int first_row = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
-    const std::uint32_t first = at(base, first_row, chunk);
+    const int chunk = static_cast<int>(threadIdx.x) % 8;
+    const std::uint32_t first = at(base, own_row<Threads>(0), chunk);
     const T* own = data + chunk * 8;
     Source sources[Count * 8 / Threads];  // all before the first copy, so that their loads overlap
 #pragma unroll
-    for (int i = 0; i < Count * 8 / Threads; ++i) sources[i] = source_of(first_row + i * (Threads / 8));
+    for (int i = 0; i < Count * 8 / Threads; ++i) sources[i] = source_of(i);
 #pragma unroll
     for (int i = 0; i < Count * 8 / Threads; ++i)
 #pragma unroll
