@@ -338,6 +338,10 @@ TEST_P(Emulated, SelectedTogether) {
   check(kSelected, {.mask = Mask::selected});
 }
 TEST_P(Emulated, SelectedInParts) { check(kSelected, {.mask = Mask::selected}); }
+TEST_P(Emulated, SelectedInPartsWithAllListsInOneGo) {
+  emulation::limits.lists_bytes = kLimits.lists_bytes;
+  check(kSelected, {.mask = Mask::selected});
+}
 TEST_P(Emulated, SelectedInPartsAllPairsInOneTurn) {
   emulation::limits = kLimits;
   emulation::limits.joint_bytes = 0;
@@ -348,6 +352,8 @@ TEST_P(Emulated, SelectedInPartsAllPairsInOneTurn) {
 TEST_P(Emulated, SelectedAsTheDeviceDecides) {
   emulation::limits.joint_bytes = kLimits.joint_bytes;
   emulation::limits.fewest_queries = 64;
+  check(kWays, {.mask = Mask::selected});
+  emulation::limits.lists_bytes = kLimits.lists_bytes;
   check(kWays, {.mask = Mask::selected});
 }
 

@@ -17,7 +17,8 @@ enum class Table { any, few_blocks, one_block };  // numbers from outside too; m
 struct Problem {
   int B = 1, S = 100, G = 2, n = 4, l_sel = 64;
   std::vector<int> boundaries = {};  // a packed batch; S is then the last
-  int begin = 0, end = 0;
+  int begin = 0, end = 0, stretch = 0;
+  std::vector<int> unless = {};  // of every stretch
   bool places = true;
   Table table = Table::any;
 };
@@ -48,9 +49,13 @@ std::string differences(Problem x) {
   }
   p.B = x.B, p.S = x.S, p.G = x.G, p.J = J;
   p.end = last - x.begin;  // the size is asked for a chunk from token 0 on
+  p.stretch = x.stretch;
+  p.unless = x.unless.empty() ? nullptr : x.unless.data();
+  const int stretch = x.stretch ? std::min(x.stretch, last - x.begin) : last - x.begin;
+  const int stretches = (last - x.begin + stretch - 1) / stretch, sets = stretches * x.B * x.G;
   const std::size_t work = static_cast<std::size_t>(inverse_workspace(p)) / sizeof(int);
-  std::vector<int> workspace(work + 8, kUntouched), offsets(static_cast<std::size_t>(x.B) * x.G * J + 1, kUntouched);
-  std::vector<int> tokens(blocks.size() + 8, kUntouched), places(tokens);
+  std::vector<int> workspace(work + 8, kUntouched), offsets(static_cast<std::size_t>(sets) * (J + 1) + 8, kUntouched);
+  std::vector<int> tokens(static_cast<std::size_t>(sets) * stretch * x.n + 8, kUntouched), places(tokens);
   p.begin = x.begin;
   p.end = x.end;
   p.workspace = workspace.data();
@@ -59,28 +64,30 @@ std::string differences(Problem x) {
   p.places = x.places ? places.data() : nullptr;
   invert_choice(p, nullptr);
 
-  std::vector<int> want_offsets(1, 0), want_tokens, want_places;
-  for (int b = 0; b < x.B; ++b)
-    for (int group = 0; group < x.G; ++group) {
-      std::vector<std::vector<std::pair<int, int>>> lists(J);
-      for (int t = x.begin; t < last; ++t) {
-        std::set<int> seen;
-        for (int place = 0; place < x.n; ++place) {
-          const int block = blocks[((static_cast<std::size_t>(b) * x.S + t) * x.G + group) * x.n + place];
-          if (block >= 0 && block <= (t - documents.first_token[t]) / x.l_sel && seen.insert(block).second)
-            lists[documents.document_blocks[t] + block].emplace_back(t, place);
-        }
-      }
-      for (const auto& list : lists) {
-        for (const auto& [t, place] : list) {
-          want_tokens.push_back(t);
-          want_places.push_back(place);
-        }
-        want_offsets.push_back(static_cast<int>(want_tokens.size()));
+  std::vector<int> want_offsets, want_tokens(tokens.size(), kUntouched), want_places(want_tokens);
+  for (int set = 0; set < sets; ++set) {
+    const int number = set / (x.B * x.G), b = set % (x.B * x.G) / x.G, group = set % x.G;
+    std::vector<std::vector<std::pair<int, int>>> lists(J);
+    const int begin = x.begin + number * stretch, end = std::min(begin + stretch, last);
+    for (int t = begin; t < (x.unless.empty() || x.unless[number] == 0 ? end : begin); ++t) {
+      std::set<int> seen;
+      for (int place = 0; place < x.n; ++place) {
+        const int block = blocks[((static_cast<std::size_t>(b) * x.S + t) * x.G + group) * x.n + place];
+        if (block >= 0 && block <= (t - documents.first_token[t]) / x.l_sel && seen.insert(block).second)
+          lists[documents.document_blocks[t] + block].emplace_back(t, place);
       }
     }
-  want_tokens.resize(tokens.size(), kUntouched);
-  want_places.resize(tokens.size(), kUntouched);
+    int entry = set * stretch * x.n;
+    want_offsets.push_back(entry);
+    for (const auto& list : lists) {
+      for (const auto& [t, place] : list) {
+        want_tokens[entry] = t;
+        want_places[entry++] = place;
+      }
+      want_offsets.push_back(entry);
+    }
+  }
+  want_offsets.resize(offsets.size(), kUntouched);
   if (!x.places) want_places.assign(tokens.size(), kUntouched);
   std::string what;
   if (offsets != want_offsets) what += "offsets ";
@@ -105,6 +112,22 @@ TEST(EmulatedInverse, Lengths) {
 TEST(EmulatedInverse, Chunk) {
   EXPECT_EQ(differences({.S = 1500, .n = 16, .begin = 300, .end = 1111}), "");
   EXPECT_EQ(differences({.S = 1500, .G = 1, .n = 7, .l_sel = 16, .begin = 512, .end = 1500}), "");
+}
+TEST(EmulatedInverse, ListsOfEveryStretch) {
+  int seed = 0;
+  for (const int stretch : {64, 200, 256, 900, 2000})
+    for (const bool packed : {false, true}) {
+      emulation::set_order(++seed);
+      const std::vector<int> boundaries = packed ? std::vector<int>{0, 3, 400, 400, 1500} : std::vector<int>();
+      Problem x{
+          .S = 1500, .n = 7, .l_sel = stretch == 200 ? 2 : 64, .boundaries = boundaries, .begin = 128, .end = 1411};
+      x.stretch = stretch;
+      x.places = seed % 2 == 0;
+      EXPECT_EQ(differences(x), "") << stretch;
+      for (int begin = x.begin; begin < x.end; begin += stretch) x.unless.push_back(begin / stretch % 3 == 1);
+      EXPECT_EQ(differences(x), "") << stretch;
+    }
+  EXPECT_EQ(differences({.B = 3, .S = 500, .n = 5, .stretch = 128}), "");
 }
 TEST(EmulatedInverse, Packed) {
   for (const auto& boundaries :

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(128)
                              : interval_tile(f, pieces, heads, blockIdx.x, blockIdx.y, blockIdx.z, kRows);
   if (keys.first >= keys.last || static_cast<int>(blockIdx.x) >= keys.pieces) return;
   const int* list =
-      Lists ? lists.tokens + lists.offsets[blockIdx.z * f.selection.J + blockIdx.y / pieces.tiles_a_block] : nullptr;
+      Lists ? lists.tokens + *lists.offset(blockIdx.z, blockIdx.y / pieces.tiles_a_block, f.selection.J) : nullptr;
   const auto token_of = [&](int row) { return Lists ? list[heads.token(row)] : heads.token(row); };
   const auto head_of = [&](int row) { return group * heads.h + row - heads.token(row) * heads.h; };
 

@@ -80,15 +80,10 @@ struct Launches {
 
   template <bool Backward>
   using Plan = PartsPlan<T, Backward ? Dk : Dv>;
-  // The largest turn, from which the plan of all is made.
-  static AttentionForward first_turn(const AttentionForward& p) {
-    AttentionForward own = p;
-    own.B = std::clamp(kLimits.most_pairs / p.G, 1, p.B);
-    return own;
-  }
+  // Of a slice as the plan cuts them.
   template <bool Backward>
-  static void parts_of_turn(const AttentionForward& p, const Rows& out, const Rows& dout, const float* delta,
-                            Plan<Backward>& plan, cudaStream_t stream) {
+  static void parts_of_slice(const AttentionForward& p, const Rows& out, const Rows& dout, const float* delta,
+                             Plan<Backward>& plan, cudaStream_t stream) {
     if constexpr (Dk % 64 == 0) {
       using Shape = hopper::PartsShape<Dk, Dv, Backward>;
       const auto kernel = hopper::parts_kernel<T, Dk, Dv, Backward>;
@@ -96,54 +91,53 @@ struct Launches {
       allow_shared(kernel, Shape::kSharedBytes);
       const std::int64_t pairs = static_cast<std::int64_t>(p.B) * p.G;
       const int h = p.Hq / p.G, queries_a_block = std::max(1, 256 / (h * Shape::kOut / 8));
-      for (std::int64_t begin = plan.ways.first; begin < p.S; begin += plan.chunk) {
-        const std::int64_t count = std::min(plan.chunk, p.S - begin);
-        plan.parts.unless = plan.lists.inverse.unless = plan.ways.unless_jointly(begin);
-        plan.lists.make(p, static_cast<int>(begin), static_cast<int>(begin + count), stream);
-        plan.parts.first = static_cast<int>(begin);
-        plan.parts.count = static_cast<int>(count);
-        for (std::int64_t pair = 0; pair < pairs; pair += plan.turn) {
-          const std::int64_t turn = std::min(plan.turn, pairs - pair);
-          plan.parts.first_pair = static_cast<int>(pair);
-          plan.parts.pairs = static_cast<int>(turn);
-          hopper::items_kernel<<<grid(turn), 1024, 0, stream>>>(plan.lists.lists, p.selection, p.S, p.geometry.l_sel,
-                                                                plan.pieces.tokens, plan.parts.first_pair, plan.items,
-                                                                plan.parts.unless);
-          const dim3 blocks(grid(plan.item_count(p, begin, begin + count)), grid(plan.pieces.tiles_a_block),
-                            grid(turn));
-          kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, dout, delta, plan.lists.lists,
-                                                                           plan.pieces, plan.items, plan.parts);
-          check_launch("parts");
-          hopper::JoinShape join(h, plan.parts, queries_a_block);
-          while (join.queries > 1 && join.shared_bytes() > 48 << 10) join.queries /= 2;  // many parts a query
-          allow_shared(joining, join.shared_bytes());
-          joining<<<grid(tiles_of(turn * count, join.queries)), 256, join.shared_bytes(), stream>>>(p, out, plan.pieces,
-                                                                                                    plan.parts, join);
-          check_launch("join_parts");
-        }
+      const std::int64_t made = plan.chunk * plan.chunks;  // tokens whose lists are
+      for (std::int64_t first = plan.ways.first; first < p.S; first += made) {
+        const std::int64_t end = std::min<std::int64_t>(first + made, p.S);
+        plan.make_lists(p, first, end, stream);
+        for (std::int64_t pair = 0; pair < pairs; pair += plan.turn)
+          for (std::int64_t begin = first, number = 0; begin < end; begin += plan.chunk, ++number) {
+            const std::int64_t turn = std::min(plan.turn, pairs - pair), count = std::min(plan.chunk, end - begin);
+            plan.parts.unless = plan.ways.unless_jointly(begin);
+            plan.parts.first = static_cast<int>(begin);
+            plan.parts.count = static_cast<int>(count);
+            plan.parts.first_pair = static_cast<int>(pair);
+            plan.parts.pairs = static_cast<int>(turn);
+            const dim3 blocks(grid(plan.item_count(p, begin, begin + count)), grid(plan.pieces.tiles_a_block),
+                              grid(turn));
+            kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(
+                p, dout, delta, plan.lists.lists, plan.pieces, plan.items_of(p, number, pair), plan.parts);
+            check_launch("parts");
+            hopper::JoinShape join(h, plan.parts, queries_a_block);
+            while (join.queries > 1 && join.shared_bytes() > 48 << 10) join.queries /= 2;  // many parts a query
+            allow_shared(joining, join.shared_bytes());
+            joining<<<grid(tiles_of(turn * count, join.queries)), 256, join.shared_bytes(), stream>>>(
+                p, out, plan.pieces, plan.parts, join);
+            check_launch("join_parts");
+          }
       }
     }
   }
   // Everything by parts, or what the device leaves to them.
   static void parts(const AttentionForward& p, cudaStream_t stream) {
     Arena arena(p.workspace);
-    Plan<false> plan(first_turn(p), way_of(p), arena);
+    Plan<false> plan(p, way_of(p), arena);
     decide<false>(p, p.o, nullptr, plan.ways, stream);
-    in_turns(p, p.B, p.G, first_turn(p).B, p.G,
-             [&](const AttentionForward& own) { parts_of_turn<false>(own, own.o, {}, nullptr, plan, stream); });
+    in_turns(p, p.B, p.G, plan.batches, plan.groups,
+             [&](const AttentionForward& own) { parts_of_slice<false>(own, own.o, {}, nullptr, plan, stream); });
   }
   static void parts(const AttentionBackward& p, cudaStream_t stream) {
     const AttentionForward& f = p.forward;
     Arena arena(p.workspace);
-    Plan<true> plan(first_turn(f), way_of(f), arena);
+    Plan<true> plan(f, way_of(f), arena);
     decide<true>(f, p.dq, &p, plan.ways, stream);
-    in_turns(p, f.B, f.G, first_turn(f).B, f.G, [&](const AttentionBackward& own) {
-      parts_of_turn<true>(own.forward, own.dq, own.dout, own.delta, plan, stream);
+    in_turns(p, f.B, f.G, plan.batches, plan.groups, [&](const AttentionBackward& own) {
+      parts_of_slice<true>(own.forward, own.dq, own.dout, own.delta, plan, stream);
     });
   }
   template <bool Backward>
   static void size_parts(const AttentionForward& p, Arena& arena) {
-    if (on_hopper(p) && way_of(p) != Way::joint) Plan<Backward>(first_turn(p), way_of(p), arena);
+    if (on_hopper(p) && way_of(p) != Way::joint) Plan<Backward>(p, way_of(p), arena);
   }
 
   static void forward(const AttentionForward& p, cudaStream_t stream) {
@@ -252,7 +246,7 @@ struct Launches {
     const int groups = static_cast<int>(std::min<std::int64_t>(pairs, f.G));
     const int batches = static_cast<int>(std::clamp<std::int64_t>(pairs / f.G, 1, f.B));
     const AttentionBackward first = slice<T>(p, {0, batches, 0, groups});
-    ListPlan lists(first.forward, f.G, f.S, false, arena);
+    ListPlan lists(first.forward, f.G, f.S, 0, false, arena);
     const DkvPlan plan(first, arena);
     if (!run) return;
     in_turns(p, f.B, f.G, batches, groups, [&](const AttentionBackward& own) {

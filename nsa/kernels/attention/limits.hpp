@@ -22,10 +22,9 @@ struct Limits {
   // Of the parts that exist at once: a chunk of queries of some pairs (batch entry, group) (hopper/parts.cuh).
   // Not fewer than `fewest_queries`.
   std::int64_t parts_bytes = std::int64_t{256} << 20, fewest_queries = 256;
-  // Pairs whose query lists are made in one go for them, as far as whole batch entries go.
-  int most_pairs = 64;
-  // Of the query lists that dK and dV are made from, and of their partial sums that exist at once. A single group is
-  // not divided: its lists are as long as its rows of the table of blocks.
+  // Of the query lists that are made in one go, for parts or for dK and dV, and of the partial sums of dK and dV that
+  // exist at once. For dK and dV a single group is not divided: its lists are as long as its rows of the table of
+  // blocks.
   std::int64_t lists_bytes = std::int64_t{128} << 20, partials_bytes = std::int64_t{128} << 20;
 };
 inline constexpr Limits kLimits;

@@ -15,9 +15,11 @@ inline constexpr int kKeyTile = 64;
 
 // Query lists per block (inverse/params.hpp) of a table of blocks.
 struct QueryLists {
-  const int* offsets = nullptr;  // [B*G*J + 1]
+  const int* offsets = nullptr;  // [B*G][J + 1]
   const int* tokens = nullptr;
   const int* places = nullptr;
+
+  __device__ const int* offset(int pair, int block, int J) const { return offsets + pair * (J + 1) + block; }
 };
 
 // How the queries of a tile of keys are cut. Grid: (pieces, tiles of keys, B*G).
@@ -55,8 +57,8 @@ __device__ inline KeyTile interval_tile(const AttentionForward& f, const Pieces&
 __device__ inline KeyTile list_tile(const QueryLists& lists, const AttentionForward& f, const Pieces& pieces,
                                     const Heads& heads, int piece, int tile, int batch_group) {
   const int block = tile / pieces.tiles_a_block, part = tile % pieces.tiles_a_block;
-  const int list = batch_group * f.selection.J + block;
-  const int offset = lists.offsets[list], count = lists.offsets[list + 1] - offset;
+  const int* own = lists.offset(batch_group, block, f.selection.J);
+  const int offset = own[0], count = own[1] - offset;
   const int block_first = f.selection.starts ? f.selection.starts[block] : block * f.geometry.l_sel;
   const int block_last = f.selection.ends ? f.selection.ends[block] : min(f.S, (block + 1) * f.geometry.l_sel);
   KeyTile x;

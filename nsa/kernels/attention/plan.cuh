@@ -51,13 +51,16 @@ AttentionBackward slice(const AttentionBackward& p, const Slice& x) {
   return own;
 }
 
-// The query lists of the tokens [begin, end) and what makes them. `row_groups`: groups in a row of the table.
+// The query lists of so many tokens and what makes them. `row_groups`: groups in a row of the table. `stretch`: tokens
+// that have lists of their own; 0: all together.
 struct ListPlan {
   Inverse inverse;
   QueryLists lists;
 
-  ListPlan(const AttentionForward& p, int row_groups, int tokens, bool places, Arena& arena) {
-    const std::int64_t entries = static_cast<std::int64_t>(p.B) * tokens * p.G * p.geometry.n;
+  ListPlan(const AttentionForward& p, int row_groups, int tokens, int stretch, bool places, Arena& arena) {
+    const std::int64_t stretches = stretch > 0 ? tiles_of(tokens, stretch) : 1;
+    const std::int64_t sets = static_cast<std::int64_t>(p.B) * p.G * stretches;
+    const std::int64_t entries = sets * (stretch > 0 ? stretch : tokens) * p.geometry.n;
     inverse.document_blocks = p.selection.document_blocks;
     inverse.packed = p.packed;
     inverse.geometry = p.geometry;
@@ -67,7 +70,8 @@ struct ListPlan {
     inverse.J = p.selection.J;
     inverse.row_groups = row_groups;
     inverse.end = tokens;
-    inverse.offsets = arena.take<int>(static_cast<std::int64_t>(p.B) * p.G * p.selection.J + 1);
+    inverse.stretch = stretch;
+    inverse.offsets = arena.take<int>(sets * (p.selection.J + 1));
     inverse.tokens = arena.take<int>(entries);
     if (places) inverse.places = arena.take<int>(entries);
     inverse.workspace = reinterpret_cast<int*>(arena.take<char>(inverse_workspace(inverse)));
@@ -87,23 +91,45 @@ struct ListPlan {
 // How the selected branch goes on Hopper.
 enum class Way { joint, parts, device };  // device: it decides chunk by chunk (hopper/ways.hpp)
 
-// Queries in chunks, and the pairs (batch entry, group) of a chunk in turns, so that the parts fit Limits::parts_bytes.
-// Chunks are long and turns short, because every block of keys is loaded once a chunk.
+// Queries in chunks, and the pairs (batch entry, group) in turns, so that the parts of a chunk and turn fit
+// Limits::parts_bytes. Chunks are long and turns short, because every block of keys is loaded once a chunk. Lists and
+// items are made for a slice of pairs, and for all chunks in one go as far as Limits::lists_bytes allows; where not all
+// chunks fit, the slice is a turn, so that a pair's chunks always follow each other.
 template <typename T, int D>
 class PartsPlan {
  public:
   std::int64_t chunk, turn;  // tokens, pairs
+  std::int64_t chunks;       // whose lists are made in one go
+  int batches, groups;       // of a slice
   hopper::Ways ways;         // those before ways.first have no parts
   Pieces pieces;
   hopper::Parts parts;
   hopper::Items items;
   ListPlan lists;
 
-  PartsPlan(const AttentionForward& p, Way way, Arena& arena) : PartsPlan(p, way, sizes(p), arena) {}
+  PartsPlan(const AttentionForward& p, Way way, Arena& arena) : PartsPlan(p, way, sizes(p, way), arena) {}
   // Tokens that always go jointly where the device decides, in whole tiles of rows.
   static std::int64_t joint_tokens(const AttentionForward& p) {
     const std::int64_t blocks = kLimits.first_tiles / tiles_of(p.geometry.l_sel, kKeyTile);
     return tiles_of(std::max<std::int64_t>(blocks, 1) * p.geometry.l_sel, 64) * 64;
+  }
+  // Lists and items of the tokens [begin, end), whole chunks, for a slice p.
+  void make_lists(const AttentionForward& p, std::int64_t begin, std::int64_t end, cudaStream_t stream) {
+    lists.inverse.unless = ways.unless_jointly(begin);
+    lists.make(p, static_cast<int>(begin), static_cast<int>(end), stream);
+    const std::int64_t sets = tiles_of(end - begin, chunk) * p.B * p.G;
+    hopper::items_kernel<<<grid(sets), 1024, 0, stream>>>(lists.lists, p.selection, p.S, p.geometry.l_sel,
+                                                          pieces.tokens, items);
+    check_launch("items");
+  }
+  // The sets of the pairs from `pair` on, of the chunk-th chunk that make_lists was called for.
+  [[nodiscard]] hopper::Items items_of(const AttentionForward& p, std::int64_t chunk_number, std::int64_t pair) const {
+    return {items.data + (chunk_number * p.B * p.G + pair) * items.capacity, items.capacity};
+  }
+  [[nodiscard]] QueryLists lists_of(const AttentionForward& p, std::int64_t chunk_number, std::int64_t pair) const {
+    QueryLists own = lists.lists;
+    own.offsets += (chunk_number * p.B * p.G + pair) * (p.selection.J + 1);
+    return own;
   }
   // At most, of a pair's lists of the tokens [begin, end): no list of a later block has an entry.
   [[nodiscard]] std::int64_t item_count(const AttentionForward& p, std::int64_t begin, std::int64_t end) const {
@@ -115,12 +141,19 @@ class PartsPlan {
   // Long enough for a block of keys to be worth its load; short enough for Divisor's 32 bits (queries * chunk < 2^32).
   static constexpr std::int64_t kLongChunk = 4096, kLongestChunk = 16384, kMostQueries = 131072;
   struct Sizes {
-    std::int64_t chunk, turn;
+    std::int64_t chunk, turn, chunks, pairs;  // pairs of a slice
   };
+  // A block of threads sees at most so many tokens: the first block of keys is chosen by every query.
+  static int piece_tokens(const AttentionForward& p) {
+    return std::max(64, static_cast<int>(tiles_of(512, p.Hq / p.G)));
+  }
+  static std::int64_t item_capacity(const AttentionForward& p, std::int64_t chunk) {
+    return chunk * p.geometry.n / piece_tokens(p) + p.selection.J;
+  }
   static std::int64_t parts_a_token(const AttentionForward& p) {
     return p.geometry.n * tiles_of(p.geometry.l_sel, kKeyTile);
   }
-  static Sizes sizes(const AttentionForward& p) {
+  static Sizes sizes(const AttentionForward& p, Way way) {
     const std::int64_t pairs = static_cast<std::int64_t>(p.B) * p.G;
     const std::int64_t a_part = D * static_cast<std::int64_t>(sizeof(T)) + static_cast<std::int64_t>(sizeof(float2));
     const std::int64_t queries = std::clamp<std::int64_t>(
@@ -128,7 +161,20 @@ class PartsPlan {
     // Whole tiles of rows, which chunks may not share when they go different ways.
     const std::int64_t chunk = std::min<std::int64_t>(
         p.S, std::min(queries, std::clamp(queries / pairs, kLongChunk, kLongestChunk)) / 64 * 64);
-    return {chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs)};
+    const std::int64_t turn = std::clamp<std::int64_t>(queries / chunk, 1, pairs);
+    const std::int64_t a_set = static_cast<std::int64_t>(sizeof(int)) * (2 * chunk * p.geometry.n + p.selection.J + 1) +
+                               item_capacity(p, chunk) * static_cast<std::int64_t>(sizeof(hopper::Item));
+    const std::int64_t all = tiles_of(p.S - (way == Way::device ? joint_tokens(p) : 0), chunk);
+    const std::int64_t sets = kLimits.lists_bytes / a_set, turns = sets / std::max<std::int64_t>(all * turn, 1);
+    if (turns == 0) return {chunk, turn, std::clamp<std::int64_t>(sets / turn, 1, all), turn};
+    return {chunk, turn, all, std::min(turns * turn, pairs)};
+  }
+  static AttentionForward slice_of(const AttentionForward& p, std::int64_t pairs) {
+    AttentionForward own = p;
+    own.G = static_cast<int>(std::min<std::int64_t>(pairs, p.G));
+    own.B = static_cast<int>(std::max<std::int64_t>(pairs / p.G, 1));
+    own.Hq = own.G * (p.Hq / p.G);
+    return own;
   }
   static hopper::Ways ways_of(const AttentionForward& p, Sizes sizes, Arena& arena) {
     hopper::Ways own{static_cast<int>(joint_tokens(p)), static_cast<int>(sizes.chunk)};
@@ -138,13 +184,17 @@ class PartsPlan {
   PartsPlan(const AttentionForward& p, Way way, Sizes sizes, Arena& arena)
       : chunk(sizes.chunk),
         turn(sizes.turn),
+        chunks(sizes.chunks),
+        batches(slice_of(p, sizes.pairs).B),
+        groups(slice_of(p, sizes.pairs).G),
         ways(way == Way::device ? ways_of(p, sizes, arena) : hopper::Ways()),
-        lists(p, p.G, static_cast<int>(sizes.chunk), true, arena) {
+        lists(slice_of(p, sizes.pairs), p.G, static_cast<int>(sizes.chunks * sizes.chunk),
+              static_cast<int>(sizes.chunk), true, arena) {
     pieces.tiles_a_block = static_cast<int>(tiles_of(p.geometry.l_sel, kKeyTile));
-    // A block of threads sees at most so many tokens: the first block of keys is chosen by every query.
-    pieces.tokens = std::max(64, static_cast<int>(tiles_of(512, p.Hq / p.G)));
-    items.capacity = static_cast<int>(chunk * p.geometry.n / pieces.tokens + p.selection.J);
-    items.data = arena.take<hopper::Item>(turn * items.capacity);
+    pieces.tokens = piece_tokens(p);
+    items.capacity = static_cast<int>(item_capacity(p, chunk));
+    items.data = arena.take<hopper::Item>(chunks * batches * groups * items.capacity);
+    parts.row_groups = p.G;
     parts.per_token = static_cast<int>(parts_a_token(p));
     const std::int64_t rows = turn * chunk * (p.Hq / p.G) * parts.per_token;
     parts.stats = arena.take<float2>(rows);

@@ -30,7 +30,6 @@ inline constexpr Limits kLowLimits{.joint_tiles_a_head = 0,
                                    .joint_blocks = 2,
                                    .joint_bytes = 0,
                                    .parts_bytes = 0,
-                                   .most_pairs = 2,
                                    .lists_bytes = 0,
                                    .partials_bytes = 1 << 20};
 inline Limits limits = kLowLimits;

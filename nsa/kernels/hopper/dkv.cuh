@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(128, 2)
   Shape::K::template load<Shape::kThreads>(k_tile, k, static_cast<int>(f.k.token), keys.first, keys.last);
   Shape::V::template load<Shape::kThreads>(v_tile, v, static_cast<int>(f.v.token), keys.first, keys.last);
 
-  const int list = Lists ? lists.offsets[blockIdx.z * f.selection.J + blockIdx.y / pieces.tiles_a_block] : 0;
+  const int list = Lists ? *lists.offset(blockIdx.z, blockIdx.y / pieces.tiles_a_block, f.selection.J) : 0;
   const RowOrder order{heads, Lists ? lists.tokens + list : nullptr, nullptr, keys.row_begin, keys.row_end};
   const Interval interval(f);
   const int tiles = max(0, (keys.row_end - keys.row_begin + kRows - 1) / kRows);

@@ -9,9 +9,10 @@ namespace nsa::kernels::hopper {
 
 // Whether a query has a part from this place of its row of the block table: the block starts at or before the token,
 // the part's first key too, and no earlier place holds the same number.
-__device__ inline bool part_exists(const AttentionForward& p, const Pieces& pieces, int b, int t, int group, int part) {
+__device__ inline bool part_exists(const AttentionForward& p, const Pieces& pieces, int row_groups, int b, int t,
+                                   int group, int part) {
   const int place = part / pieces.tiles_a_block;
-  const int* row = p.blocks + ((static_cast<std::int64_t>(b) * p.S + t) * p.G + group) * p.geometry.n;
+  const int* row = p.blocks + ((static_cast<std::int64_t>(b) * p.S + t) * row_groups + group) * p.geometry.n;
   const int position = t - (p.packed.first_token ? p.packed.first_token[t] : 0), number = row[place];
   if (number < 0 || number > position / p.geometry.l_sel) return false;
   if (number * p.geometry.l_sel + part % pieces.tiles_a_block * kKeyTile > position) return false;
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(256) join_parts_kernel(const AttentionForward 
     const int local = shape.by_parts.quotient(i);
     const Query query = query_of(local);
     exists[i] = first_query + local < queries &&
-                part_exists(p, pieces, query.pair / p.G, query.t, query.pair % p.G, i - local * n);
+                part_exists(p, pieces, parts.row_groups, query.pair / p.G, query.t, query.pair % p.G, i - local * n);
   }
   __syncthreads();
 

@@ -29,6 +29,7 @@ struct Parts {
   float2* stats = nullptr;  // forward, the same without D: (maximum of the plain scores, sum)
   int first = 0, count = 0, first_pair = 0, pairs = 0;
   int per_token = 0;            // n * tiles_a_block
+  int row_groups = 0;           // groups in a row of the table of blocks
   const int* unless = nullptr;  // not null: where it is not 0, the chunk goes jointly (ways.hpp)
 
   // Rows (part, head) of a chunk and turn are few enough for an int.
@@ -44,29 +45,27 @@ struct alignas(16) Item {
   int tokens;       // entries; 0: nothing to do
   int first, last;  // keys of the block
 };
-// Of every pair of a turn.
+// Of every set of lists (inverse/params.hpp): those of a chunk and a turn of pairs stand one after the other.
 struct Items {
-  Item* data = nullptr;  // [pairs][capacity]
-  int capacity = 0;      // enough for a pair: entries of its lists / tokens of a piece + lists
+  Item* data = nullptr;  // [sets][capacity]
+  int capacity = 0;      // enough for a set: entries / tokens of a piece + lists
 };
 
-// A block of threads a pair. Long pieces come first, so that the last blocks of parts_kernel are short ones, and what
+// A block of threads a set. Long pieces come first, so that the last blocks of parts_kernel are short ones, and what
 // is left of the capacity stands at the end. The order of pieces of one length is left to chance: no result hangs on
 // it.
 static __global__ void __launch_bounds__(1024)
     items_kernel(const QueryLists lists, const SelectionBlocks selection, const int S, const int l_sel,
-                 const int tokens, const int first_pair, const Items items, const int* unless) {
+                 const int tokens, const Items items) {
   constexpr int kLengths = 32;  // that are told apart
   __shared__ int places[kLengths + 1];
   Item* const own = items.data + static_cast<std::int64_t>(blockIdx.x) * items.capacity;
-  const int* offsets = lists.offsets + (first_pair + static_cast<int>(blockIdx.x)) * selection.J;
-  const bool left_out = unless && *unless;
+  const int* offsets = lists.offset(static_cast<int>(blockIdx.x), 0, selection.J);
   // of pieces with so many tokens, the longest ones in the first
   const auto length = [&](int count) { return kLengths - (count * kLengths + tokens - 1) / tokens; };
   if (threadIdx.x <= kLengths) places[threadIdx.x] = 0;
   __syncthreads();
-  const int count = left_out ? 0 : selection.J;
-  for (int j = threadIdx.x; j < count; j += 1024) {
+  for (int j = threadIdx.x; j < selection.J; j += 1024) {
     const int entries = offsets[j + 1] - offsets[j], rest = entries % tokens;
     if (entries >= tokens) atomicAdd(&places[1], entries / tokens);
     if (rest > 0) atomicAdd(&places[length(rest) + 1], 1);
@@ -77,7 +76,7 @@ static __global__ void __launch_bounds__(1024)
   __syncthreads();
   const int used = places[kLengths];
   __syncthreads();
-  for (int j = threadIdx.x; j < count; j += 1024) {
+  for (int j = threadIdx.x; j < selection.J; j += 1024) {
     const int begin = offsets[j], entries = offsets[j + 1] - begin, rest = entries % tokens;
     const int first = selection.starts ? selection.starts[j] : j * l_sel;
     const int last = selection.ends ? selection.ends[j] : min(S, first + l_sel);

@@ -5,7 +5,10 @@
 // tokens, put into their places. A chunk is 256 tokens, or as many times 256 as keep the counts within the workspace's
 // limit.
 //
-// Small problems cost latency, not work: they get shorter chunks, for more multiprocessors, and two launches. Their
+// A set of lists is that of one pair (batch entry, group) and one stretch of tokens. Sets know nothing of each other:
+// the tokens of each start at a place that the host knows.
+//
+// Small problems cost latency, not work: they get shorter chunks, for more multiprocessors, and two launches. A set's
 // counts are so few that every block of threads that places tokens adds them up itself. Loops that seldom go round
 // twice are not unrolled: what a short kernel waits for is also its own code.
 #include <algorithm>
@@ -30,35 +33,40 @@ constexpr int kBatch = 8;                   // numbers that a thread asks for be
 constexpr int kBlocks = 2048;               // whose bits lie in shared memory at once
 constexpr std::int64_t kCounts = 12 << 20;  // at most as many counts: 48 MB (unless one chunk's are more)
 constexpr int kFewBlocks = 1024;            // of a small problem: shared memory that every GPU grants unasked
-constexpr std::int64_t kFewCounts = 8192;   // 32 KB, which every block of threads reads
+constexpr std::int64_t kFewCounts = 8192;   // 32 KB
 
 int tokens_of(const Inverse& p) { return (p.end > 0 ? p.end : p.S) - p.begin; }
+int stretch_of(const Inverse& p) { return p.stretch > 0 ? std::min(p.stretch, tokens_of(p)) : tokens_of(p); }
+std::int64_t sets_of(const Inverse& p) {
+  const int stretch = std::max(stretch_of(p), 1);
+  return static_cast<std::int64_t>(p.B) * p.G * ((tokens_of(p) + stretch - 1) / stretch);
+}
+std::int64_t lists_of(const Inverse& p) { return sets_of(p) * p.J; }
 template <typename Shape>
 int parts_of(const Inverse& p) {
-  return (tokens_of(p) + Shape::kTokens - 1) / Shape::kTokens;
+  return (stretch_of(p) + Shape::kTokens - 1) / Shape::kTokens;
 }
-bool is_small(const Inverse& p) {
-  const std::int64_t lists = static_cast<std::int64_t>(p.B) * p.G * p.J;
-  return p.J <= kFewBlocks && lists * parts_of<Few>(p) <= kFewCounts;
-}
-// Does not grow when the tokens become fewer, so that a workspace for more of them always does.
+bool is_small(const Inverse& p) { return p.J <= kFewBlocks && lists_of(p) * parts_of<Few>(p) <= kFewCounts; }
 std::int64_t most_chunks(const Inverse& p) {
-  const std::int64_t lists = static_cast<std::int64_t>(p.B) * p.G * p.J;
-  return std::max<std::int64_t>(1,
-                                std::min<std::int64_t>(parts_of<Many>(p), kCounts / std::max<std::int64_t>(lists, 1)));
+  return std::clamp<std::int64_t>(kCounts / std::max<std::int64_t>(lists_of(p), 1), 1, parts_of<Many>(p));
 }
 
-// What the kernels share: chunk c of batch entry and group bg has its counts in counts[(bg * chunks + c) * J ..].
+// What the kernels share. A block of threads' set is blockIdx.y, whose chunk c has its counts in
+// counts[(set * chunks + c) * J ..].
 struct Work {
   Inverse p;
   int* counts;
-  int* finished;              // blocks of the scan that are done
+  int* finished;              // of every set, blocks of the scan that are done
   int end;                    // of the tokens
   int parts, chunks, window;  // parts of a chunk; blocks whose bits lie in shared memory at once
   int row;                    // numbers in a row of the table
-};
+  int pairs, stretch;
 
-__device__ bool left_out(const Inverse& p) { return p.unless && *p.unless; }
+  __device__ bool left_out() const { return p.unless && p.unless[blockIdx.y / pairs]; }
+  __device__ int* set_counts() const { return counts + static_cast<std::int64_t>(blockIdx.y) * chunks * p.J; }
+  __device__ int* offsets() const { return p.offsets + static_cast<std::int64_t>(blockIdx.y) * (p.J + 1); }
+  __device__ int first_entry() const { return static_cast<int>(blockIdx.y) * stretch * p.geometry.n; }
+};
 
 // A token in its document.
 struct Token {
@@ -76,15 +84,16 @@ template <typename Shape, typename Each>
 __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& each) {
   constexpr int kThreads = Shape::kThreads, kTokens = Shape::kTokens, kWords = Shape::kWords;
   const Inverse& p = w.p;
-  const int chunk = blockIdx.x, b = blockIdx.y / p.G, group = blockIdx.y % p.G, n = p.geometry.n;
+  const int chunk = blockIdx.x, pair = blockIdx.y % w.pairs, b = pair / p.G, group = pair % p.G, n = p.geometry.n;
+  const int first = p.begin + static_cast<int>(blockIdx.y) / w.pairs * w.stretch, last = min(first + w.stretch, w.end);
   const int step_t = kThreads / n, step_slot = kThreads % n;  // from one number of a thread to its next
   const int parts = Shape::kFew ? 1 : w.parts;
   for (int part = 0; part < parts; ++part) {
-    const int begin = p.begin + (chunk * parts + part) * kTokens, count = min(kTokens, w.end - begin);
+    const int begin = first + (chunk * parts + part) * kTokens, count = min(kTokens, last - begin);
     if (count <= 0) break;
     const int* rows = p.blocks + (static_cast<std::int64_t>(b) * p.S + begin) * w.row + group * n;
-    const Token last(p, begin + count - 1);
-    const int j_end = min(p.J, last.first_block + last.local / p.geometry.l_sel + 1);
+    const Token newest(p, begin + count - 1);
+    const int j_end = min(p.J, newest.first_block + newest.local / p.geometry.l_sel + 1);
     for (int base = Token(p, begin).first_block; base < j_end; base += w.window) {
       const int end = min(base + w.window, j_end);
 #pragma unroll 1
@@ -127,12 +136,12 @@ __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& ea
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) count_kernel(const __grid_constant__ Work w) {
   constexpr int kThreads = Shape::kThreads, kWords = Shape::kWords;
-  if (left_out(w.p)) return;
   extern __shared__ unsigned bits[];
-  int* counts = w.counts + (static_cast<std::int64_t>(blockIdx.y) * w.chunks + blockIdx.x) * w.p.J;
+  int* counts = w.set_counts() + static_cast<std::int64_t>(blockIdx.x) * w.p.J;
 #pragma unroll 1
   for (int j = threadIdx.x; j < w.p.J; j += kThreads) counts[j] = 0;
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *w.finished = 0;
+  if (blockIdx.x == 0 && threadIdx.x == 0) w.finished[blockIdx.y] = 0;
+  if (w.left_out()) return;
   __syncthreads();
   for_bits<Shape>(w, bits, nullptr, [&](int, int base, int end, auto&&) {
 #pragma unroll 1
@@ -167,15 +176,14 @@ __device__ int scan_block(int x, int* sums, int& total) {
   return sum - x + (warp > 0 ? before_warp : 0);
 }
 
-// 32 lists a block: lane j's warps share its chunks. Counts become the sums over the chunks before; the last block to
-// finish turns the lists' lengths into offsets.
+// 32 lists a block: lane j's warps share its chunks. Counts become the sums over the chunks before; the set's last
+// block to finish turns the lists' lengths into offsets.
 __global__ void __launch_bounds__(1024) scan_kernel(const __grid_constant__ Work w) {
-  if (left_out(w.p)) return;
   __shared__ int sums[32][33];
   __shared__ bool last;
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, J = w.p.J, j = blockIdx.x * 32 + lane;
   const int share = (w.chunks + 31) / 32, begin = min(warp * share, w.chunks), end = min(begin + share, w.chunks);
-  int* counts = w.counts + static_cast<std::int64_t>(blockIdx.y) * w.chunks * J + j;
+  int *counts = w.set_counts() + j, *offsets = w.offsets();
   int sum = 0;
   if (j < J)
 #pragma unroll 8
@@ -195,57 +203,48 @@ __global__ void __launch_bounds__(1024) scan_kernel(const __grid_constant__ Work
       place = before;
       before += count;
     }
-    if (warp == 0) w.p.offsets[static_cast<std::int64_t>(blockIdx.y) * J + j + 1] = length;
+    if (warp == 0) offsets[j + 1] = length;
   }
 
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) last = atomicAdd(w.finished, 1) == static_cast<int>(gridDim.x * gridDim.y) - 1;
+  if (threadIdx.x == 0) last = atomicAdd(&w.finished[blockIdx.y], 1) == static_cast<int>(gridDim.x) - 1;
   __syncthreads();
   if (!last) return;
   __threadfence();
-  const int lists = w.p.B * w.p.G * J;
-  if (threadIdx.x == 0) w.p.offsets[0] = 0;
-  int carried = 0;
-  for (int first = 0; first < lists; first += 4096) {  // four lists a thread
+  int carried = w.first_entry();
+  if (threadIdx.x == 0) offsets[0] = carried;
+  for (int first = 0; first < J; first += 4096) {  // four lists a thread
     int x[4], own = 0;
     const int at = first + static_cast<int>(threadIdx.x) * 4;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) own += x[k] = at + k < lists ? __ldcg(&w.p.offsets[at + k + 1]) : 0;
+    for (int k = 0; k < 4; ++k) own += x[k] = at + k < J ? __ldcg(&offsets[at + k + 1]) : 0;
     int total;
     int place = carried + scan_block<1024>(own, sums[0], total);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      if (at + k < lists) w.p.offsets[at + k + 1] = place += x[k];
+      if (at + k < J) offsets[at + k + 1] = place += x[k];
     carried += total;
   }
 }
 
-// A small problem's scan: entries[j] becomes the entry of list j of its pair that the chunk's first token gets. The
-// pair's first block of threads writes the offsets.
+// A small problem's scan: entries[j] becomes the entry of the set's list j that the chunk's first token gets. The set's
+// first block of threads writes the offsets.
 template <int Threads>
 __device__ void scan_few(const Work& w, int* entries) {
   __shared__ int sums[32];
   constexpr int kAtOnce = 16;
-  const int J = w.p.J, chunk = blockIdx.x, pair = blockIdx.y;
-  const int earlier = pair * w.chunks * J;  // counts, of the pairs before
-  int sum = 0;
-  for (int i = threadIdx.x; i < earlier; i += kAtOnce * Threads) {
-    int x[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) x[k] = i + k * Threads < earlier ? w.counts[i + k * Threads] : 0;
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) sum += x[k];
-  }
-  int carried;
-  scan_block<Threads>(sum, sums, carried);
+  const int J = w.p.J, chunk = blockIdx.x;
+  const int* counts = w.set_counts();
+  int* offsets = w.offsets();
+  int carried = w.first_entry();
   for (int first = 0; first < J; first += Threads) {
     const int j = first + static_cast<int>(threadIdx.x), chunks = j < J ? w.chunks : 0;
     int before = 0, length = 0;  // of the list's entries: from the chunks before, from all
     for (int c = 0; c < chunks; c += kAtOnce) {
       int x[kAtOnce];
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) x[k] = c + k < chunks ? w.counts[earlier + (c + k) * J + j] : 0;
+      for (int k = 0; k < kAtOnce; ++k) x[k] = c + k < chunks ? counts[(c + k) * J + j] : 0;
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
         before += c + k < chunk ? x[k] : 0;
@@ -258,23 +257,23 @@ __device__ void scan_few(const Work& w, int* entries) {
     if (j >= J) continue;
     entries[j] = offset + before;
     if (chunk > 0) continue;
-    w.p.offsets[pair * J + j] = offset;
-    if (pair == w.p.B * w.p.G - 1 && j == J - 1) w.p.offsets[pair * J + J] = offset + length;
+    offsets[j] = offset;
+    if (j == J - 1) offsets[J] = offset + length;
   }
 }
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) place_kernel(const __grid_constant__ Work w) {
   constexpr int kThreads = Shape::kThreads, kTokens = Shape::kTokens, kWords = Shape::kWords;
-  if (left_out(w.p)) return;
   extern __shared__ unsigned bits[];
   // Of a block's list: the entry of the part's first token, and for every word of bits the count of the words before.
   int* entries = reinterpret_cast<int*>(bits + kWords * w.window);
   unsigned char* counts = reinterpret_cast<unsigned char*>(entries + w.window);
-  int* sums = w.counts + (static_cast<std::int64_t>(blockIdx.y) * w.chunks + blockIdx.x) * w.p.J;
-  const int* offsets = w.p.offsets + static_cast<std::int64_t>(blockIdx.y) * w.p.J;
+  int* sums = w.set_counts() + static_cast<std::int64_t>(blockIdx.x) * w.p.J;
+  const int* offsets = w.offsets();
   __shared__ bool repeats[kTokens];
   if (Shape::kFew) scan_few<kThreads>(w, entries);
+  if (w.left_out()) return;
   for_bits<Shape>(w, bits, w.p.places ? repeats : nullptr, [&](int begin, int base, int end, auto&& choices) {
     const int origin = Shape::kFew ? 0 : base;  // whose entry is entries[0]
 #pragma unroll 1
@@ -308,31 +307,34 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) place_kerne
 }  // namespace
 
 std::int64_t inverse_workspace(const Inverse& p) {
-  // Also enough for a small problem, which a slice of a larger one may be.
-  const std::int64_t counts = std::max(static_cast<std::int64_t>(p.B) * p.G * p.J * most_chunks(p), kFewCounts);
-  return (counts + 1) * static_cast<std::int64_t>(sizeof(int));
+  // Enough for fewer pairs or tokens too, which may be cut into more chunks. A set's `finished` besides.
+  const std::int64_t counts = std::min(lists_of(p) * parts_of<Many>(p), std::max(lists_of(p), kCounts));
+  return (std::max(counts, kFewCounts) + sets_of(p)) * static_cast<std::int64_t>(sizeof(int));
 }
 
 void invert_choice(const Inverse& p, cudaStream_t stream) {
-  const int pairs = p.B * p.G;
-  if (pairs == 0 || tokens_of(p) <= 0 || p.J == 0) {
-    cudaMemsetAsync(p.offsets, 0, (static_cast<std::size_t>(pairs) * p.J + 1) * sizeof(int), stream);
+  const auto sets = static_cast<unsigned>(sets_of(p));
+  if (sets == 0 || p.J == 0) {
+    const int pairs = p.B * p.G;
+    cudaMemsetAsync(p.offsets, 0, std::max<std::size_t>(sets, pairs) * (p.J + 1) * sizeof(int), stream);
     return check_launch("invert_choice");
   }
   Work w{p,
-         p.workspace + 1,
+         p.workspace + sets,
          p.workspace,
          p.begin + tokens_of(p),
          0,
          0,
          std::min(p.J, kBlocks),
-         (p.row_groups > 0 ? p.row_groups : p.G) * p.geometry.n};
+         (p.row_groups > 0 ? p.row_groups : p.G) * p.geometry.n,
+         p.B * p.G,
+         stretch_of(p)};
   const auto bit_bytes = [&]<typename Shape>(Shape) { return w.window * Shape::kWords * 4; };
   const auto place_bytes = [&]<typename Shape>(Shape) { return w.window * (Shape::kWords * 5 + 4); };
   if (is_small(p)) {
     w.parts = 1;
     w.chunks = parts_of<Few>(p);
-    const dim3 grid(w.chunks, pairs);
+    const dim3 grid(w.chunks, sets);
     count_kernel<Few><<<grid, Few::kThreads, bit_bytes(Few()), stream>>>(w);
     place_kernel<Few><<<grid, Few::kThreads, place_bytes(Few()), stream>>>(w);
     return check_launch("invert_choice");
@@ -340,12 +342,12 @@ void invert_choice(const Inverse& p, cudaStream_t stream) {
   const int most = static_cast<int>(most_chunks(p));
   w.parts = (parts_of<Many>(p) + most - 1) / most;
   w.chunks = (parts_of<Many>(p) + w.parts - 1) / w.parts;
-  const dim3 grid(w.chunks, pairs);
+  const dim3 grid(w.chunks, sets);
   cudaFuncSetAttribute(count_kernel<Many>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * Many::kWords * 4);
   cudaFuncSetAttribute(place_kernel<Many>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        kBlocks * (Many::kWords * 5 + 4));
   count_kernel<Many><<<grid, Many::kThreads, bit_bytes(Many()), stream>>>(w);
-  scan_kernel<<<dim3((p.J + 31) / 32, pairs), 1024, 0, stream>>>(w);
+  scan_kernel<<<dim3((p.J + 31) / 32, sets), 1024, 0, stream>>>(w);
   place_kernel<Many><<<grid, Many::kThreads, place_bytes(Many()), stream>>>(w);
   check_launch("invert_choice");
 }
