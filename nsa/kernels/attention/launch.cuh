@@ -86,11 +86,14 @@ struct Launches {
                              Plan<Backward>& plan, cudaStream_t stream) {
     if constexpr (Dk % 64 == 0) {
       using Shape = hopper::PartsShape<Dk, Dv, Backward>;
+      using Join = hopper::JoinShape<Shape::kOut>;
       const auto kernel = hopper::parts_kernel<T, Dk, Dv, Backward>;
-      const auto joining = hopper::join_parts_kernel<T, Shape::kOut, Backward>;
+      const auto joining = plan.parts.per_token <= Join::kParts
+                               ? hopper::join_parts_kernel<T, Shape::kOut, Backward, true>
+                               : hopper::join_parts_kernel<T, Shape::kOut, Backward, false>;
       allow_shared(kernel, Shape::kSharedBytes);
       const std::int64_t pairs = static_cast<std::int64_t>(p.B) * p.G;
-      const int h = p.Hq / p.G, queries_a_block = std::max(1, 256 / (h * Shape::kOut / 8));
+      const int h = p.Hq / p.G;
       const std::int64_t made = plan.chunk * plan.chunks;  // tokens whose lists are
       for (std::int64_t first = plan.ways.first; first < p.S; first += made) {
         const std::int64_t end = std::min<std::int64_t>(first + made, p.S);
@@ -108,11 +111,8 @@ struct Launches {
             kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(
                 p, dout, delta, plan.lists.lists, plan.pieces, plan.items_of(p, number, pair), plan.parts);
             check_launch("parts");
-            hopper::JoinShape join(h, plan.parts, queries_a_block);
-            while (join.queries > 1 && join.shared_bytes() > 48 << 10) join.queries /= 2;  // many parts a query
-            allow_shared(joining, join.shared_bytes());
-            joining<<<grid(tiles_of(turn * count, join.queries)), 256, join.shared_bytes(), stream>>>(
-                p, out, plan.pieces, plan.parts, join);
+            const hopper::JoinRows rows(h, plan.parts, plan.pieces);
+            joining<<<grid(tiles_of(rows.count, Join::kRows)), Join::kThreads, 0, stream>>>(p, out, plan.parts, rows);
             check_launch("join_parts");
           }
       }

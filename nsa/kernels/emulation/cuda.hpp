@@ -121,6 +121,10 @@ template <typename T>
 T __ldcg(const T* from) {
   return *from;
 }
+template <typename T>
+T __ldcs(const T* from) {
+  return *from;
+}
 __attribute__((no_sanitize_thread)) inline unsigned atomicOr(unsigned* to, unsigned value) {
   nsa::kernels::emulation::atomic_access(to, sizeof *to);
   const unsigned before = *to;

@@ -19,6 +19,7 @@ void wait_copies() {
 }
 
 inline void store_whole(uint4* to, const uint4& x) { *to = x; }
+inline void hold(uint4&) {}
 
 inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) { emulation::load_matrices(r, address, false); }
 inline void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
