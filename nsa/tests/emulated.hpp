@@ -51,6 +51,7 @@ class Tensor {
         for (int h = 0; h < H_; ++h)
           for (int d = 0; d < D_; ++d) set(b, s, h, d, normal(random));
   }
+  [[nodiscard]] bool same_bits(const Tensor& x) const { return data_ == x.data_; }
   // Whether every place that is not an element still holds what it held.
   [[nodiscard]] bool surroundings_are_untouched() const {
     std::vector<bool> element(data_.size());

@@ -19,6 +19,7 @@ using enum Tensor::Order;
 struct Call {
   Mask mask = Mask::window;
   bool hopper = true, forward_alone = false;
+  bool again = false;  // the backward pass once more, in another order: the same bits
 };
 struct Problem {
   int B = 1, S = 100, h = 3, G = 2;
@@ -88,12 +89,13 @@ std::string compare(const std::string& name, const Tensor& x, Sums& want, int B,
 struct Workspace {
   std::vector<char> bytes;
   std::int64_t size;
-  explicit Workspace(std::int64_t wanted) : bytes(static_cast<std::size_t>(wanted) + 1024, '\x7f'), size(wanted) {}
+  explicit Workspace(std::int64_t wanted) : bytes(static_cast<std::size_t>(wanted) + 1024, kPoison), size(wanted) {}
   void* at() { return bytes.data() + (256 - reinterpret_cast<std::uintptr_t>(bytes.data()) % 256); }
   bool untouched_behind() {
     const char* end = static_cast<char*>(at()) + size;
-    return std::all_of(end, static_cast<const char*>(bytes.data() + bytes.size()), [](char c) { return c == '\x7f'; });
+    return std::all_of(end, static_cast<const char*>(bytes.data() + bytes.size()), [](char c) { return c == kPoison; });
   }
+  static constexpr char kPoison = '\x7f';
 };
 
 // Empty, or what is wrong.
@@ -164,10 +166,20 @@ std::string differences(Problem x) {
     attention_backward(backward, nullptr);
   }
 
+  std::string what;
+  if (x.call.again) {
+    Tensor dq2 = tensor(x.S, Hq, x.Dk), dk2 = tensor(N, x.G, x.Dk), dv2 = tensor(N, x.G, x.Dv);
+    Workspace space(backward_space.size);
+    AttentionBackward other = backward;
+    other.dq = dq2.rows(), other.dk = dk2.rows(), other.dv = dv2.rows(), other.workspace = space.at();
+    emulation::set_order(1000);
+    attention_backward(other, nullptr);
+    if (!dq2.same_bits(dq) || !dk2.same_bits(dk) || !dv2.same_bits(dv)) what += "other bits; ";
+  }
+
   Sums want_o(x.B, x.S, Hq, x.Dv), want_dq(x.B, x.S, Hq, x.Dk), want_dk(x.B, N, x.G, x.Dk), want_dv(x.B, N, x.G, x.Dv);
   Sums queries = values_of(q, x.B, x.S, Hq, x.Dk), douts = values_of(dout, x.B, x.S, Hq, x.Dv);
   Sums key_rows = values_of(k, x.B, N, x.G, x.Dk), value_rows = values_of(v, x.B, N, x.G, x.Dv);
-  std::string what;
   double worst_score = 0, worst_delta = 0;
   for (int b = 0; b < x.B; ++b)
     for (int t = 0; t < x.S; ++t)
@@ -342,11 +354,12 @@ TEST_P(Emulated, SelectedInPartsWithAllListsInOneGo) {
   emulation::limits.lists_bytes = kLimits.lists_bytes;
   check(kSelected, {.mask = Mask::selected});
 }
+const Problem kBatches[] = {{.B = 3, .S = 90}, {.B = 2, .S = 300, .h = 1, .geometry = {16, 8, 32, 6, 50}}};
 TEST_P(Emulated, SelectedInPartsAllPairsInOneTurn) {
   emulation::limits = kLimits;
   emulation::limits.joint_bytes = 0;
-  const Problem batches[] = {{.B = 3, .S = 90}, {.B = 2, .S = 300, .h = 1, .geometry = {16, 8, 32, 6, 50}}};
-  check(batches, {.mask = Mask::selected});
+  emulation::limits.sums_bytes = 0;
+  check(kBatches, {.mask = Mask::selected});
 }
 
 TEST_P(Emulated, SelectedAsTheDeviceDecides) {
@@ -355,6 +368,41 @@ TEST_P(Emulated, SelectedAsTheDeviceDecides) {
   check(kWays, {.mask = Mask::selected});
   emulation::limits.lists_bytes = kLimits.lists_bytes;
   check(kWays, {.mask = Mask::selected});
+}
+
+// dQ, dK and dV in one walk (hopper/parts_backward.cuh).
+class EmulatedMerged : public Emulated {
+ protected:
+  EmulatedMerged() { emulation::limits.sums_bytes = kLimits.sums_bytes; }
+  static constexpr Call kCall{.mask = Mask::selected, .again = true};
+};
+TEST_P(EmulatedMerged, InParts) { check(kSelected, kCall); }
+TEST_P(EmulatedMerged, AllPairsInOneTurn) {
+  emulation::limits = kLimits;
+  emulation::limits.joint_bytes = 0;
+  check(kBatches, kCall);
+}
+TEST_P(EmulatedMerged, SomePairsInATurn) {  // two whole entries, then one; two groups of three, then one
+  const Problem batches[] = {{.B = 3, .S = 80, .h = 2}, {.B = 2, .S = 90, .h = 2, .G = 3}};
+  emulation::limits.parts_bytes = 1 << 30;
+  for (const int pairs : {1, 2, 4}) {
+    const int sums = GetParam().Dk == 64 ? 32 << 10 : 64 << 10;  // of a tile of keys
+    emulation::limits.sums_bytes = std::int64_t{sums} * pairs * 7;
+    check(batches, kCall);
+  }
+}
+TEST_P(EmulatedMerged, ManyPieces) {  // more than add_pieces_kernel asks for at once
+  emulation::limits.piece_rows = 64;
+  const Problem pieces[] = {{.S = 70, .h = 16, .G = 1, .geometry = {16, 8, 128, 3, 50}, .storage = Storage::bf16},
+                            {.S = 150, .h = 6, .G = 1, .geometry = {16, 8, 64, 2, 50}, .room = 8}};
+  check(pieces, kCall);
+}
+TEST_P(EmulatedMerged, AsTheDeviceDecides) {
+  emulation::limits.joint_bytes = kLimits.joint_bytes;
+  emulation::limits.fewest_queries = 64;
+  check(kWays, kCall);
+  emulation::limits.lists_bytes = kLimits.lists_bytes;
+  check(kWays, kCall);
 }
 
 class EmulatedMma : public Emulated {};
@@ -382,6 +430,19 @@ std::int64_t workspace_of(int Hq, int G, int Dk, int Dv, int S, Mask mask) {
   return std::max(attention_forward_workspace(f), attention_backward_workspace(backward));
 }
 
+// Long sequences take the merged backward pass, those too long for its sums do not.
+TEST(EmulatedWorkspace, MergedBackwardEndsAtItsBound) {
+  const auto merged = [](int S, int D) {
+    emulation::limits = kLimits;
+    const std::int64_t with = workspace_of(64, 4, D, D, S, Mask::selected);
+    emulation::limits.sums_bytes = 0;
+    const std::int64_t without = workspace_of(64, 4, D, D, S, Mask::selected);
+    emulation::limits = emulation::kLowLimits;
+    return with != without;
+  };
+  EXPECT_TRUE(merged(32768, 128) && merged(65536, 128) && merged(131072, 128) && merged(262144, 64));
+  EXPECT_FALSE(merged(16384, 128) || merged(262144, 128) || merged(524288, 64));
+}
 TEST(EmulatedWorkspace, StaysBelowItsBoundAtEveryLength) {
   emulation::limits = kLimits;
   struct Model {
@@ -402,6 +463,7 @@ std::string name_of(const testing::TestParamInfo<Widths>& x) {
 }
 INSTANTIATE_TEST_SUITE_P(Hopper, Emulated, testing::Values(Widths{64, 64}, Widths{128, 128}, Widths{192, 128}),
                          name_of);
+INSTANTIATE_TEST_SUITE_P(Hopper, EmulatedMerged, testing::Values(Widths{64, 64}, Widths{128, 128}), name_of);
 INSTANTIATE_TEST_SUITE_P(Mma, EmulatedMma, testing::Values(Widths{32, 32}, Widths{64, 64}), name_of);
 
 }  // namespace

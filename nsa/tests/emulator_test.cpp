@@ -40,7 +40,7 @@ void ones_kernel(const Tile* tile, Mistake mistake, float* out) {
   if (mistake.barrier) __syncthreads();
   float c[8][4];
   if (mistake.begin) products_begin();
-  start_product(&c[0][0], 64, false, nullptr, operand(base), operand(base), of_bf16);
+  start_product(&c[0][0], 64, false, Operands::columns, nullptr, operand(base), operand(base), of_bf16);
   products_commit();
   if (mistake.write && threadIdx.x == 5) std::memset(shared_at(base, 16), 0, 16);
   if (mistake.wait) products_wait(0);
@@ -59,6 +59,57 @@ auto block(int threads, void (*kernel)()) {
 }
 
 TEST(Emulator, Products) { EXPECT_EQ(ones({}), std::vector<float>(128, 16.f)); }
+// The same of numbers that tell rows from columns: a [64][64] tile x, x(i, j) = i + 2 j, with 16 of it summed over.
+// stmatrix stores it as the threads of a product's result hold it.
+void sums_kernel(Operands operands, bool publish, float (*out)[8][4]) {
+  const std::uint32_t base = (shared_address(shared()) + 1023) & ~1023u;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const auto x = [](int i, int j) {
+    return static_cast<std::uint32_t>(std::bit_cast<std::uint16_t>(__float2bfloat16_rn(static_cast<float>(i + 2 * j))));
+  };
+  for (int k = 0; k < 4; ++k) {
+    std::uint32_t r[4];
+    for (int i = 0; i < 4; ++i) {
+      const int row = warp * 16 + i % 2 * 8 + lane / 4, column = k * 16 + i / 2 * 8 + lane % 4 * 2;
+      r[i] = x(row, column) | x(row, column + 1) << 16;
+    }
+    const int row = warp * 16 + lane % 16, chunk = 2 * k + lane / 16;
+    const uint4 eight = row_of_matrices(r);
+    *reinterpret_cast<uint4*>(
+        to_be_published(base + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4)))) = eight;
+  }
+  if (publish) publish_to_async();
+  __syncthreads();
+  products_begin();
+  start_product(&out[threadIdx.x][0][0], 64, false, operands, nullptr, operand(base), operand(base), of_bf16);
+  products_commit();
+  products_wait(0);
+}
+TEST(Emulator, WhatIsSummedOver) {
+  for (const Operands operands : {Operands::columns, Operands::columns_rows, Operands::rows}) {
+    float got[128][8][4];
+    launch(nullptr, Grid(dim3(1), 128, kBytes + 1024, nullptr), [&] { sums_kernel(operands, true, got); });
+    for (int thread = 0; thread < 128; ++thread)
+      for (int n = 0; n < 8; ++n)
+        for (int i = 0; i < 4; ++i) {
+          const int row = thread / 32 * 16 + thread % 32 / 4 + i / 2 * 8, column = n * 8 + thread % 4 * 2 + i % 2;
+          float sum = 0;
+          for (int k = 0; k < 16; ++k) {
+            const int left = operands == Operands::rows ? k + 2 * row : row + 2 * k;
+            const int right = operands == Operands::columns ? column + 2 * k : k + 2 * column;
+            sum += static_cast<float>(left * right);
+          }
+          ASSERT_EQ(got[thread][n][i], sum) << static_cast<int>(operands) << " " << thread << " " << n << " " << i;
+        }
+  }
+}
+TEST(Emulator, StoredMatricesArePublished) {
+  float got[128][8][4];
+  const auto stored = [&] {
+    launch(nullptr, Grid(dim3(1), 128, kBytes + 1024, nullptr), [&] { sums_kernel(Operands::rows, false, got); });
+  };
+  EXPECT_THAT(stored, ThrowsMessage<Error>(HasSubstr("published")));
+}
 TEST(Emulator, ResultsAreNaNBeforeTheWait) {
   for (const float x : ones({.wait = false})) EXPECT_TRUE(std::isnan(x));
 }

@@ -290,7 +290,7 @@ void product(Product has) {
   if (has.publish_late) publish_to_async();
   float c[8][4];
   products_begin();
-  start_product(&c[0][0], 64, false, nullptr, operand(base), operand(base), of_bf16);
+  start_product(&c[0][0], 64, false, Operands::columns, nullptr, operand(base), operand(base), of_bf16);
   products_commit();
   products_wait(0);
   if (has.barrier_after) __syncthreads();

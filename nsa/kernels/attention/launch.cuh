@@ -17,6 +17,7 @@
 #include "nsa/kernels/hopper/join.cuh"
 #include "nsa/kernels/hopper/joint.cuh"
 #include "nsa/kernels/hopper/parts.cuh"
+#include "nsa/kernels/hopper/parts_backward.cuh"
 #include "nsa/kernels/hopper/ways.hpp"
 
 namespace nsa::kernels {
@@ -80,24 +81,30 @@ struct Launches {
 
   template <bool Backward>
   using Plan = PartsPlan<T, Backward ? Dk : Dv>;
+  template <bool Backward>
+  static void join_parts(const AttentionForward& p, const Rows& out, const Pieces& pieces, const hopper::Parts& parts,
+                         cudaStream_t stream) {
+    constexpr int kOut = Backward ? Dk : Dv;
+    using Join = hopper::JoinShape<kOut>;
+    const auto kernel = parts.per_token <= Join::kParts ? hopper::join_parts_kernel<T, kOut, Backward, true>
+                                                        : hopper::join_parts_kernel<T, kOut, Backward, false>;
+    const hopper::JoinRows rows(p.Hq / p.G, parts, pieces);
+    kernel<<<grid(tiles_of(rows.count, Join::kRows)), Join::kThreads, 0, stream>>>(p, out, parts, rows);
+    check_launch("join_parts");
+  }
   // Of a slice as the plan cuts them.
   template <bool Backward>
   static void parts_of_slice(const AttentionForward& p, const Rows& out, const Rows& dout, const float* delta,
                              Plan<Backward>& plan, cudaStream_t stream) {
     if constexpr (Dk % 64 == 0) {
       using Shape = hopper::PartsShape<Dk, Dv, Backward>;
-      using Join = hopper::JoinShape<Shape::kOut>;
       const auto kernel = hopper::parts_kernel<T, Dk, Dv, Backward>;
-      const auto joining = plan.parts.per_token <= Join::kParts
-                               ? hopper::join_parts_kernel<T, Shape::kOut, Backward, true>
-                               : hopper::join_parts_kernel<T, Shape::kOut, Backward, false>;
       allow_shared(kernel, Shape::kSharedBytes);
       const std::int64_t pairs = static_cast<std::int64_t>(p.B) * p.G;
-      const int h = p.Hq / p.G;
       const std::int64_t made = plan.chunk * plan.chunks;  // tokens whose lists are
       for (std::int64_t first = plan.ways.first; first < p.S; first += made) {
         const std::int64_t end = std::min<std::int64_t>(first + made, p.S);
-        plan.make_lists(p, first, end, stream);
+        plan.make_lists(p, first, end, false, stream);
         for (std::int64_t pair = 0; pair < pairs; pair += plan.turn)
           for (std::int64_t begin = first, number = 0; begin < end; begin += plan.chunk, ++number) {
             const std::int64_t turn = std::min(plan.turn, pairs - pair), count = std::min(plan.chunk, end - begin);
@@ -111,9 +118,7 @@ struct Launches {
             kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(
                 p, dout, delta, plan.lists.lists, plan.pieces, plan.items_of(p, number, pair), plan.parts);
             check_launch("parts");
-            const hopper::JoinRows rows(h, plan.parts, plan.pieces);
-            joining<<<grid(tiles_of(rows.count, Join::kRows)), Join::kThreads, 0, stream>>>(p, out, plan.parts, rows);
-            check_launch("join_parts");
+            join_parts<Backward>(p, out, plan.pieces, plan.parts, stream);
           }
       }
     }
@@ -255,9 +260,70 @@ struct Launches {
     });
   }
 
+  // dQ, dK and dV in one walk through the lists where not everything goes jointly; wider heads have no registers for
+  // it.
+  static constexpr bool kMerges = Dk % 64 == 0 && Dk <= 128 && Dv <= 128;
+  static bool merges(const AttentionBackward& p) {
+    const AttentionForward& f = p.forward;
+    if constexpr (kMerges)
+      return f.mask == Mask::selected && on_hopper(f) && p.dq.data && p.dk.data && p.dv.data &&
+             way_of(f) != Way::joint && PartsBackwardPlan<T, Dk, Dv>::fits(f, way_of(f));
+    return false;
+  }
+  static void merged(const AttentionBackward& p, Arena& arena, bool run, cudaStream_t stream) {
+    if constexpr (kMerges) {
+      const AttentionForward& f = p.forward;
+      PartsBackwardPlan<T, Dk, Dv> plan(f, way_of(f), arena);
+      if (!run) return;
+      decide<true>(f, p.dq, &p, plan.parts.ways, stream);
+      in_turns(p, f.B, f.G, plan.parts.batches, plan.parts.groups,
+               [&](const AttentionBackward& own) { merged_of_turn(own, plan, stream); });
+    }
+  }
+  static void merged_of_turn(const AttentionBackward& p, PartsBackwardPlan<T, Dk, Dv>& plan, cudaStream_t stream) {
+    using Shape = hopper::PartsBackwardShape<Dk, Dv>;
+    const auto kernel = hopper::parts_backward_kernel<T, Dk, Dv>;
+    allow_shared(kernel, Shape::kSharedBytes);
+    const AttentionForward& f = p.forward;
+    PartsPlan<T, Dk>& own = plan.parts;
+    const std::int64_t pairs = static_cast<std::int64_t>(f.B) * f.G, made = own.chunk * own.chunks;
+    const std::int64_t shares =
+        std::clamp<std::int64_t>(kWantedSums / (plan.tiles * pairs), 4, kPartial<Dk, Dv> / 4 / kSumThreads);
+    cudaMemsetAsync(plan.sums.sums, 0, plan.sums_bytes(pairs), stream);
+    hopper::Parts parts = own.parts;
+    parts.pairs = static_cast<int>(pairs);
+    const std::int64_t first = std::min(own.ways.first, f.S);  // before it dQ goes jointly
+    for (std::int64_t from = 0, to; from < f.S; from = to) {
+      to = std::min<std::int64_t>(from + made, from < first ? first : f.S);
+      own.make_lists(f, from, to, true, stream);
+      for (std::int64_t begin = from, number = 0; begin < to; begin += own.chunk, ++number) {
+        const bool by_parts = begin >= first;
+        const QueryLists lists = own.lists_of(f, number, 0);
+        parts.first = static_cast<int>(begin);
+        parts.count = static_cast<int>(std::min(own.chunk, to - begin));
+        parts.data = by_parts ? own.parts.data : nullptr;
+        parts.unless = by_parts ? own.ways.unless_jointly(begin) : nullptr;
+        const dim3 blocks(grid(own.item_count(f, begin, begin + parts.count)), grid(own.pieces.tiles_a_block),
+                          grid(pairs));
+        kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, lists, own.pieces,
+                                                                         own.items_of(f, number, 0), parts, plan.sums);
+        check_launch("parts_backward");
+        hopper::add_pieces_kernel<Dk, Dv>
+            <<<dim3(grid(shares), grid(plan.tiles), grid(pairs)), kSumThreads, 0, stream>>>(f, lists, own.pieces,
+                                                                                            plan.sums);
+        check_launch("add_pieces");
+        if (by_parts) join_parts<true>(f, p.dq, own.pieces, parts, stream);
+      }
+    }
+    hopper::store_sums_kernel<T, Dk, Dv>
+        <<<dim3(grid(plan.tiles), grid(pairs)), 128, 0, stream>>>(p, own.pieces, plan.sums);
+    check_launch("store_sums");
+  }
+
   // With `run` false only walks through the plan, for the size.
   static void backward(const AttentionBackward& p, Arena& arena, bool run, cudaStream_t stream) {
     const AttentionForward& f = p.forward;
+    if (merges(p)) return merged(p, arena, run, stream);
     if (p.dq.data) {
       if (run)
         dq(p, stream);

@@ -22,6 +22,12 @@ struct Limits {
   // Of the parts that exist at once: a chunk of queries of some pairs (batch entry, group) (hopper/parts.cuh).
   // Not fewer than `fewest_queries`.
   std::int64_t parts_bytes = std::int64_t{256} << 20, fewest_queries = 256;
+  // Of what the merged backward pass (hopper/parts_backward.cuh) keeps besides: dK and dV in fp32 from chunk to chunk,
+  // and what the pieces of a chunk's lists add to them. Where a single pair needs more (at n = 16 and 16 heads beyond
+  // 163,000 tokens of widths 128), dQ and dK, dV are made one after the other.
+  std::int64_t sums_bytes = std::int64_t{192} << 20;
+  // There a piece of a list has so many rows (token, head): each but the first writes and reads its 64 keys' sums.
+  int piece_rows = 2048;
   // Of the query lists that are made in one go, for parts or for dK and dV, and of the partial sums of dK and dV that
   // exist at once. For dK and dV a single group is not divided: its lists are as long as its rows of the table of
   // blocks.

@@ -53,17 +53,24 @@ __device__ inline KeyTile interval_tile(const AttentionForward& f, const Pieces&
   return x;
 }
 
+// The key rows of a tile of a selection block; none where first >= last.
+__device__ inline KeyTile keys_of_tile(const AttentionForward& f, const Pieces& pieces, int tile) {
+  const int block = tile / pieces.tiles_a_block, part = tile % pieces.tiles_a_block;
+  const int first = f.selection.starts ? f.selection.starts[block] : block * f.geometry.l_sel;
+  const int last = f.selection.ends ? f.selection.ends[block] : min(f.S, (block + 1) * f.geometry.l_sel);
+  KeyTile x = {};
+  x.first = first + part * kKeyTile;
+  x.last = min(x.first + kKeyTile, last);
+  return x;
+}
+
 // A long list's pieces get the places from floor(2 * offset / tokens) on: lists longer than a piece then never meet.
 __device__ inline KeyTile list_tile(const QueryLists& lists, const AttentionForward& f, const Pieces& pieces,
                                     const Heads& heads, int piece, int tile, int batch_group) {
   const int block = tile / pieces.tiles_a_block, part = tile % pieces.tiles_a_block;
   const int* own = lists.offset(batch_group, block, f.selection.J);
   const int offset = own[0], count = own[1] - offset;
-  const int block_first = f.selection.starts ? f.selection.starts[block] : block * f.geometry.l_sel;
-  const int block_last = f.selection.ends ? f.selection.ends[block] : min(f.S, (block + 1) * f.geometry.l_sel);
-  KeyTile x;
-  x.first = block_first + part * kKeyTile;
-  x.last = min(x.first + kKeyTile, block_last);
+  KeyTile x = keys_of_tile(f, pieces, tile);
   x.pieces = max(1, (count + pieces.tokens - 1) / pieces.tokens);
   x.row_begin = min(piece * pieces.tokens, count) * heads.h;
   x.row_end = min((piece + 1) * pieces.tokens, count) * heads.h;

@@ -8,6 +8,7 @@
 #include "nsa/kernels/attention/pieces.cuh"
 #include "nsa/kernels/common/arena.hpp"
 #include "nsa/kernels/hopper/parts.cuh"
+#include "nsa/kernels/hopper/parts_backward.cuh"
 #include "nsa/kernels/hopper/ways.hpp"
 #include "nsa/kernels/inverse/params.hpp"
 
@@ -107,15 +108,39 @@ class PartsPlan {
   hopper::Items items;
   ListPlan lists;
 
-  PartsPlan(const AttentionForward& p, Way way, Arena& arena) : PartsPlan(p, way, sizes(p, way), arena) {}
+  struct Sizes {
+    std::int64_t chunk, turn, chunks, pairs;  // pairs of a slice
+  };
+  PartsPlan(const AttentionForward& p, Way way, Arena& arena)
+      : PartsPlan(p, way, sizes(p, way), piece_tokens(p), arena) {}
+  PartsPlan(const AttentionForward& p, Way way, Sizes sizes, int piece_tokens, Arena& arena)
+      : chunk(sizes.chunk),
+        turn(sizes.turn),
+        chunks(sizes.chunks),
+        batches(slice_of(p, sizes.pairs).B),
+        groups(slice_of(p, sizes.pairs).G),
+        ways(way == Way::device ? ways_of(p, sizes, arena) : hopper::Ways()),
+        lists(slice_of(p, sizes.pairs), p.G, static_cast<int>(sizes.chunks * sizes.chunk),
+              static_cast<int>(sizes.chunk), true, arena) {
+    pieces.tiles_a_block = static_cast<int>(tiles_of(p.geometry.l_sel, kKeyTile));
+    pieces.tokens = piece_tokens;
+    items.capacity = static_cast<int>(item_capacity(p, chunk, piece_tokens));
+    items.data = arena.take<hopper::Item>(chunks * batches * groups * items.capacity);
+    parts.row_groups = p.G;
+    parts.per_token = static_cast<int>(parts_a_token(p));
+    const std::int64_t rows = turn * chunk * (p.Hq / p.G) * parts.per_token;
+    parts.stats = arena.take<float2>(rows);
+    parts.data = arena.take<T>(rows * D);
+  }
   // Tokens that always go jointly where the device decides, in whole tiles of rows.
   static std::int64_t joint_tokens(const AttentionForward& p) {
     const std::int64_t blocks = kLimits.first_tiles / tiles_of(p.geometry.l_sel, kKeyTile);
     return tiles_of(std::max<std::int64_t>(blocks, 1) * p.geometry.l_sel, 64) * 64;
   }
-  // Lists and items of the tokens [begin, end), whole chunks, for a slice p.
-  void make_lists(const AttentionForward& p, std::int64_t begin, std::int64_t end, cudaStream_t stream) {
-    lists.inverse.unless = ways.unless_jointly(begin);
+  // Lists and items of the tokens [begin, end), whole chunks, for a slice p; of chunks that go jointly only on demand.
+  void make_lists(const AttentionForward& p, std::int64_t begin, std::int64_t end, bool joint_ones,
+                  cudaStream_t stream) {
+    lists.inverse.unless = joint_ones ? nullptr : ways.unless_jointly(begin);
     lists.make(p, static_cast<int>(begin), static_cast<int>(end), stream);
     const std::int64_t sets = tiles_of(end - begin, chunk) * p.B * p.G;
     hopper::items_kernel<<<grid(sets), 1024, 0, stream>>>(lists.lists, p.selection, p.S, p.geometry.l_sel,
@@ -137,22 +162,6 @@ class PartsPlan {
     return (end - begin) * p.geometry.n / pieces.tokens + lists;
   }
 
- private:
-  // Long enough for a block of keys to be worth its load; short enough for Divisor's 32 bits (queries * chunk < 2^32).
-  static constexpr std::int64_t kLongChunk = 4096, kLongestChunk = 16384, kMostQueries = 131072;
-  struct Sizes {
-    std::int64_t chunk, turn, chunks, pairs;  // pairs of a slice
-  };
-  // A block of threads sees at most so many tokens: the first block of keys is chosen by every query.
-  static int piece_tokens(const AttentionForward& p) {
-    return std::max(64, static_cast<int>(tiles_of(512, p.Hq / p.G)));
-  }
-  static std::int64_t item_capacity(const AttentionForward& p, std::int64_t chunk) {
-    return chunk * p.geometry.n / piece_tokens(p) + p.selection.J;
-  }
-  static std::int64_t parts_a_token(const AttentionForward& p) {
-    return p.geometry.n * tiles_of(p.geometry.l_sel, kKeyTile);
-  }
   static Sizes sizes(const AttentionForward& p, Way way) {
     const std::int64_t pairs = static_cast<std::int64_t>(p.B) * p.G;
     const std::int64_t a_part = D * static_cast<std::int64_t>(sizeof(T)) + static_cast<std::int64_t>(sizeof(float2));
@@ -162,12 +171,38 @@ class PartsPlan {
     const std::int64_t chunk = std::min<std::int64_t>(
         p.S, std::min(queries, std::clamp(queries / pairs, kLongChunk, kLongestChunk)) / 64 * 64);
     const std::int64_t turn = std::clamp<std::int64_t>(queries / chunk, 1, pairs);
-    const std::int64_t a_set = static_cast<std::int64_t>(sizeof(int)) * (2 * chunk * p.geometry.n + p.selection.J + 1) +
-                               item_capacity(p, chunk) * static_cast<std::int64_t>(sizeof(hopper::Item));
-    const std::int64_t all = tiles_of(p.S - (way == Way::device ? joint_tokens(p) : 0), chunk);
-    const std::int64_t sets = kLimits.lists_bytes / a_set, turns = sets / std::max<std::int64_t>(all * turn, 1);
+    const std::int64_t all = all_chunks(p, way, chunk),
+                       sets = kLimits.lists_bytes / set_bytes(p, chunk, piece_tokens(p));
+    const std::int64_t turns = sets / std::max<std::int64_t>(all * turn, 1);
     if (turns == 0) return {chunk, turn, std::clamp<std::int64_t>(sets / turn, 1, all), turn};
     return {chunk, turn, all, std::min(turns * turn, pairs)};
+  }
+  // Slices of a turn each, of so many pairs.
+  static Sizes sizes_of_turn(const AttentionForward& p, Way way, std::int64_t turn, int piece_tokens) {
+    const std::int64_t chunk = sizes(p, way).chunk, sets = kLimits.lists_bytes / set_bytes(p, chunk, piece_tokens);
+    return {chunk, turn, std::clamp<std::int64_t>(sets / turn, 1, all_chunks(p, way, chunk)), turn};
+  }
+
+ private:
+  // Long enough for a block of keys to be worth its load; short enough for Divisor's 32 bits (queries * chunk < 2^32).
+  static constexpr std::int64_t kLongChunk = 4096, kLongestChunk = 16384, kMostQueries = 131072;
+  // A block of threads sees at most so many tokens: the first block of keys is chosen by every query.
+  static int piece_tokens(const AttentionForward& p) {
+    return std::max(64, static_cast<int>(tiles_of(512, p.Hq / p.G)));
+  }
+  static std::int64_t item_capacity(const AttentionForward& p, std::int64_t chunk, int piece_tokens) {
+    return chunk * p.geometry.n / piece_tokens + p.selection.J;
+  }
+  // Bytes of the lists and items of a pair's chunk.
+  static std::int64_t set_bytes(const AttentionForward& p, std::int64_t chunk, int piece_tokens) {
+    return static_cast<std::int64_t>(sizeof(int)) * (2 * chunk * p.geometry.n + p.selection.J + 1) +
+           item_capacity(p, chunk, piece_tokens) * static_cast<std::int64_t>(sizeof(hopper::Item));
+  }
+  static std::int64_t all_chunks(const AttentionForward& p, Way way, std::int64_t chunk) {
+    return tiles_of(p.S - (way == Way::device ? joint_tokens(p) : 0), chunk);
+  }
+  static std::int64_t parts_a_token(const AttentionForward& p) {
+    return p.geometry.n * tiles_of(p.geometry.l_sel, kKeyTile);
   }
   static AttentionForward slice_of(const AttentionForward& p, std::int64_t pairs) {
     AttentionForward own = p;
@@ -181,24 +216,49 @@ class PartsPlan {
     own.jointly = arena.take<int>(own.chunks(p.S));
     return own;
   }
-  PartsPlan(const AttentionForward& p, Way way, Sizes sizes, Arena& arena)
-      : chunk(sizes.chunk),
-        turn(sizes.turn),
-        chunks(sizes.chunks),
-        batches(slice_of(p, sizes.pairs).B),
-        groups(slice_of(p, sizes.pairs).G),
-        ways(way == Way::device ? ways_of(p, sizes, arena) : hopper::Ways()),
-        lists(slice_of(p, sizes.pairs), p.G, static_cast<int>(sizes.chunks * sizes.chunk),
-              static_cast<int>(sizes.chunk), true, arena) {
-    pieces.tiles_a_block = static_cast<int>(tiles_of(p.geometry.l_sel, kKeyTile));
-    pieces.tokens = piece_tokens(p);
-    items.capacity = static_cast<int>(item_capacity(p, chunk));
-    items.data = arena.take<hopper::Item>(chunks * batches * groups * items.capacity);
-    parts.row_groups = p.G;
-    parts.per_token = static_cast<int>(parts_a_token(p));
-    const std::int64_t rows = turn * chunk * (p.Hq / p.G) * parts.per_token;
-    parts.stats = arena.take<float2>(rows);
-    parts.data = arena.take<T>(rows * D);
+};
+
+// The merged backward pass (hopper/parts_backward.cuh). Its slices are turns, so that a turn's sums live from its first
+// chunk to its last.
+template <typename T, int Dk, int Dv>
+struct PartsBackwardPlan {
+  PartsPlan<T, Dk> parts;
+  std::int64_t tiles;  // of keys, of a pair
+  hopper::KeySums sums;
+
+  // Whether a single pair's sums are within Limits::sums_bytes.
+  static bool fits(const AttentionForward& p, Way way) { return turn(p, way) > 0; }
+  PartsBackwardPlan(const AttentionForward& p, Way way, Arena& arena)
+      : parts(p, way, Parts::sizes_of_turn(p, way, turn(p, way), piece_tokens(p)), piece_tokens(p), arena),
+        tiles(tiles_of_pair(p)) {
+    sums.slots = static_cast<int>(slots_of_pair(p, parts.chunk));
+    sums.sums = arena.take<float>(parts.turn * tiles * kPartial<Dk, Dv>);
+    sums.partials = arena.take<float>(parts.turn * sums.slots * kPartial<Dk, Dv>);
+  }
+  // Of some pairs.
+  [[nodiscard]] std::size_t sums_bytes(std::int64_t pairs) const {
+    return static_cast<std::size_t>(pairs * tiles * kPartial<Dk, Dv>) * sizeof(float);
+  }
+
+ private:
+  using Parts = PartsPlan<T, Dk>;
+  static int piece_tokens(const AttentionForward& p) {
+    return static_cast<int>(tiles_of(kLimits.piece_rows, p.Hq / p.G));
+  }
+  static std::int64_t tiles_of_pair(const AttentionForward& p) {
+    return p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile);
+  }
+  // All pieces but a list's first have one: see second_slot().
+  static std::int64_t slots_of_pair(const AttentionForward& p, std::int64_t chunk) {
+    return (chunk * p.geometry.n / piece_tokens(p) + 1) * tiles_of(p.geometry.l_sel, kKeyTile);
+  }
+  // Pairs: some groups of an entry, or whole entries.
+  static std::int64_t turn(const AttentionForward& p, Way way) {
+    const auto sizes = Parts::sizes(p, way);
+    const std::int64_t a_pair = (tiles_of_pair(p) + slots_of_pair(p, sizes.chunk)) * kPartial<Dk, Dv> *
+                                static_cast<std::int64_t>(sizeof(float));
+    const std::int64_t pairs = std::min(sizes.turn, kLimits.sums_bytes / a_pair);
+    return pairs < p.G ? pairs : pairs / p.G * p.G;
   }
 };
 

@@ -125,6 +125,10 @@ template <typename T>
 T __ldcs(const T* from) {
   return *from;
 }
+template <typename T>
+void __stcs(T* to, const T& x) {
+  *to = x;
+}
 __attribute__((no_sanitize_thread)) inline unsigned atomicOr(unsigned* to, unsigned value) {
   nsa::kernels::emulation::atomic_access(to, sizeof *to);
   const unsigned before = *to;

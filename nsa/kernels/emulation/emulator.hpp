@@ -30,6 +30,8 @@ inline constexpr Limits kLowLimits{.joint_tiles_a_head = 0,
                                    .joint_blocks = 2,
                                    .joint_bytes = 0,
                                    .parts_bytes = 0,
+                                   .sums_bytes = 0,
+                                   .piece_rows = 320,
                                    .lists_bytes = 0,
                                    .partials_bytes = 1 << 20};
 inline Limits limits = kLowLimits;
@@ -100,7 +102,10 @@ void check_inside(const void* source);  // of 16 bytes
 void copy_async(std::uint32_t destination, const void* source);  // 16 bytes; a null source: zeros
 void commit_copies();
 void wait_copies(int pending);
-// The thread's finished copies become visible to products, and its barriers to the copy engine.
+// The address of 16 bytes that the thread is about to write for a product to read.
+char* to_be_published(std::uint32_t address);
+// The thread's finished copies, and what it wrote to to_be_published(), become visible to products, and its barriers to
+// the copy engine.
 void publish_to_async();
 
 // ---- barriers that count arrivals and bytes (mbarrier), barriers with a number; setmaxnreg
@@ -124,10 +129,14 @@ using Wide = float (*)(std::uint16_t);  // of a storage type
 void load_matrices(std::uint32_t (&r)[4], std::uint32_t address, bool transposed);
 // mma.sync m16n8k16
 void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, Wide wide);
-// wgmma: between start and wait the accumulators are NaN. The left operand is in shared memory, or, with `registers`,
-// these.
-void start_product(float* c, int columns, bool accumulate, const std::uint32_t* registers, std::uint64_t a,
-                   std::uint64_t b, Wide wide);
+// stmatrix: the 16 bytes that this lane writes, of the registers of all.
+uint4 row_of_matrices(const std::uint32_t (&r)[4]);
+// wgmma: between start and wait the accumulators are NaN. What is summed over, of the left operand and of the right
+// one: both operands' columns; columns and rows; both operands' rows; the left one is in registers, and rows of the
+// right one.
+enum class Operands { columns, columns_rows, rows, registers };
+void start_product(float* c, int columns, bool accumulate, Operands operands, const std::uint32_t* registers,
+                   std::uint64_t a, std::uint64_t b, Wide wide);
 void products_begin();
 void products_commit();
 void products_wait(int pending);

@@ -41,7 +41,7 @@ struct Fiber {
   bool begun = false, done = true, waits = false;
   std::vector<Copy> copies;
   std::vector<std::size_t> groups;         // where each group of copies that is on its way ends
-  std::vector<std::uint32_t> unpublished;  // finished copies
+  std::vector<std::uint32_t> unpublished;  // finished copies, and what else was written for products
 };
 struct Warp {
   int arrived = 0, ready = 0;
@@ -293,6 +293,13 @@ void wait_copies(int pending) {
   own.copies.erase(own.copies.begin(), own.copies.begin() + static_cast<std::ptrdiff_t>(done));
   own.groups.erase(own.groups.begin(), own.groups.end() - pending);
   for (std::size_t& end : own.groups) end -= done;
+}
+char* to_be_published(std::uint32_t address) {
+  require(address % 16 == 0, "a store that is not aligned");
+  char* const at = shared_at(address, 16);
+  spoil(published + address, 16);
+  fibers[self]->unpublished.push_back(address);
+  return at;
 }
 void publish_to_async() {
   for (const std::uint32_t at : fibers[self]->unpublished) {

@@ -16,7 +16,7 @@ namespace {
 // A product of a warp that is on its way: 16 rows of the warpgroup's 64.
 struct Running {
   int group, columns;
-  bool from_registers;
+  Operands operands;
   std::uint64_t a, b;
   const std::uint32_t* registers[32];      // a's, of each lane
   float* c;                                // lane 0's
@@ -24,6 +24,7 @@ struct Running {
   bool accumulate;
   Wide wide;
   Moment start;
+  [[nodiscard]] bool sums_rows_of_right() const { return operands != Operands::columns; }
 };
 struct Accumulator {
   int columns, users = 0;
@@ -66,7 +67,7 @@ void read_eight(std::uint16_t* to, std::uint32_t at) {
 // Calls each(address, place in right_of's answer) for every eight of the right operand.
 template <typename Each>
 void for_right(const Running& x, Each&& each) {
-  if (x.from_registers) {
+  if (x.sums_rows_of_right()) {
     for (int k = 0; k < 16; ++k)
       for (int n = 0; n < x.columns; n += 8) each(eight_at(x.b, true, n, k), k * x.columns + n);
   } else {
@@ -74,21 +75,32 @@ void for_right(const Running& x, Each&& each) {
       for (int k = 0; k < 16; k += 8) each(eight_at(x.b, false, n, k), n * 16 + k);
   }
 }
+// Calls each(address, first row, k) for every eight of `rows` rows of a left operand in shared memory: neighbours in k,
+// or rows where these are summed over.
+template <typename Each>
+void for_left(const Running& x, int first_row, int rows, Each&& each) {
+  const bool of_rows = x.operands == Operands::rows;
+  for (int row = 0; row < rows; row += of_rows ? 8 : 1)
+    for (int k = 0; k < 16; k += of_rows ? 1 : 8) each(eight_at(x.a, of_rows, first_row + row, k), row, k);
+}
 std::vector<std::uint16_t> left_of(const Running& x) {
   std::vector<std::uint16_t> left(16 * 16);
-  const int first_row = static_cast<int>(threadIdx.x / 32 % 4 * 16);
-  for (int row = 0; row < 16; ++row)
-    if (x.from_registers) {
+  if (x.operands == Operands::registers) {
+    for (int row = 0; row < 16; ++row)
       for (int k = 0; k < 16; ++k) {
         const std::uint32_t both = x.registers[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
         left[row * 16 + k] = static_cast<std::uint16_t>(both >> k % 2 * 16);
       }
-    } else {
-      for (int k = 0; k < 16; k += 8) read_eight(&left[row * 16 + k], eight_at(x.a, false, first_row + row, k));
-    }
+    return left;
+  }
+  for_left(x, static_cast<int>(threadIdx.x / 32 % 4 * 16), 16, [&](std::uint32_t at, int row, int k) {
+    std::uint16_t eight[8];
+    read_eight(eight, at);
+    for (int i = 0; i < 8; ++i) left[x.operands == Operands::rows ? (row + i) * 16 + k : row * 16 + k + i] = eight[i];
+  });
   return left;
 }
-std::vector<std::uint16_t> right_of(const Running& x) {  // from_registers: [16][columns], else [columns][16]
+std::vector<std::uint16_t> right_of(const Running& x) {  // sums_rows_of_right: [16][columns], else [columns][16]
   std::vector<std::uint16_t> right(16 * x.columns);
   for_right(x, [&](std::uint32_t at, int place) { read_eight(&right[place], at); });
   return right;
@@ -100,9 +112,8 @@ void note_reads(const Running& x) {
     race_check_written(x.start, published_at(at, 16), 16);
   };
   for_right(x, note);
-  if (x.from_registers) return;
-  for (int row = 0; row < 64; ++row)
-    for (int k = 0; k < 16; k += 8) note(eight_at(x.a, false, row, k), 0);
+  if (x.operands == Operands::registers) return;
+  for_left(x, 0, 64, [&](std::uint32_t at, int, int) { note(at, 0); });
 }
 void check_operand(std::uint64_t operand) {
   require(operand >> 62 == 1, "an operand without the swizzle of 128 bytes");
@@ -122,6 +133,7 @@ bool untouched(const Accumulator& x) {
 
 struct ProductLane {
   float* c;
+  Operands operands;
   const std::uint32_t* registers;
   std::uint64_t a, b;
   int columns;
@@ -131,15 +143,14 @@ struct ProductLane {
 void start_for_warp(ProductLane* const* lanes) {
   const ProductLane& x = *lanes[0];
   WarpProducts& warp = own_warp();
-  Running product{warp.group, x.columns, x.registers != nullptr, x.a,    x.b,          {}, x.c,
-                  {},         {},        x.accumulate,           x.wide, race_moment()};
+  Running product{warp.group, x.columns, x.operands, x.a, x.b, {}, x.c, {}, {}, x.accumulate, x.wide, race_moment()};
   product.start.warp = true;
   for (int i = 0; i < 32; ++i) {
     const ProductLane& own = *lanes[i];
     if (own.a != x.a || own.b != x.b) fail("lanes of a warp name different operands");
     product.registers[i] = own.registers;
   }
-  if (!product.from_registers) check_operand(x.a);
+  if (x.operands != Operands::registers) check_operand(x.a);
   check_operand(x.b);
   auto& started = warpgroups[threadIdx.x / 128];
   if (warp.started == started.size()) started.push_back({x.a, x.b, x.columns});
@@ -173,7 +184,7 @@ void finish(const Running& x, Accumulator& sum) {
   std::vector<float> right(x.right.size());  // [16][columns]
   for (int k = 0; k < 16; ++k)
     for (int n = 0; n < x.columns; ++n)
-      right[k * x.columns + n] = x.wide(x.right[x.from_registers ? k * x.columns + n : n * 16 + k]);
+      right[k * x.columns + n] = x.wide(x.right[x.sums_rows_of_right() ? k * x.columns + n : n * 16 + k]);
   if (!x.accumulate) std::fill(sum.sum.begin(), sum.sum.end(), 0.f);
   for (int row = 0; row < 16; ++row) {
     float* const to = &sum.sum[row * x.columns];
@@ -264,9 +275,21 @@ void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std:
   });
 }
 
-void start_product(float* c, int columns, bool accumulate, const std::uint32_t* registers, std::uint64_t a,
-                   std::uint64_t b, Wide wide) {
-  ProductLane own{c, registers, a, b, columns, accumulate, wide};
+uint4 row_of_matrices(const std::uint32_t (&r)[4]) {
+  struct Lane {
+    const std::uint32_t* r;
+    std::uint32_t row[4];
+  } own{r, {}};
+  together("stmatrix", own, [](Lane* const* lanes) {
+    for (int lane = 0; lane < 32; ++lane)
+      for (int i = 0; i < 4; ++i) lanes[lane]->row[i] = lanes[lane % 8 * 4 + i]->r[lane / 8];
+  });
+  return {own.row[0], own.row[1], own.row[2], own.row[3]};
+}
+
+void start_product(float* c, int columns, bool accumulate, Operands operands, const std::uint32_t* registers,
+                   std::uint64_t a, std::uint64_t b, Wide wide) {
+  ProductLane own{c, operands, registers, a, b, columns, accumulate, wide};
   together("wgmma", own, [](ProductLane* const* lanes) { start_for_warp(lanes); });
 }
 void products_begin() {

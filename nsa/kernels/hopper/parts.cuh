@@ -44,6 +44,8 @@ struct alignas(16) Item {
   int entry;        // its first one in the lists' tokens and places
   int tokens;       // entries; 0: nothing to do
   int first, last;  // keys of the block
+  // Which piece of which block's list; not for parts_kernel.
+  int block, piece;
 };
 // Of every set of lists (inverse/params.hpp): those of a chunk and a turn of pairs stand one after the other.
 struct Items {
@@ -82,11 +84,12 @@ static __global__ void __launch_bounds__(1024)
     const int last = selection.ends ? selection.ends[j] : min(S, first + l_sel);
     if (entries >= tokens) {
       const int place = atomicAdd(&places[0], entries / tokens);
-      for (int i = 0; i < entries / tokens; ++i) own[place + i] = {begin + i * tokens, tokens, first, last};
+      for (int i = 0; i < entries / tokens; ++i) own[place + i] = {begin + i * tokens, tokens, first, last, j, i};
     }
-    if (rest > 0) own[atomicAdd(&places[length(rest)], 1)] = {begin + entries - rest, rest, first, last};
+    if (rest > 0)
+      own[atomicAdd(&places[length(rest)], 1)] = {begin + entries - rest, rest, first, last, j, entries / tokens};
   }
-  for (int i = used + static_cast<int>(threadIdx.x); i < items.capacity; i += 1024) own[i] = {0, 0, 0, 0};
+  for (int i = used + static_cast<int>(threadIdx.x); i < items.capacity; i += 1024) own[i] = {};
 }
 
 template <int Dk, int Dv, bool Backward>

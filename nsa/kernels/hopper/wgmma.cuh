@@ -27,6 +27,13 @@ namespace nsa::kernels::hopper {
 // in uniform registers, where wgmma wants its operands' descriptions, instead of moving them there before each product.
 __device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
+// The same value, computed here: what a loop always computes the same way the compiler would otherwise keep in
+// registers from before the loop on, and spill them where there are no more.
+__device__ inline std::uint32_t anew(std::uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // ---- barriers
 
 __device__ inline void barrier_start(std::uint32_t barrier, int arrivals) {
@@ -46,6 +53,13 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
       "wait;\nend:\n}" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+// Four 8 x 8 matrices of a warp to shared memory, as load_matrices reads them: lane i says where row i % 8 of matrix i
+// / 8 goes. as_a()'s registers are rows 0..7 and 8..15 of the first eight columns, then of the next eight.
+__device__ inline void store_matrices(std::uint32_t address, const std::uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
 }
 // Makes this thread's plain writes to shared memory visible to wgmma and the copy engine.
 __device__ inline void publish_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -98,7 +112,8 @@ __device__ inline void pin(float (&c)[N][4]) {
 }
 
 // Starts c [64 x N] (+)= a [64 x 16] * b [16 x N]. `keys`: both from shared memory, summed over columns (c = a * b when
-// Accumulate is 0). `values`: a from registers, b from shared memory, summed over b's rows.
+// Accumulate is 0). `values`: b from shared memory, summed over its rows; a from registers, or from shared memory,
+// where it is summed over its columns, or, `OfRows` (a tile [16][64] of which a is the transpose), over its rows too.
 template <typename T, int N>
 struct Product;
 
@@ -145,6 +160,16 @@ struct Product;
                    "{%" I0 ",%" I1 ",%" I2 ",%" I3 "}, %" I4 ", add, 1, 1, 1;\n}"                       \
                    : NSA_C_##N                                                                          \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(Accumulate));              \
+    }                                                                                                   \
+    template <int Accumulate, bool OfRows>                                                              \
+    __device__ static void values(float (&c)[N / 8][4], std::uint64_t a, std::uint64_t b) {             \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" I2                                          \
+                   ", 0;\n"                                                                             \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" NSA_LIST_##N    \
+                   "}, "                                                                                \
+                   "%" I0 ", %" I1 ", add, 1, 1, %" I3 ", 1;\n}"                                        \
+                   : NSA_C_##N                                                                          \
+                   : "l"(a), "l"(b), "n"(Accumulate), "n"(OfRows ? 1 : 0));                             \
     }                                                                                                   \
   };
 #define NSA_PRODUCTS(T, NAME)                                   \

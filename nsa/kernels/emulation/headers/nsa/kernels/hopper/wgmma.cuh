@@ -7,10 +7,16 @@ namespace nsa::kernels::hopper {
 
 inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
+inline std::uint32_t anew(std::uint32_t x) { return x; }
+
 inline void barrier_start(std::uint32_t barrier, int arrivals) { emulation::barrier_start(barrier, arrivals); }
 inline void barrier_arrive(std::uint32_t barrier) { emulation::barrier_arrive(barrier); }
 inline void barrier_expect(std::uint32_t barrier, int bytes) { emulation::barrier_expect(barrier, bytes); }
 inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) { emulation::barrier_wait(barrier, parity); }
+inline void store_matrices(std::uint32_t address, const std::uint32_t (&r)[4]) {
+  const uint4 row = emulation::row_of_matrices(r);
+  *reinterpret_cast<uint4*>(emulation::to_be_published(address)) = row;
+}
 inline void publish_to_async() { emulation::publish_to_async(); }
 inline void publish_barriers() { emulation::publish_barriers(); }
 inline void warpgroup_barrier(int number) { emulation::warpgroup_barrier(number); }
@@ -43,11 +49,16 @@ template <typename T, int N>
 struct Product {
   template <int Accumulate>
   static void keys(float (&c)[N / 8][4], std::uint64_t a, std::uint64_t b) {
-    emulation::start_product(&c[0][0], N, Accumulate, nullptr, a, b, widened<T>);
+    emulation::start_product(&c[0][0], N, Accumulate, emulation::Operands::columns, nullptr, a, b, widened<T>);
   }
   template <int Accumulate = 1>
   static void values(float (&c)[N / 8][4], const std::uint32_t (&a)[4], std::uint64_t b) {
-    emulation::start_product(&c[0][0], N, Accumulate, a, 0, b, widened<T>);
+    emulation::start_product(&c[0][0], N, Accumulate, emulation::Operands::registers, a, 0, b, widened<T>);
+  }
+  template <int Accumulate, bool OfRows>
+  static void values(float (&c)[N / 8][4], std::uint64_t a, std::uint64_t b) {
+    const auto operands = OfRows ? emulation::Operands::rows : emulation::Operands::columns_rows;
+    emulation::start_product(&c[0][0], N, Accumulate, operands, nullptr, a, b, widened<T>);
   }
 };
 

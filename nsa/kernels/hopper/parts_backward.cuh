@@ -1,0 +1,426 @@
+// The selected branch's whole backward pass from the keys' side: for an item of a chunk (parts.cuh) dK and dV of its 64
+// keys, and a part of dQ for each of its rows. Five products a tile of rows: dq by parts and dkv by lists, one after
+// the other, are seven, compute every weight twice and gather every row of Q and dO twice, which is what bounds them.
+//
+//   block of one warpgroup, two a multiprocessor: K, V of 64 keys; two stages of Q, dO [64 rows (token, head)]
+//   gathered by the block's query list; dS^T of one tile
+//   S^T = K Q^T and dP^T = V dO^T as in dkv.cuh; dS^T goes to shared memory, whence dQ = dS K reads it transposed and
+//   dK += dS^T Q as it lies; dV += P^T dO with P^T in registers
+//
+// Note [Sums over chunks]
+// A tile of keys meets the queries of one chunk after the other. Its dK and dV stay in fp32 in the workspace in between
+// (`sums`), in the order of the threads' registers, which no other kernel but those below needs to know. The first
+// piece of a list starts with them instead of zeros; further pieces leave theirs in `partials`, which
+// add_pieces_kernel adds in order before the next chunk begins. So every sum has a fixed order.
+//
+// Note [One tile]
+// The tensor cores' queue holds dQ and dK of the last tile, then its dV, then S and dP of this one. dQ's registers are
+// S's and dP's: they are stored while dK runs. Rows are gathered once dV has read the last ones, and arrive under the
+// weights and dQ. No product is on its way where the loop begins anew, see Note [Scores ahead] (dkv.cuh).
+#pragma once
+
+#include "nsa/kernels/attention/pieces.cuh"
+#include "nsa/kernels/attention/softmax.cuh"
+#include "nsa/kernels/common/tile.cuh"
+#include "nsa/kernels/hopper/hopper.hpp"
+#include "nsa/kernels/hopper/parts.cuh"
+#include "nsa/kernels/hopper/rows.cuh"
+#include "nsa/kernels/hopper/slab.cuh"
+
+namespace nsa::kernels::hopper {
+
+template <int Dk, int Dv>
+struct PartsBackwardShape {
+  static constexpr int kThreads = 128, kRows = 64;
+  static constexpr int kBlocks = 2;  // a multiprocessor, as the registers allow
+  using K = Slab<kKeyTile, Dk>;
+  using V = Slab<kKeyTile, Dv>;
+  using Q = Slab<kRows, Dk>;
+  using O = Slab<kRows, Dv>;         // dO
+  using Ds = Slab<kKeyTile, kRows>;  // dS^T
+  static constexpr int kStageBytes = Q::kBytes + O::kBytes;
+  static constexpr int kSharedBytes = 1024 + K::kBytes + V::kBytes + Ds::kBytes + 2 * kStageBytes;  // 1024: to align
+};
+
+// dK and dV of the pairs of a turn, see Note [Sums over chunks].
+struct KeySums {
+  float* sums = nullptr;      // [pairs, tiles of keys, kPartial]
+  float* partials = nullptr;  // [pairs, slots, kPartial]
+  int slots = 0;
+};
+// The slot of a list's second piece, the list being the offset-th entry of its pair's on: those of lists longer than a
+// piece never meet.
+__device__ inline std::int64_t second_slot(const KeySums& x, const Pieces& pieces, int pair, int offset, int part) {
+  return static_cast<std::int64_t>(pair) * x.slots + offset / pieces.tokens * pieces.tiles_a_block + part;
+}
+
+// c as the threads hold it, in m16n8k16's layout: n, thread, 4 values.
+template <int N>
+__device__ inline void load_sums(float (&c)[N][4], const float* from) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float4 x = reinterpret_cast<const float4*>(from)[n * 128 + threadIdx.x];
+    c[n][0] = x.x, c[n][1] = x.y, c[n][2] = x.z, c[n][3] = x.w;
+  }
+}
+template <int N>
+__device__ inline void store_sums(const float (&c)[N][4], float* to) {
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+    reinterpret_cast<float4*>(to)[n * 128 + threadIdx.x] = make_float4(c[n][0], c[n][1], c[n][2], c[n][3]);
+}
+
+// `p` is of a turn's pairs, and `lists` and `items` of a chunk. Grid: (items, tiles of keys a block, pairs). Where the
+// chunk goes jointly (parts.unless), or `parts.data` is null, dQ is left out.
+template <typename T, int Dk, int Dv>
+__global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
+    parts_backward_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, const Items items,
+                          const Parts parts, const KeySums key_sums) {
+#if NSA_ON_HOPPER
+  using Shape = PartsBackwardShape<Dk, Dv>;
+  constexpr int kRows = Shape::kRows, kTiles = kRows / 8;
+  extern __shared__ char shared[];
+  // Of two tiles' rows, and of four's what their tokens say.
+  __shared__ __align__(16) float2 row_softmax[2][kRows];
+  __shared__ __align__(16) float row_delta[2][kRows];
+  __shared__ __align__(16) int row_end[4][kRows];       // one past the last key that the row sees
+  __shared__ int row_part[4][kRows], row_at[4][kRows];  // h * part + head, head * S + token, or -1
+  __shared__ int q_offset[4][kRows], o_offset[4][kRows];
+  __shared__ float* own_sums;  // where the results go: known early, wanted late
+  const AttentionForward& f = p.forward;
+  const Heads heads(f.Hq / f.G);
+  const int pair = blockIdx.z, tile_part = blockIdx.y;
+  const Item item = items.data[static_cast<std::int64_t>(pair) * items.capacity + blockIdx.x];
+  const int b = pair / f.G, group = pair % f.G, rows = item.tokens * heads.h;
+  const struct {
+    int first, last;
+  } keys{item.first + tile_part * kKeyTile, min(item.first + (tile_part + 1) * kKeyTile, item.last)};
+  if (keys.first >= keys.last) return;
+  const bool with_dq = parts.data && !(parts.unless && *parts.unless);
+
+  const std::uint32_t k_tile = (shared_address(shared) + 1023) & ~1023u, v_tile = k_tile + Shape::K::kBytes;
+  const std::uint32_t ds_tile = v_tile + Shape::V::kBytes;
+  const auto q_tile = [&](int stage) { return ds_tile + Shape::Ds::kBytes + stage * Shape::kStageBytes; };
+  const auto o_tile = [&](int stage) { return q_tile(stage) + Shape::Q::kBytes; };
+  const T* k = static_cast<const T*>(f.k.data) + b * f.k.batch + group * f.k.head;
+  const T* v = static_cast<const T*>(f.v.data) + b * f.v.batch + group * f.v.head;
+  Shape::K::template load<Shape::kThreads>(k_tile, k, static_cast<int>(f.k.token), keys.first, keys.last);
+  Shape::V::template load<Shape::kThreads>(v_tile, v, static_cast<int>(f.v.token), keys.first, keys.last);
+
+  const int tiles = (rows + kRows - 1) / kRows;
+  const T* q = group_rows<T>(f.q, b, group, heads.h);
+  const T* dout = group_rows<T>(p.dout, b, group, heads.h);
+  const int q_token = static_cast<int>(f.q.token / 8), q_head = static_cast<int>(f.q.head / 8);
+  const int o_token = static_cast<int>(p.dout.token / 8), o_head = static_cast<int>(p.dout.head / 8);
+  // Half of the threads ask for statistics, the other half for tokens: see Note [Rows ahead]. Both in the same
+  // registers.
+  const bool asks_statistics = threadIdx.x < kRows;
+  const int own_place = static_cast<int>(threadIdx.x) % kRows;
+  struct Asked {
+    float2 softmax;
+    float delta;
+  };
+  struct Named {
+    int token, place, head;
+  };
+  union {
+    Asked statistics;
+    Named row;
+  } ahead;
+  const auto ask_row = [&](int tile) {
+    const int i = tile * kRows + own_place;
+    ahead.row.token = -1;
+    if (i >= rows) return;
+    const int entry = heads.token(i);
+    ahead.row = {lists.tokens[item.entry + entry], lists.places[item.entry + entry], heads.head(i, entry)};
+  };
+  const auto store_row = [&](int tile) {
+    const auto [token, place, head] = ahead.row;
+    const bool exists = token >= 0;
+    row_end[tile % 4][own_place] = exists ? min(token + 1, keys.last) : keys.last;
+    row_at[tile % 4][own_place] = exists ? head * f.S + token : -1;
+    row_part[tile % 4][own_place] =
+        exists ? parts.at(pair, token, place * pieces.tiles_a_block + tile_part) * heads.h + head : -1;
+    q_offset[tile % 4][own_place] = exists ? token * q_token + head * q_head : -1;
+    o_offset[tile % 4][own_place] = exists ? token * o_token + head * o_head : -1;
+  };
+  const std::int64_t group_statistics = (static_cast<std::int64_t>(b) * f.Hq + group * heads.h) * f.S;
+  const auto ask_statistics = [&](int tile) {
+    const int at = row_at[tile % 4][own_place];
+    ahead.statistics = {{0.f, 0.f}, 0.f};
+    if (at < 0) return;
+    ahead.statistics = {(reinterpret_cast<const float2*>(f.stats) + group_statistics)[at],
+                        (p.delta + group_statistics)[at]};
+  };
+  const auto store_statistics = [&](int tile) {
+    const auto [softmax, delta] = ahead.statistics;
+    row_softmax[tile % 2][own_place] = RowStatistics{softmax, delta}.origin_and_normaliser();
+    row_delta[tile % 2][own_place] = delta;
+  };
+  const auto load_rows = [&](int tile) {
+    if (tile < tiles) {
+      Shape::Q::template gather<Shape::kThreads>(q_tile(tile % 2), q, q_offset[tile % 4]);
+      Shape::O::template gather<Shape::kThreads>(o_tile(tile % 2), dout, o_offset[tile % 4]);
+    }
+    commit_copies();
+  };
+  const auto ask_ahead = [&](int tile) {
+    if (asks_statistics)
+      ask_statistics(tile + 2);
+    else
+      ask_row(tile + 3);
+  };
+  const auto store_asked = [&](int tile) {
+    if (asks_statistics)
+      store_statistics(tile + 2);
+    else
+      store_row(tile + 3);
+  };
+  for (int tile = asks_statistics ? 0 : 1; tile < 3; tile += 2) {
+    ask_row(tile);
+    store_row(tile);
+  }
+  __syncthreads();
+  ask_statistics(asks_statistics ? 0 : 1);
+  load_rows(0);
+  load_rows(1);
+  store_statistics(asks_statistics ? 0 : 1);
+  // See Note [Sums over chunks].
+  std::int64_t slot = (static_cast<std::int64_t>(pair) * f.selection.J + item.block) * pieces.tiles_a_block + tile_part;
+  if (item.piece > 0)
+    slot = second_slot(key_sums, pieces, pair,
+                       item.entry - item.piece * pieces.tokens - *lists.offset(pair, 0, f.selection.J), tile_part) +
+           (item.piece - 1) * pieces.tiles_a_block;
+  float* const sums = (item.piece == 0 ? key_sums.sums : key_sums.partials) + slot * kPartial<Dk, Dv>;
+  if (threadIdx.x == 0) own_sums = sums;
+  float dk[Dk / 8][4] = {}, dv[Dv / 8][4] = {};
+  if (item.piece == 0) {
+    load_sums(dk, sums);
+    load_sums(dv, sums + kKeyTile * Dk);
+  }
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_row = warp * 16 + lane / 4;
+  const float factor = f.scale * kLog2E;
+  std::uint32_t weights[kRows / 16][4];  // P^T of one tile
+  const auto mask = [&](int tile, float(&c)[kTiles][4]) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const int2 end = *reinterpret_cast<const int2*>(&row_end[tile % 4][n * 8 + lane % 4 * 2]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (keys.first + own_row + i / 2 * 8 >= (i % 2 ? end.y : end.x)) c[n][i] = 0.f;
+    }
+  };
+  // From a tile's rows to P^T and dS^T. `meanwhile` passes under S^T.
+  const auto weigh = [&](int tile, auto&& meanwhile) {
+    const int stage = tile % 2;
+    float s[kTiles][4], dp[kTiles][4];
+    pin(s);
+    products_begin();
+    product_of_columns<T, Dk / 16>(s, typename Shape::K(), anew(k_tile), typename Shape::Q(), q_tile(stage));
+    products_commit();
+    meanwhile();
+    pin(dp);
+    products_begin();
+    product_of_columns<T, Dv / 16>(dp, typename Shape::V(), anew(v_tile), typename Shape::O(), o_tile(stage));
+    products_commit();
+    // The list ascends: later rows see every key.
+    const bool masked = row_end[tile % 4][0] < keys.first + kKeyTile;
+    products_wait<1>();
+    pin(s);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float4 softmax = *reinterpret_cast<const float4*>(&row_softmax[stage][n * 8 + lane % 4 * 2]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        s[n][i] = exp2_fast(fmaf(s[n][i], factor, i % 2 ? -softmax.z : -softmax.x)) * (i % 2 ? softmax.w : softmax.y);
+    }
+    if (masked) mask(tile, s);
+#pragma unroll
+    for (int kk = 0; kk < kRows / 16; ++kk) as_a<T>(weights[kk], s, kk);
+    products_wait<0>();
+    pin(dp);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float2 delta = *reinterpret_cast<const float2*>(&row_delta[stage][n * 8 + lane % 4 * 2]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) dp[n][i] = s[n][i] * (dp[n][i] - (i % 2 ? delta.y : delta.x));
+    }
+    // Once more: a row that the keys do not concern may hold a NaN in dO, and 0 * NaN is one.
+    if (masked) mask(tile, dp);
+    // 16 rows further is two chunks further: of the swizzled place it changes two bits.
+    const std::uint32_t place = Shape::Ds::at(anew(ds_tile), warp * 16 + lane % 16, lane / 16);
+#pragma unroll
+    for (int kk = 0; kk < kRows / 16; ++kk) {
+      std::uint32_t gradients[4];
+      as_a<T>(gradients, dp, kk);
+      store_matrices(place ^ static_cast<std::uint32_t>(kk * 32), gradients);
+    }
+  };
+  const auto start_dk = [&](int tile) {
+    const std::uint32_t ds = anew(ds_tile);
+#pragma unroll
+    for (int kk = 0; kk < kRows / 16; ++kk)
+      Product<T, Dk>::template values<1, false>(dk, Shape::Ds::columns(ds, kk), Shape::Q::rows(q_tile(tile % 2), kk));
+    products_commit();
+  };
+  const auto start_dv = [&](int tile) {
+#pragma unroll
+    for (int kk = 0; kk < kRows / 16; ++kk)
+      Product<T, Dv>::values(dv, weights[kk], Shape::O::rows(o_tile(tile % 2), kk));
+    products_commit();
+  };
+  // dQ's part of a tile, stored from the registers, a quad's lanes 64 bytes of a row at a time; and dK's product
+  // begins. `publish` comes before the stores: the fence would wait for them.
+  const auto make_dq = [&]<bool WithDq>(int tile, auto&& publish) {
+    pin(dk);
+    if constexpr (WithDq) {
+      const std::uint32_t ds = anew(ds_tile), keys_tile = anew(k_tile);
+      float dq[Dk / 8][4];
+      pin(dq);
+      products_begin();
+      Product<T, Dk>::template values<0, true>(dq, Shape::Ds::rows(ds, 0), Shape::K::rows(keys_tile, 0));
+#pragma unroll
+      for (int kk = 1; kk < kKeyTile / 16; ++kk)
+        Product<T, Dk>::template values<1, true>(dq, Shape::Ds::rows(ds, kk), Shape::K::rows(keys_tile, kk));
+      products_commit();
+      start_dk(tile);
+      int part[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) part[half] = row_part[tile % 4][own_row + 8 * half];
+      products_wait<1>();
+      pin(dq);
+      publish();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        T* const row = static_cast<T*>(parts.data) + static_cast<std::int64_t>(part[half]) * Dk + lane % 4 * 8;
+#pragma unroll
+        for (int n = 0; n < Dk / 8; n += 4) {
+          std::uint32_t x[4];
+#pragma unroll
+          for (int e = 0; e < 4; ++e) x[e] = pack<T>(dq[n + e][2 * half], dq[n + e][2 * half + 1]);
+          transpose_quad(x);
+          // Read once, when the chunk is done: Q and dO, which are read again and again, are to stay in L2.
+          if (part[half] >= 0) __stcs(reinterpret_cast<uint4*>(row + n * 8), make_uint4(x[0], x[1], x[2], x[3]));
+        }
+      }
+    } else {
+      products_begin();
+      start_dk(tile);
+      publish();
+    }
+  };
+  const auto run = [&]<bool WithDq>() {
+    ask_ahead(0);
+    wait_copies<1>();
+    publish_to_async();
+    __syncthreads();
+    weigh(0, [] {});
+    for (int tile = 1; tile < tiles; ++tile) {
+      publish_to_async();
+      __syncthreads();  // the last tile's dS^T is there
+      make_dq.template operator()<WithDq>(tile - 1, [] {
+        wait_copies<0>();
+        publish_to_async();
+      });
+      __syncthreads();  // this tile's rows are there, and the last one's places in `parts` are used up
+      pin(dv);
+      products_begin();
+      start_dv(tile - 1);
+      weigh(tile, [&] {
+        store_asked(tile - 1);
+        products_wait<1>();
+        pin(dk);
+        pin(dv);
+        __syncthreads();  // the last tile's rows and its dS^T are used up
+        load_rows(tile + 1);
+        ask_ahead(tile);
+      });
+    }
+    publish_to_async();
+    __syncthreads();
+    make_dq.template operator()<WithDq>(tiles - 1, [] {});
+    pin(dv);
+    products_begin();
+    start_dv(tiles - 1);
+    products_wait<0>();
+    pin(dk);
+    pin(dv);
+  };
+  if (with_dq)
+    run.template operator()<true>();
+  else
+    run.template operator()<false>();
+  wait_copies<0>();
+  store_sums(dk, own_sums);
+  store_sums(dv, own_sums + kKeyTile * Dk);
+#else
+  __trap();
+#endif
+}
+
+// Adds what the further pieces of a chunk's lists have left to the sums. Grid: (shares of a tile, tiles of keys,
+// pairs).
+template <int Dk, int Dv>
+__global__ void __launch_bounds__(kSumThreads)
+    add_pieces_kernel(const AttentionForward p, const QueryLists lists, const Pieces pieces, const KeySums key_sums) {
+  constexpr int kAtOnce = 8, kQuads = kPartial<Dk, Dv> / 4;
+  const KeyTile keys = list_tile(lists, p, pieces, Heads(p.Hq / p.G), 0, blockIdx.y, blockIdx.z);
+  if (keys.pieces == 1 || keys.first >= keys.last) return;
+  const int* offsets = lists.offset(blockIdx.z, 0, p.selection.J);
+  const std::int64_t slot =
+      second_slot(key_sums, pieces, blockIdx.z, offsets[blockIdx.y / pieces.tiles_a_block] - *offsets,
+                  blockIdx.y % pieces.tiles_a_block);
+  const int stride = pieces.tiles_a_block * kQuads;
+  float4* const sums = reinterpret_cast<float4*>(key_sums.sums) +
+                       (static_cast<std::int64_t>(blockIdx.z) * gridDim.y + blockIdx.y) * kQuads;
+  for (int place = static_cast<int>(blockIdx.x) * kSumThreads + threadIdx.x; place < kQuads;
+       place += static_cast<int>(gridDim.x) * kSumThreads) {
+    const float4* source = reinterpret_cast<const float4*>(key_sums.partials) + slot * kQuads + place;
+    float4 sum = sums[place];
+    for (int piece = 1; piece < keys.pieces; piece += kAtOnce) {
+      float4 more[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i, source += stride)
+        if (piece + i < keys.pieces) more[i] = *source;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        if (piece + i < keys.pieces) sum = {sum.x + more[i].x, sum.y + more[i].y, sum.z + more[i].z, sum.w + more[i].w};
+    }
+    sums[place] = sum;
+  }
+}
+
+// dK and dV of a turn's pairs from the sums. Grid: (tiles of keys, pairs).
+template <typename T, int Dk, int Dv>
+__global__ void __launch_bounds__(128)
+    store_sums_kernel(const AttentionBackward p, const Pieces pieces, const KeySums key_sums) {
+  const AttentionForward& f = p.forward;
+  const int pair = blockIdx.y, b = pair / f.G, group = pair % f.G;
+  const KeyTile keys = keys_of_tile(f, pieces, blockIdx.x);
+  const int lane = threadIdx.x % 32, own_key = keys.first + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+  const float* sums =
+      key_sums.sums + (static_cast<std::int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * kPartial<Dk, Dv>;
+  const auto store = [&]<int D>(const Rows& x, float scale, const float* from) {
+    float c[D / 8][4];
+    load_sums(c, from);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int key = own_key + 8 * half;
+      T* const row = static_cast<T*>(x.data) + b * x.batch + key * x.token + group * x.head + lane % 4 * 8;
+#pragma unroll
+      for (int n = 0; n < D / 8; n += 4) {
+        std::uint32_t packed[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) packed[e] = pack<T>(c[n + e][2 * half] * scale, c[n + e][2 * half + 1] * scale);
+        transpose_quad(packed);
+        if (key < keys.last)
+          *reinterpret_cast<uint4*>(row + n * 8) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
+      }
+    }
+  };
+  store.template operator()<Dk>(p.dk, f.scale, sums);
+  store.template operator()<Dv>(p.dv, 1.f, sums + kKeyTile * Dk);
+}
+
+}  // namespace nsa::kernels::hopper
