@@ -14,9 +14,10 @@
 // add_pieces_kernel adds in order before the next chunk begins. So every sum has a fixed order.
 //
 // Note [One tile]
-// The tensor cores' queue holds dQ and dK of the last tile, then its dV, then S and dP of this one. dQ's registers are
-// S's and dP's: they are stored while dK runs. Rows are gathered once dV has read the last ones, and arrive under the
-// weights and dQ. No product is on its way where the loop begins anew, see Note [Scores ahead] (dkv.cuh).
+// The tensor cores' queue holds dQ and dK of the last tile, then its dV and this tile's S. dQ's registers are those of
+// S and dP: they are stored while dK runs. Rows are gathered once dV has read the last ones, under S, and arrive under
+// the weights and dQ; then comes dP. No product is on its way where the loop begins anew, see Note [Scores ahead]
+// (dkv.cuh).
 #pragma once
 
 #include "nsa/kernels/attention/pieces.cuh"
