@@ -287,8 +287,9 @@ struct Launches {
     const AttentionForward& f = p.forward;
     PartsPlan<T, Dk>& own = plan.parts;
     const std::int64_t pairs = static_cast<std::int64_t>(f.B) * f.G, made = own.chunk * own.chunks;
-    const std::int64_t shares =
-        std::clamp<std::int64_t>(kWantedSums / (plan.tiles * pairs), 4, kPartial<Dk, Dv> / 4 / kSumThreads);
+    const dim3 adders(grid(kPartial<Dk, Dv> / 4 / kSumThreads),
+                      grid(std::max(tiles_of(plan.tiles, kSumThreads), std::min<std::int64_t>(plan.tiles, 32))),
+                      grid(pairs));
     cudaMemsetAsync(plan.sums.sums, 0, plan.sums_bytes(pairs), stream);
     hopper::Parts parts = own.parts;
     parts.pairs = static_cast<int>(pairs);
@@ -308,9 +309,7 @@ struct Launches {
         kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, lists, own.pieces,
                                                                          own.items_of(f, number, 0), parts, plan.sums);
         check_launch("parts_backward");
-        hopper::add_pieces_kernel<Dk, Dv>
-            <<<dim3(grid(shares), grid(plan.tiles), grid(pairs)), kSumThreads, 0, stream>>>(f, lists, own.pieces,
-                                                                                            plan.sums);
+        hopper::add_pieces_kernel<Dk, Dv><<<adders, kSumThreads, 0, stream>>>(f, lists, own.pieces, plan.sums);
         check_launch("add_pieces");
         if (by_parts) join_parts<true>(f, p.dq, own.pieces, parts, stream);
       }

@@ -360,35 +360,53 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
 #endif
 }
 
-// Adds what the further pieces of a chunk's lists have left to the sums. Grid: (shares of a tile, tiles of keys,
-// pairs).
+// Adds what the further pieces of a chunk's lists have left to the sums. Few lists have any: a block of threads looks
+// at every gridDim.y-th tile of keys, a thread a tile, and then does its share of those that have. Grid: (shares of a
+// tile, at least a kSumThreads-th of the tiles of keys, pairs).
 template <int Dk, int Dv>
 __global__ void __launch_bounds__(kSumThreads)
     add_pieces_kernel(const AttentionForward p, const QueryLists lists, const Pieces pieces, const KeySums key_sums) {
   constexpr int kAtOnce = 8, kQuads = kPartial<Dk, Dv> / 4;
-  const KeyTile keys = list_tile(lists, p, pieces, Heads(p.Hq / p.G), 0, blockIdx.y, blockIdx.z);
-  if (keys.pieces == 1 || keys.first >= keys.last) return;
-  const int* offsets = lists.offset(blockIdx.z, 0, p.selection.J);
-  const std::int64_t slot =
-      second_slot(key_sums, pieces, blockIdx.z, offsets[blockIdx.y / pieces.tiles_a_block] - *offsets,
-                  blockIdx.y % pieces.tiles_a_block);
+  struct Tile {
+    int number, pieces;
+    std::int64_t slot;
+  };
+  __shared__ Tile found[kSumThreads];
+  __shared__ int count;
+  const int tiles = p.selection.J * pieces.tiles_a_block, pair = blockIdx.z;
+  if (threadIdx.x == 0) count = 0;
+  __syncthreads();
+  const int own = static_cast<int>(blockIdx.y + threadIdx.x * gridDim.y);
+  if (own < tiles) {
+    const KeyTile keys = list_tile(lists, p, pieces, Heads(p.Hq / p.G), 0, own, pair);
+    const int* offsets = lists.offset(pair, 0, p.selection.J);
+    if (keys.pieces > 1 && keys.first < keys.last)
+      found[atomicAdd(&count, 1)] = {own, keys.pieces,
+                                     second_slot(key_sums, pieces, pair, offsets[own / pieces.tiles_a_block] - *offsets,
+                                                 own % pieces.tiles_a_block)};
+  }
+  __syncthreads();
   const int stride = pieces.tiles_a_block * kQuads;
-  float4* const sums = reinterpret_cast<float4*>(key_sums.sums) +
-                       (static_cast<std::int64_t>(blockIdx.z) * gridDim.y + blockIdx.y) * kQuads;
-  for (int place = static_cast<int>(blockIdx.x) * kSumThreads + threadIdx.x; place < kQuads;
-       place += static_cast<int>(gridDim.x) * kSumThreads) {
-    const float4* source = reinterpret_cast<const float4*>(key_sums.partials) + slot * kQuads + place;
-    float4 sum = sums[place];
-    for (int piece = 1; piece < keys.pieces; piece += kAtOnce) {
-      float4 more[kAtOnce];
+  for (int i = 0; i < count; ++i) {
+    const Tile tile = found[i];
+    float4* const sums =
+        reinterpret_cast<float4*>(key_sums.sums) + (static_cast<std::int64_t>(pair) * tiles + tile.number) * kQuads;
+    for (int place = static_cast<int>(blockIdx.x) * kSumThreads + threadIdx.x; place < kQuads;
+         place += static_cast<int>(gridDim.x) * kSumThreads) {
+      const float4* source = reinterpret_cast<const float4*>(key_sums.partials) + tile.slot * kQuads + place;
+      float4 sum = sums[place];
+      for (int piece = 1; piece < tile.pieces; piece += kAtOnce) {
+        float4 more[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i, source += stride)
-        if (piece + i < keys.pieces) more[i] = *source;
+        for (int k = 0; k < kAtOnce; ++k, source += stride)
+          if (piece + k < tile.pieces) more[k] = *source;
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        if (piece + i < keys.pieces) sum = {sum.x + more[i].x, sum.y + more[i].y, sum.z + more[i].z, sum.w + more[i].w};
+        for (int k = 0; k < kAtOnce; ++k)
+          if (piece + k < tile.pieces)
+            sum = {sum.x + more[k].x, sum.y + more[k].y, sum.z + more[k].z, sum.w + more[k].w};
+      }
+      sums[place] = sum;
     }
-    sums[place] = sum;
   }
 }
 
