@@ -301,7 +301,7 @@ const Problem kWays[] = {
      .geometry = {16, 8, 4, 4, 50},
      .storage = Storage::bf16,
      .empty = 999,
-     .alike_from = 70,
+     .alike_from = 64,
      .ways = {0, 1, 1}},
     {.h = 6, .G = 1, .geometry = {16, 8, 4, 4, 50}, .boundaries = {0, 5, 5, 160, 200}, .ways = {0, 0, 0}},
 };
@@ -440,8 +440,8 @@ TEST(EmulatedWorkspace, MergedBackwardEndsAtItsBound) {
     emulation::limits = emulation::kLowLimits;
     return with != without;
   };
-  EXPECT_TRUE(merged(32768, 128) && merged(65536, 128) && merged(131072, 128) && merged(262144, 64));
-  EXPECT_FALSE(merged(16384, 128) || merged(262144, 128) || merged(524288, 64));
+  EXPECT_TRUE(merged(16384, 128) && merged(65536, 128) && merged(131072, 128) && merged(262144, 64));
+  EXPECT_FALSE(merged(8192, 128) || merged(262144, 128) || merged(524288, 64));
 }
 TEST(EmulatedWorkspace, StaysBelowItsBoundAtEveryLength) {
   emulation::limits = kLimits;

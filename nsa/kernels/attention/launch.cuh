@@ -43,7 +43,7 @@ struct Launches {
       using Shape = hopper::JointShape<Dk, Dv, true>;  // the larger one
       if (Shape::shared_bytes(p.selection.J, p.Hq / p.G) > kLimits.joint_bytes) return Way::parts;
       const auto tiles = p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile);
-      if (tiles <= kLimits.joint_tiles_a_head * (p.Hq / p.G)) return Way::joint;
+      if (tiles <= std::min(kLimits.joint_tiles, kLimits.joint_tiles_a_head * (p.Hq / p.G))) return Way::joint;
       if (p.S <= Plan<true>::joint_tokens(p)) return Way::joint;
     }
     return Way::device;

@@ -25,7 +25,8 @@ class Error : public std::runtime_error {
 // The order in which blocks and threads run from now on.
 void set_order(std::uint64_t seed);
 // In the place of attention/limits.hpp's, which only long sequences reach.
-inline constexpr Limits kLowLimits{.joint_tiles_a_head = 0,
+inline constexpr Limits kLowLimits{.joint_tiles = 0,
+                                   .joint_tiles_a_head = 0,
                                    .first_tiles = 4,
                                    .joint_blocks = 2,
                                    .joint_bytes = 0,
