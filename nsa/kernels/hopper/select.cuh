@@ -125,23 +125,21 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
     pin(c);
     release(places.k_empty(ring.last().place()));
   };
-  // Rows g, g + 8 of the warp's 16 keys; 2^(q.k * scale - maximum) / sum. The sums, chains of additions, side by side.
+  // Rows g, g + 8 of the warp's 16 keys; 2^(q.k * scale - maximum) / sum.
   const auto weigh = [&](const float(&c)[S::kTiles][4], int first_key) {
     const float scale = *places.scale();
-    float sums[S::kQuads][2] = {};
-#pragma unroll
-    for (int x = 0; x < S::kPairs * 2; ++x)
-#pragma unroll
-      for (int quad = 0; quad < S::kQuads; ++quad)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int n8 = quad * S::kPairs + x / 2, e = x % 2;
-          sums[quad][half] += exp2_fast(fmaf(c[n8][half * 2 + e], scale, offset[n8][e]));
-        }
 #pragma unroll
     for (int quad = 0; quad < S::kQuads; ++quad)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) own_place[quad * 4 * S::kPitch + first_key + half * 8] = sums[quad][half];
+      for (int half = 0; half < 2; ++half) {
+        float sum = 0;
+#pragma unroll
+        for (int x = 0; x < S::kPairs * 2; ++x) {
+          const int n8 = quad * S::kPairs + x / 2, e = x % 2;
+          sum += exp2_fast(fmaf(c[n8][half * 2 + e], scale, offset[n8][e]));
+        }
+        own_place[quad * 4 * S::kPitch + first_key + half * 8] = sum;
+      }
   };
 #pragma unroll 1
   for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
