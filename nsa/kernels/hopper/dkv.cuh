@@ -9,6 +9,13 @@
 // wait. So the next tile's S stands in their queue right behind this tile's sums, and its dP as soon as these have
 // freed their registers: the barrier, the gathering of further rows and their statistics pass under them. No product is
 // on its way where the loop begins anew: the assembler would otherwise let none of them run beside another.
+//
+// Note [Rows together]
+// Every row of queries goes to many tiles of keys, and comes from memory each time unless the blocks of threads that
+// want it do so at about the same time. Neighbouring tiles of keys begin with different rows. So over intervals a block
+// of threads begins in the middle, with the first of its tiles of rows whose number is a multiple of `period`, and goes
+// round: all that start together then stand at numbers equal modulo `period`. A window's tiles of keys are all seen by
+// as many rows, which are its period; the compressed branch's is a sixteenth of the sequence.
 #pragma once
 
 #include "nsa/kernels/attention/pieces.cuh"

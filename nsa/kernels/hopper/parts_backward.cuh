@@ -7,12 +7,6 @@
 //   S^T = K Q^T and dP^T = V dO^T as in dkv.cuh; dS^T goes to shared memory, whence dQ = dS K reads it transposed and
 //   dK += dS^T Q as it lies; dV += P^T dO with P^T in registers
 //
-// Note [Sums over chunks]
-// A tile of keys meets the queries of one chunk after the other. Its dK and dV stay in fp32 in the workspace in between
-// (`sums`), in the order of the threads' registers, which no other kernel but those below needs to know. The first
-// piece of a list starts with them instead of zeros; further pieces leave theirs in `partials`, which
-// add_pieces_kernel adds in order before the next chunk begins. So every sum has a fixed order.
-//
 // Note [One tile]
 // The tensor cores' queue holds dQ and dK of the last tile, then its dV and this tile's S. dQ's registers are those of
 // S and dP: they are stored while dK runs. Rows are gathered once dV has read the last ones, under S, and arrive under
@@ -24,6 +18,7 @@
 #include "nsa/kernels/attention/softmax.cuh"
 #include "nsa/kernels/common/tile.cuh"
 #include "nsa/kernels/hopper/hopper.hpp"
+#include "nsa/kernels/hopper/key_sums.cuh"
 #include "nsa/kernels/hopper/parts.cuh"
 #include "nsa/kernels/hopper/rows.cuh"
 #include "nsa/kernels/hopper/slab.cuh"
@@ -42,34 +37,6 @@ struct PartsBackwardShape {
   static constexpr int kStageBytes = Q::kBytes + O::kBytes;
   static constexpr int kSharedBytes = 1024 + K::kBytes + V::kBytes + Ds::kBytes + 2 * kStageBytes;  // 1024: to align
 };
-
-// dK and dV of the pairs of a turn, see Note [Sums over chunks].
-struct KeySums {
-  float* sums = nullptr;      // [pairs, tiles of keys, kPartial]
-  float* partials = nullptr;  // [pairs, slots, kPartial]
-  int slots = 0;
-};
-// The slot of a list's second piece, the list being the offset-th entry of its pair's on: those of lists longer than a
-// piece never meet.
-__device__ inline std::int64_t second_slot(const KeySums& x, const Pieces& pieces, int pair, int offset, int part) {
-  return static_cast<std::int64_t>(pair) * x.slots + offset / pieces.tokens * pieces.tiles_a_block + part;
-}
-
-// c as the threads hold it, in m16n8k16's layout: n, thread, 4 values.
-template <int N>
-__device__ inline void load_sums(float (&c)[N][4], const float* from) {
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    const float4 x = reinterpret_cast<const float4*>(from)[n * 128 + threadIdx.x];
-    c[n][0] = x.x, c[n][1] = x.y, c[n][2] = x.z, c[n][3] = x.w;
-  }
-}
-template <int N>
-__device__ inline void store_sums(const float (&c)[N][4], float* to) {
-#pragma unroll
-  for (int n = 0; n < N; ++n)
-    reinterpret_cast<float4*>(to)[n * 128 + threadIdx.x] = make_float4(c[n][0], c[n][1], c[n][2], c[n][3]);
-}
 
 // `p` is of a turn's pairs, and `lists` and `items` of a chunk. Grid: (items, tiles of keys a block, pairs). Where the
 // chunk goes jointly (parts.unless), or `parts.data` is null, dQ is left out.
@@ -186,7 +153,7 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
   load_rows(0);
   load_rows(1);
   store_statistics(asks_statistics ? 0 : 1);
-  // See Note [Sums over chunks].
+  // See Note [Sums over chunks] (key_sums.cuh).
   std::int64_t slot = (static_cast<std::int64_t>(pair) * f.selection.J + item.block) * pieces.tiles_a_block + tile_part;
   if (item.piece > 0)
     slot = second_slot(key_sums, pieces, pair,
@@ -358,88 +325,6 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
 #else
   __trap();
 #endif
-}
-
-// Adds what the further pieces of a chunk's lists have left to the sums. Few lists have any: a block of threads looks
-// at every gridDim.y-th tile of keys, a thread a tile, and then does its share of those that have. Grid: (shares of a
-// tile, at least a kSumThreads-th of the tiles of keys, pairs).
-template <int Dk, int Dv>
-__global__ void __launch_bounds__(kSumThreads)
-    add_pieces_kernel(const AttentionForward p, const QueryLists lists, const Pieces pieces, const KeySums key_sums) {
-  constexpr int kAtOnce = 8, kQuads = kPartial<Dk, Dv> / 4;
-  struct Tile {
-    int number, pieces;
-    std::int64_t slot;
-  };
-  __shared__ Tile found[kSumThreads];
-  __shared__ int count;
-  const int tiles = p.selection.J * pieces.tiles_a_block, pair = blockIdx.z;
-  if (threadIdx.x == 0) count = 0;
-  __syncthreads();
-  const int own = static_cast<int>(blockIdx.y + threadIdx.x * gridDim.y);
-  if (own < tiles) {
-    const KeyTile keys = list_tile(lists, p, pieces, Heads(p.Hq / p.G), 0, own, pair);
-    const int* offsets = lists.offset(pair, 0, p.selection.J);
-    if (keys.pieces > 1 && keys.first < keys.last)
-      found[atomicAdd(&count, 1)] = {own, keys.pieces,
-                                     second_slot(key_sums, pieces, pair, offsets[own / pieces.tiles_a_block] - *offsets,
-                                                 own % pieces.tiles_a_block)};
-  }
-  __syncthreads();
-  const int stride = pieces.tiles_a_block * kQuads;
-  for (int i = 0; i < count; ++i) {
-    const Tile tile = found[i];
-    float4* const sums =
-        reinterpret_cast<float4*>(key_sums.sums) + (static_cast<std::int64_t>(pair) * tiles + tile.number) * kQuads;
-    for (int place = static_cast<int>(blockIdx.x) * kSumThreads + threadIdx.x; place < kQuads;
-         place += static_cast<int>(gridDim.x) * kSumThreads) {
-      const float4* source = reinterpret_cast<const float4*>(key_sums.partials) + tile.slot * kQuads + place;
-      float4 sum = sums[place];
-      for (int piece = 1; piece < tile.pieces; piece += kAtOnce) {
-        float4 more[kAtOnce];
-#pragma unroll
-        for (int k = 0; k < kAtOnce; ++k, source += stride)
-          if (piece + k < tile.pieces) more[k] = *source;
-#pragma unroll
-        for (int k = 0; k < kAtOnce; ++k)
-          if (piece + k < tile.pieces)
-            sum = {sum.x + more[k].x, sum.y + more[k].y, sum.z + more[k].z, sum.w + more[k].w};
-      }
-      sums[place] = sum;
-    }
-  }
-}
-
-// dK and dV of a turn's pairs from the sums. Grid: (tiles of keys, pairs).
-template <typename T, int Dk, int Dv>
-__global__ void __launch_bounds__(128)
-    store_sums_kernel(const AttentionBackward p, const Pieces pieces, const KeySums key_sums) {
-  const AttentionForward& f = p.forward;
-  const int pair = blockIdx.y, b = pair / f.G, group = pair % f.G;
-  const KeyTile keys = keys_of_tile(f, pieces, blockIdx.x);
-  const int lane = threadIdx.x % 32, own_key = keys.first + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
-  const float* sums =
-      key_sums.sums + (static_cast<std::int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * kPartial<Dk, Dv>;
-  const auto store = [&]<int D>(const Rows& x, float scale, const float* from) {
-    float c[D / 8][4];
-    load_sums(c, from);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int key = own_key + 8 * half;
-      T* const row = static_cast<T*>(x.data) + b * x.batch + key * x.token + group * x.head + lane % 4 * 8;
-#pragma unroll
-      for (int n = 0; n < D / 8; n += 4) {
-        std::uint32_t packed[4];
-#pragma unroll
-        for (int e = 0; e < 4; ++e) packed[e] = pack<T>(c[n + e][2 * half] * scale, c[n + e][2 * half + 1] * scale);
-        transpose_quad(packed);
-        if (key < keys.last)
-          *reinterpret_cast<uint4*>(row + n * 8) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
-      }
-    }
-  };
-  store.template operator()<Dk>(p.dk, f.scale, sums);
-  store.template operator()<Dv>(p.dv, 1.f, sums + kKeyTile * Dk);
 }
 
 }  // namespace nsa::kernels::hopper
