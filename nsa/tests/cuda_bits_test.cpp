@@ -154,6 +154,29 @@ TEST_F(CudaKernels, GradientsOnlyForWhatNeedsThem) {
   }
 }
 
+// Of much work: all three gradients by hopper/interval_backward.cuh, whose blocks of threads add to the same sums in
+// turn, and one alone by the kernels for dQ or for dK, dV. Tiles of 64 rows, and of fewer.
+TEST_F(CudaKernels, AllGradientsOfIntervalsAtOnce) {
+  const bool gpu = device().is_cuda();
+  const Geometry g{.l = 4, .d = 2, .l_sel = 8, .n_sel = 4, .w = gpu ? 512 : 50};
+  using Sizes = std::vector<std::pair<std::int64_t, std::int64_t>>;  // S, h
+  for (const auto& [S, h] : gpu ? Sizes{{4200, 16}, {5000, 13}, {9000, 6}} : Sizes{{90, 16}, {70, 13}})
+    for (const CudaCase& c : cuda_cases({.S = S, .h = h, .Dk = 128, .Dv = 128, .G = gpu ? 4 : 1, .g = g})) {
+      if (c.name != "attend_compressed" && c.name != "attend_window") continue;
+      SCOPED_TRACE(c.name + " h " + std::to_string(h));
+      const auto all = evaluate(c, ops(), c.inputs);
+      for (int i = 0; i < (gpu ? 20 : 1); ++i) expect_same_bits(c.name, all, evaluate(c, ops(), c.inputs));
+      for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+        Tensors leaves;
+        for (const auto& t : c.inputs) leaves.push_back(t.detach().requires_grad_(leaves.size() == i));
+        const auto o = c.call(ops(), leaves)[0];
+        const auto weight = fixtures::random(o.sizes(), 20, at::kBFloat16).to(o.options());
+        const auto own = torch::autograd::grad({o}, {leaves[i]}, {weight});
+        EXPECT_LE(fixtures::relative_error(all.gradients[i], own[0]), fixtures::kGradientBound) << i;
+      }
+    }
+}
+
 TEST_F(CudaKernels, AGradientThatIsSpreadOutIsCopiedFirst) {
   const CudaCase c = cuda_cases({.S = 100, .h = 3})[3];
   Tensors leaves;

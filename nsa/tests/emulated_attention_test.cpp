@@ -7,6 +7,7 @@
 
 #include "nsa/kernels/attention/params.hpp"
 #include "nsa/kernels/emulation/emulator.hpp"
+#include "nsa/kernels/hopper/params.hpp"
 #include "nsa/tests/emulated_oracle.hpp"
 
 namespace nsa::kernels {
@@ -56,6 +57,14 @@ const Problem kWays[] = {
      .alike_from = 64,
      .ways = {0, 1, 1}},
     {.h = 6, .G = 1, .geometry = {16, 8, 4, 4, 50}, .boundaries = {0, 5, 5, 160, 200}, .ways = {0, 0, 0}},
+};
+
+// For hopper/interval_backward.cuh: several chunks of rows and tiles of keys, tiles of 64 rows and of fewer.
+const Problem kMeetings[] = {
+    {.S = 401, .h = 1, .G = 1, .geometry = {4, 2, 64, 4, 255}},
+    {.B = 2, .S = 150, .h = 16, .geometry = {2, 1, 64, 4, 140}, .storage = Storage::bf16, .room = 8},
+    {.S = 330, .h = 7, .G = 1, .geometry = {2, 1, 64, 4, 512}, .order = heads_outside},
+    {.S = 129, .h = 13, .geometry = {8, 4, 64, 4, 1}},
 };
 
 struct Widths {
@@ -157,6 +166,15 @@ TEST_P(EmulatedMerged, AsTheDeviceDecides) {
   check(kWays, kCall);
 }
 
+class EmulatedIntervals : public Emulated {};
+TEST_P(EmulatedIntervals, Window) { check(kMeetings, {.mask = Mask::window, .again = true}); }
+TEST_P(EmulatedIntervals, Compressed) { check(kMeetings, {.mask = Mask::compressed, .again = true}); }
+TEST_P(EmulatedIntervals, SumsWithoutAWait) {  // room for all of them
+  emulation::limits.interval_sums_bytes = kLimits.interval_sums_bytes;
+  check(kMeetings, {.mask = Mask::compressed}, 2);
+  check(kMeetings, {.mask = Mask::window}, 2);
+}
+
 class EmulatedMma : public Emulated {};
 TEST_P(EmulatedMma, Window) { check(kIntervals, {.mask = Mask::window, .hopper = false}); }
 TEST_P(EmulatedMma, Compressed) { check(kIntervals, {.mask = Mask::compressed, .hopper = false}); }
@@ -195,6 +213,38 @@ TEST(EmulatedWorkspace, MergedBackwardEndsAtItsBound) {
   EXPECT_TRUE(merged(16384, 128) && merged(65536, 128) && merged(131072, 128) && merged(262144, 64));
   EXPECT_FALSE(merged(8192, 128) || merged(262144, 128) || merged(524288, 64));
 }
+// What hopper/interval_backward.cuh takes, and what it leaves to the kernels for dQ and for dK, dV.
+TEST(EmulatedWorkspace, IntervalsAreMergedWhereItSaysSo) {
+  char memory = 0;
+  const int document = 0;
+  const Rows some{&memory, 1 << 30, 8192, 128};
+  AttentionBackward p{{}, some, nullptr, some, some, some, nullptr};
+  AttentionForward& f = p.forward;
+  f.q = f.k = f.v = some;
+  f.mask = Mask::window;
+  f.B = 1, f.S = f.N = 8192, f.Hq = 64, f.G = 4, f.Dk = f.Dv = 128;
+  emulation::limits = kLimits;
+  const auto merged = [&](auto&& change) {
+    AttentionBackward x = p;
+    change(x, x.forward);
+    return attention_backward_hopper_supports(x);
+  };
+  EXPECT_TRUE(merged([](auto&, auto&) {}));
+  EXPECT_TRUE(merged([](auto&, auto& own) { own.mask = Mask::compressed, own.N = 511; }));
+  EXPECT_FALSE(merged([](auto& x, auto&) { x.dq = {}; }));
+  EXPECT_FALSE(merged([](auto& x, auto&) { x.dk = {}; }));
+  EXPECT_FALSE(merged([](auto& x, auto&) { x.dv = {}; }));
+  EXPECT_FALSE(merged([](auto&, auto& own) { own.mask = Mask::selected; }));
+  EXPECT_FALSE(merged([](auto&, auto& own) { own.Dk = own.Dv = 64; }));
+  EXPECT_FALSE(merged([](auto&, auto& own) { own.Dk = 192; }));
+  EXPECT_FALSE(merged([&](auto&, auto& own) { own.packed.first_token = &document; }));
+  EXPECT_FALSE(merged([](auto&, auto& own) { own.k.token = 0; }));
+  EXPECT_FALSE(merged([](auto& x, auto&) { x.dout.head = 0; }));
+  EXPECT_FALSE(merged([](auto&, auto& own) { own.S = own.N = 512; }));      // too little
+  EXPECT_FALSE(merged([](auto&, auto& own) { own.S = own.N = 1 << 20; }));  // too large a workspace
+  EXPECT_FALSE(merged([](auto&, auto& own) { own.N = 0; }));
+  emulation::limits = emulation::kLowLimits;
+}
 TEST(EmulatedWorkspace, StaysBelowItsBoundAtEveryLength) {
   emulation::limits = kLimits;
   struct Model {
@@ -216,6 +266,7 @@ std::string name_of(const testing::TestParamInfo<Widths>& x) {
 INSTANTIATE_TEST_SUITE_P(Hopper, Emulated, testing::Values(Widths{64, 64}, Widths{128, 128}, Widths{192, 128}),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Hopper, EmulatedMerged, testing::Values(Widths{64, 64}, Widths{128, 128}), name_of);
+INSTANTIATE_TEST_SUITE_P(Hopper, EmulatedIntervals, testing::Values(Widths{128, 128}), name_of);
 INSTANTIATE_TEST_SUITE_P(Mma, EmulatedMma, testing::Values(Widths{32, 32}, Widths{64, 64}), name_of);
 
 }  // namespace

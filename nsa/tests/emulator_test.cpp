@@ -161,7 +161,48 @@ TEST(Emulator, WarpgroupsMeet) {
                     [] {
                       if (threadIdx.x != 77) warpgroup_barrier(2);
                     }),
-              ThrowsMessage<Error>(HasSubstr("127 of a warpgroup at barrier 2")));
+              ThrowsMessage<Error>(HasSubstr("127 of 128 at barrier 2")));
+}
+TEST(Emulator, ThreadsMeet) {
+  EXPECT_NO_THROW(block(128, [] {
+    for (int i = 0; i < 9; ++i)
+      if (threadIdx.x >= 64) meet(1, 64);
+  })());
+  EXPECT_THAT(block(96, [] { meet(1, threadIdx.x < 32 ? 64 : 96); }),
+              ThrowsMessage<Error>(HasSubstr("different numbers of threads")));
+}
+TEST(Emulator, TurnsArePassedOn) {
+  static int number;
+  number = 0;
+  EXPECT_NO_THROW(block(64, [] {
+    const int own = static_cast<int>(threadIdx.x);
+    wait_for_turn(&number, 63 - own);
+    pass_turn(&number, 64 - own);
+  })());
+  EXPECT_EQ(number, 64);
+  EXPECT_THAT(block(32, [] { wait_for_turn(&number, 65); }), ThrowsMessage<Error>(HasSubstr("32 for their turn")));
+}
+TEST(Emulator, BulkCopiesTakeWhatWasPublished) {
+  alignas(16) static float sum[4];
+  static bool published, awaited;
+  const auto copied = [](bool publish, bool wait) {
+    std::fill_n(sum, 4, 1.f);
+    published = publish, awaited = wait;
+    block(32, [] {
+      if (threadIdx.x > 0) return;
+      const std::uint32_t at = shared_address(shared());
+      for (const bool add : {false, true}) {
+        *reinterpret_cast<float4*>(to_be_published(at)) = {2, 3, 4, 5};
+        if (published) publish_to_async();
+        copy_bulk(sum, at, 16, add);
+        if (awaited) wait_bulk();
+      }
+    })();
+    return sum[3];
+  };
+  EXPECT_EQ(copied(true, true), 10);
+  EXPECT_THAT([&] { copied(false, true); }, ThrowsMessage<Error>(HasSubstr("no thread has published")));
+  EXPECT_THAT([&] { copied(true, false); }, ThrowsMessage<Error>(HasSubstr("on their way")));
 }
 TEST(Emulator, WarpsStayTogether) {
   EXPECT_THAT(block(32, [] { threadIdx.x < 16 ? __syncwarp() : void(__any_sync(0xffffffffu, true)); }),

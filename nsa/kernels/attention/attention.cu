@@ -28,6 +28,11 @@ AttentionForward with_blocks(AttentionForward p) {
   return p;
 }
 
+// Over intervals, in one kernel.
+bool on_hopper(const AttentionBackward& p) {
+  return p.forward.hopper && hopper::is_here() && attention_backward_hopper_supports(p);
+}
+
 // 8 threads a row, 16 bytes each and turn.
 template <typename T>
 __global__ void __launch_bounds__(256) delta_kernel(const AttentionDelta p) {
@@ -76,6 +81,7 @@ void attention_delta(const AttentionDelta& p, cudaStream_t stream) {
 }
 
 std::int64_t attention_backward_workspace(const AttentionBackward& p) {
+  if (on_hopper(p)) return attention_backward_hopper_workspace(p);
   AttentionBackward x = p;
   x.forward = with_blocks(p.forward);
   return with_widths(x.forward.Dk, x.forward.Dv,
@@ -83,6 +89,7 @@ std::int64_t attention_backward_workspace(const AttentionBackward& p) {
 }
 
 void attention_backward(const AttentionBackward& p, cudaStream_t stream) {
+  if (on_hopper(p)) return attention_backward_hopper(p, stream);
   AttentionBackward x = p;
   x.forward = with_blocks(p.forward);
   with_widths(x.forward.Dk, x.forward.Dv, [&]<int Dk, int Dv>() { backward_of_width<Dk, Dv>(x, stream); });

@@ -32,6 +32,11 @@ struct Limits {
   // exist at once. For dK and dV a single group is not divided: its lists are as long as its rows of the table of
   // blocks.
   std::int64_t lists_bytes = std::int64_t{128} << 20, partials_bytes = std::int64_t{128} << 20;
+  // The merged backward pass over intervals (hopper/interval_backward.cuh): from so many meetings of 64 rows with 128
+  // keys on (fewer do not fill a GPU); the compressed branch in about so many items, of so many tiles of rows at least;
+  // bytes of the sums of dQ that exist at once, where no more are needed, and of the whole workspace.
+  std::int64_t interval_steps = 16384, interval_items = 768, interval_tiles = 16;
+  std::int64_t interval_sums_bytes = std::int64_t{256} << 20, interval_bytes = std::int64_t{512} << 20;
 };
 inline constexpr Limits kLimits;
 

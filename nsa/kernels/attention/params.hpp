@@ -58,7 +58,7 @@ struct AttentionBackward {
   void* workspace = nullptr;     // attention_backward_workspace(p) bytes, aligned to 256
 };
 [[nodiscard]] std::int64_t attention_backward_workspace(const AttentionBackward& p);
-// Deterministic: every sum has a fixed order, nothing is added atomically.
+// Deterministic: every sum has a fixed order.
 void attention_backward(const AttentionBackward& p, cudaStream_t stream);
 
 }  // namespace nsa::kernels

@@ -52,9 +52,14 @@ void expect(Barrier& x, int bytes) {
 
 constexpr int kNumbers = 16, kWarpgroup = 128;
 struct Meeting {
-  int warpgroup = -1, arrived = 0;
+  int warpgroup = -1, threads = 0;
+  std::vector<int> arrived;
 };
 Meeting meetings[kNumbers];
+
+// ---- turns
+
+std::vector<int> waiting_for_turns;
 
 // ---- registers
 
@@ -68,6 +73,7 @@ std::vector<int> waiting_for_registers;
 void begin_barriers(int threads) {
   barriers.clear();
   std::fill_n(meetings, kNumbers, Meeting());
+  waiting_for_turns.clear();
   registers.assign(threads, std::min(kRegisters / threads, 255) / 8 * 8);
   unused_registers = 0;
   waiting_for_registers.clear();
@@ -82,8 +88,10 @@ std::string describe_barriers() {
             std::to_string(x.bytes) + " bytes";
   }
   for (int number = 0; number < kNumbers; ++number)
-    if (meetings[number].arrived > 0)
-      text += "; " + std::to_string(meetings[number].arrived) + " of a warpgroup at barrier " + std::to_string(number);
+    if (!meetings[number].arrived.empty())
+      text += "; " + std::to_string(meetings[number].arrived.size()) + " of " +
+              std::to_string(meetings[number].threads) + " at barrier " + std::to_string(number);
+  if (!waiting_for_turns.empty()) text += "; " + std::to_string(waiting_for_turns.size()) + " for their turn";
   if (!waiting_for_registers.empty()) text += "; " + std::to_string(waiting_for_registers.size()) + " for registers";
   return text;
 }
@@ -127,16 +135,36 @@ void barrier_deliver(std::uint32_t address, int bytes) {
   end_phase_when_complete(x);
 }
 
+void meet(int number, int threads) {
+  require(number >= 1 && number < kNumbers, "a barrier with a number that is not 1 to 15");
+  Meeting& x = meetings[number];
+  if (x.arrived.empty()) x.threads = threads;
+  require(x.threads == threads && threads % 32 == 0, "a barrier of one number for different numbers of threads");
+  races_leave_block();
+  x.arrived.push_back(static_cast<int>(threadIdx.x));
+  if (static_cast<int>(x.arrived.size()) < threads) return wait_here();
+  for (const int thread : x.arrived) wake(thread, 1);
+  x.arrived.clear();
+}
 void warpgroup_barrier(int number) {
   require(number >= 1 && number < kNumbers, "a warpgroup's barrier with a number that is not 1 to 15");
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
   Meeting& x = meetings[number];
   if (x.warpgroup < 0) x.warpgroup = warpgroup;
   require(x.warpgroup == warpgroup, "two warpgroups at a barrier of the same number");
-  races_leave_block();
-  if (++x.arrived < kWarpgroup) return wait_here();
-  x.arrived = 0;
-  wake(warpgroup * kWarpgroup, kWarpgroup);
+  meet(number, kWarpgroup);
+}
+
+void wait_for_turn(const int* number, int expected) {
+  while (*number != expected) {
+    waiting_for_turns.push_back(static_cast<int>(threadIdx.x));
+    wait_here();
+  }
+}
+void pass_turn(int* number, int next) {
+  *number = next;
+  for (const int thread : waiting_for_turns) wake(thread, 1);
+  waiting_for_turns.clear();
 }
 
 void set_registers(int count, bool more) {

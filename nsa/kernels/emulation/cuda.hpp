@@ -126,6 +126,10 @@ T __ldcs(const T* from) {
   return *from;
 }
 template <typename T>
+void __stcg(T* to, const T& x) {
+  *to = x;
+}
+template <typename T>
 void __stcs(T* to, const T& x) {
   *to = x;
 }

@@ -34,7 +34,10 @@ inline constexpr Limits kLowLimits{.joint_tiles = 0,
                                    .sums_bytes = 0,
                                    .piece_rows = 320,
                                    .lists_bytes = 0,
-                                   .partials_bytes = 1 << 20};
+                                   .partials_bytes = 1 << 20,
+                                   .interval_steps = 0,
+                                   .interval_tiles = 2,
+                                   .interval_sums_bytes = 0};
 inline Limits limits = kLowLimits;
 
 // ---- launches: translate.cmake makes `kernel | Grid(...) | arguments(...)` of kernel<<<...>>>(...)
@@ -118,10 +121,18 @@ void barrier_expect(std::uint32_t barrier, int bytes);
 void barrier_wait(std::uint32_t barrier, unsigned parity);
 void set_registers(int count, bool more);
 void warpgroup_barrier(int number);  // bar.sync of a warpgroup's threads
+void meet(int number, int threads);  // of so many threads
+// Until a number in memory is this one; another thread, of this block or one before, passes it on.
+void wait_for_turn(const int* number, int expected);
+void pass_turn(int* number, int next);
 
 // ---- the copy engine: the destination is NaN from the start until the bytes come, piece by piece in any order
 
 void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5], std::uint32_t barrier);
+void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier);  // in one piece
+// Published bytes to `to`, or added to the floats there: they are read when the thread waits for it.
+void copy_bulk(float* to, std::uint32_t from, int bytes, bool add);
+void wait_bulk();
 
 // ---- matrix products
 

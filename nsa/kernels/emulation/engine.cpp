@@ -72,30 +72,55 @@ struct Row {  // of 128 bytes
 struct Box {
   std::uint32_t barrier, begin, end;  // in shared memory
   std::vector<Row> rows;              // in the order in which they come, the first last
+  bool swizzled = true;
 };
 std::vector<Box> boxes;
+// From shared memory to floats elsewhere.
+struct Bulk {
+  float* to;
+  std::uint32_t from;
+  int bytes;
+  bool add;
+  unsigned thread;
+};
+std::vector<Bulk> bulks;
 int patience;  // turns between deliveries, more or less; 0: nothing comes before all threads wait
 
-void deliver(const Row& row) {
+void deliver(const Row& row, bool swizzled) {
   char line[kRowBytes] = {};
   if (row.elements > 0)
     std::memcpy(line + row.skipped * kElementBytes, row.from, static_cast<std::size_t>(row.elements * kElementBytes));
   for (int i = 0; i < kRowBytes; i += 16) {
-    const std::uint32_t at = row.to + i, swizzled = at ^ (at >> 7 & 7) << 4;  // works on address bits
-    std::memcpy(shared_at(swizzled, 16), line + i, 16);
-    std::memcpy(published_at(swizzled, 16), line + i, 16);
+    const std::uint32_t at = row.to + i, place = swizzled ? at ^ (at >> 7 & 7) << 4 : at;  // works on address bits
+    std::memcpy(shared_at(place, 16), line + i, 16);
+    std::memcpy(published_at(place, 16), line + i, 16);
   }
+}
+
+// Nothing else may be on its way to where it goes, and what was there is gone.
+void take_place(const Box& box) {
+  for (const Box& other : boxes)
+    require(box.end <= other.begin || other.end <= box.begin, "a box goes where another one is on its way");
+  const int bytes = static_cast<int>(box.end - box.begin);
+  spoil(shared_at(box.begin, bytes), bytes);
+  spoil(published_at(box.begin, bytes), bytes);
+}
+void start(Box box) {
+  for (std::size_t i = box.rows.size(); i > 1; --i) std::swap(box.rows[i - 1], box.rows[draw() % i]);
+  boxes.push_back(std::move(box));
 }
 
 }  // namespace
 
 void begin_engine() {
   boxes.clear();
+  bulks.clear();
   constexpr int kPatience[] = {0, 1, 8};
   patience = kPatience[draw() % 3];
 }
 void end_engine() {
   if (!boxes.empty()) throw Error("a block ends with boxes of the copy engine on their way");
+  if (!bulks.empty()) throw Error("a block ends with bulk copies of the copy engine on their way");
 }
 
 bool engine_turn(bool threads_wait) {
@@ -105,7 +130,7 @@ bool engine_turn(bool threads_wait) {
   const std::size_t which = (random >> 8) % boxes.size();
   Box& box = boxes[which];
   for (std::size_t count = (random >> 32) % box.rows.size() + 1; count > 0; --count) {
-    deliver(box.rows.back());
+    deliver(box.rows.back(), box.swizzled);
     box.rows.pop_back();
     barrier_deliver(box.barrier, kRowBytes);
   }
@@ -122,10 +147,7 @@ void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5]
   check_published(barrier);
   const int count = x.box[1] * x.box[2] * x.box[3] * x.box[4];
   Box box{barrier, destination, destination + count * kRowBytes, {}};
-  for (const Box& other : boxes)
-    require(box.end <= other.begin || other.end <= box.begin, "a box goes where another one is on its way");
-  spoil(shared_at(destination, count * kRowBytes), count * kRowBytes);
-  spoil(published_at(destination, count * kRowBytes), count * kRowBytes);
+  take_place(box);
 
   // Columns [begin, end) of the tensor are in the box.
   const std::int64_t begin = std::max(corner[0], 0);
@@ -142,8 +164,35 @@ void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5]
     if (row.elements >= 8) check_inside(row.from);
     box.rows.push_back(row);
   }
-  for (std::size_t i = box.rows.size(); i > 1; --i) std::swap(box.rows[i - 1], box.rows[draw() % i]);
-  boxes.push_back(std::move(box));
+  start(std::move(box));
+}
+void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier) {
+  require(
+      bytes > 0 && bytes % kRowBytes == 0 && destination % 16 == 0 && reinterpret_cast<std::uintptr_t>(from) % 16 == 0,
+      "a bulk copy that is not aligned, or not whole rows of 128 bytes, which alone are emulated");
+  check_published(barrier);
+  Box box{barrier, destination, destination + bytes, {}, false};
+  take_place(box);
+  for (int at = 0; at < bytes; at += kRowBytes)
+    box.rows.push_back({destination + at, static_cast<const char*>(from) + at, 0, kRowBytes / kElementBytes});
+  start(std::move(box));
+}
+
+void copy_bulk(float* to, std::uint32_t from, int bytes, bool add) {
+  require(bytes > 0 && bytes % 16 == 0 && from % 16 == 0 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0,
+          "a bulk copy that is not aligned");
+  bulks.push_back({to, from, bytes, add, threadIdx.x});
+}
+void wait_bulk() {
+  const auto mine = [](const Bulk& x) { return x.thread == threadIdx.x; };
+  for (const Bulk& x : bulks) {
+    if (!mine(x)) continue;
+    require(std::memcmp(shared_at(x.from, x.bytes), published_at(x.from, x.bytes), x.bytes) == 0,
+            "the copy engine reads what no thread has published");
+    const auto* values = reinterpret_cast<const float*>(published_at(x.from, x.bytes));
+    for (int i = 0; i < x.bytes / 4; ++i) x.to[i] = x.add ? x.to[i] + values[i] : values[i];
+  }
+  std::erase_if(bulks, mine);
 }
 
 }  // namespace nsa::kernels::emulation

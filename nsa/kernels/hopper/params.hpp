@@ -13,4 +13,12 @@ namespace nsa::kernels {
 // Throws LaunchError when the problem is not supported.
 void attention_forward_hopper(const AttentionForward& p, cudaStream_t stream);
 
+// The backward pass over intervals in one kernel (interval_backward.cuh): the contract is attention_backward's. For
+// widths (128, 128) where dQ, dK and dV are all wanted, without a packed batch, up to 64 heads a group, no dimension of
+// an input expanded, with work enough (Limits::interval_steps) and a workspace of Limits::interval_bytes at most: 1 KiB
+// for 64 rows, 1 KiB for a key of the compressed branch, and sums of dQ.
+[[nodiscard]] bool attention_backward_hopper_supports(const AttentionBackward& p);
+[[nodiscard]] std::int64_t attention_backward_hopper_workspace(const AttentionBackward& p);
+void attention_backward_hopper(const AttentionBackward& p, cudaStream_t stream);
+
 }  // namespace nsa::kernels

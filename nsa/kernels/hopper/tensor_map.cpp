@@ -19,29 +19,46 @@ auto encoder() {
   return function;
 }
 
-}  // namespace
+constexpr int kBytes = 2, kSlab = 64, kRank = 5;
 
-CUtensorMap tensor_map(const Rows& rows, Storage storage, int B, int N, int G, int D, int tile) {
-  constexpr int kBytes = 2, kSlab = 64, kRank = 5;
-  const auto size = [](int x) { return static_cast<cuuint64_t>(x); };
-  // A dimension of one has no stride of its own, whatever the caller's says (0 is refused).
-  const auto stride = [](std::int64_t elements) {
-    return static_cast<cuuint64_t>(std::max<std::int64_t>(elements * kBytes, 16));
-  };
-  const cuuint64_t sizes[kRank] = {kSlab, size(N), size(D / kSlab), size(G), size(B)};
-  const cuuint64_t strides[kRank - 1] = {stride(rows.token), kSlab * kBytes, stride(rows.head), stride(rows.batch)};
-  const cuuint32_t box[kRank] = {kSlab, static_cast<cuuint32_t>(tile), static_cast<cuuint32_t>(D / kSlab), 1, 1};
+struct Dimension {
+  int size;
+  std::int64_t stride;  // elements
+  int box;
+};
+// Of 64 columns and `others`.
+CUtensorMap encoded(void* data, Storage storage, const Dimension (&others)[kRank - 1]) {
+  cuuint64_t sizes[kRank] = {kSlab}, strides[kRank - 1];
+  cuuint32_t box[kRank] = {kSlab};
   const cuuint32_t every[kRank] = {1, 1, 1, 1, 1};
+  for (int i = 1; i < kRank; ++i) {
+    const Dimension& x = others[i - 1];
+    sizes[i] = static_cast<cuuint64_t>(x.size);
+    box[i] = static_cast<cuuint32_t>(x.box);
+    // A dimension of one has no stride of its own, whatever the caller's says (0 is refused).
+    strides[i - 1] = static_cast<cuuint64_t>(std::max<std::int64_t>(x.stride * kBytes, 16));
+  }
   const auto type = storage == Storage::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   CUtensorMap map{};
   const auto encode = encoder();
-  if (!encode) throw LaunchError("attention_forward_hopper: the driver has no cuTensorMapEncodeTiled");
+  if (!encode) throw LaunchError("the driver has no cuTensorMapEncodeTiled");
   const CUresult result =
-      encode(&map, type, kRank, rows.data, sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      encode(&map, type, kRank, data, sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS)
-    throw LaunchError("attention_forward_hopper: cuTensorMapEncodeTiled refused with " + std::to_string(result));
+  if (result != CUDA_SUCCESS) throw LaunchError("cuTensorMapEncodeTiled refused with " + std::to_string(result));
   return map;
+}
+
+}  // namespace
+
+CUtensorMap tensor_map(const Rows& rows, Storage storage, int B, int N, int G, int D, int tile) {
+  return encoded(rows.data, storage,
+                 {{N, rows.token, tile}, {D / kSlab, kSlab, D / kSlab}, {G, rows.head, 1}, {B, rows.batch, 1}});
+}
+
+CUtensorMap rows_map(const Rows& rows, Storage storage, int B, int S, int H, int D, int heads, int tokens) {
+  return encoded(rows.data, storage,
+                 {{H, rows.head, heads}, {S, rows.token, tokens}, {D / kSlab, kSlab, 1}, {B, rows.batch, 1}});
 }
 
 }  // namespace nsa::kernels::hopper

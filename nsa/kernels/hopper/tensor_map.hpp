@@ -12,4 +12,9 @@ namespace nsa::kernels::hopper {
 // Throws LaunchError when the driver refuses.
 CUtensorMap tensor_map(const Rows& rows, Storage storage, int B, int N, int G, int D, int tile);
 
+// Of a [B, S, H, D] tensor of rows (token, head): 64 columns, head, token, slab of 64 columns, batch. A box is one slab
+// of `tokens` tokens with `heads` heads each, and arrives as [tokens * heads][64] with the 128-byte swizzle. Tokens
+// from S on arrive as zeros.
+CUtensorMap rows_map(const Rows& rows, Storage storage, int B, int S, int H, int D, int heads, int tokens);
+
 }  // namespace nsa::kernels::hopper

@@ -67,6 +67,11 @@ __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.re
 // All threads of a warpgroup meet, and have then seen each other's writes. `number` is theirs alone: 1 to 15.
 __device__ inline void warpgroup_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 
+// So many threads, whole warps, meet in the same way.
+__device__ inline void meet(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 // ---- the copy engine
 
 // A box of a 5-dimensional tensor (see tensor_map.hpp); rows outside the tensor arrive as zeros. `barrier` counts the
@@ -78,6 +83,58 @@ __device__ inline void copy_box(std::uint32_t destination, const void* map, int 
       "%6}], [%2];" ::"r"(destination),
       "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(head), "r"(batch)
       : "memory");
+}
+
+// The same of a tensor as rows_map (tensor_map.hpp) describes it: one slab of 64 columns.
+__device__ inline void copy_rows(std::uint32_t destination, const void* map, int head, int token, int slab, int batch,
+                                 std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
+      "%7}], [%2];" ::"r"(destination),
+      "l"(map), "r"(barrier), "r"(0), "r"(head), "r"(token), "r"(slab), "r"(batch)
+      : "memory");
+}
+// So many bytes, a multiple of 16 as both addresses are.
+__device__ inline void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+// 16 bytes of shared memory that the engine is to read (after publish_to_async).
+__device__ inline void stage(std::uint32_t to, const float4& x) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+}
+// From shared memory to `to`, or added to the fp32 there. One thread; wait_bulk_read(): all that it started so was
+// read; wait_bulk(): has been written too.
+__device__ inline void store_bulk(float* to, std::uint32_t from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
+               "r"(from), "r"(bytes)
+               : "memory");
+}
+__device__ inline void add_bulk(float* to, std::uint32_t from, int bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(
+          to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+__device__ inline void wait_bulk_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void wait_bulk() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// ---- turns of blocks of threads: numbers in memory
+
+// Until the number is this one. What was done before it was passed on is then done, for the copy engine too.
+__device__ inline void wait_for_turn(const int* number, int expected) {
+  int found;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(number) : "memory");
+  } while (found != expected);
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+// What this thread has seen done, it and others, is done for who waits for `next`.
+__device__ inline void pass_turn(int* number, int next) {
+  asm volatile("fence.proxy.async.global;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(number), "r"(next) : "memory");
 }
 
 // ---- registers: warpgroups of one kernel share them unevenly

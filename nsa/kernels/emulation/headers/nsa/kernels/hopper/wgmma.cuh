@@ -20,8 +20,23 @@ inline void store_matrices(std::uint32_t address, const std::uint32_t (&r)[4]) {
 inline void publish_to_async() { emulation::publish_to_async(); }
 inline void publish_barriers() { emulation::publish_barriers(); }
 inline void warpgroup_barrier(int number) { emulation::warpgroup_barrier(number); }
+inline void meet(int number, int threads) { emulation::meet(number, threads); }
+inline void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier) {
+  emulation::load_bulk(destination, from, bytes, barrier);
+}
+inline void stage(std::uint32_t to, const float4& x) { *reinterpret_cast<float4*>(emulation::to_be_published(to)) = x; }
+inline void store_bulk(float* to, std::uint32_t from, int bytes) { emulation::copy_bulk(to, from, bytes, false); }
+inline void add_bulk(float* to, std::uint32_t from, int bytes) { emulation::copy_bulk(to, from, bytes, true); }
+inline void wait_bulk_read() { emulation::wait_bulk(); }
+inline void wait_bulk() { emulation::wait_bulk(); }
+inline void wait_for_turn(const int* number, int expected) { emulation::wait_for_turn(number, expected); }
+inline void pass_turn(int* number, int next) { emulation::pass_turn(number, next); }
 inline void copy_box(std::uint32_t destination, const void* map, int row, int head, int batch, std::uint32_t barrier) {
   emulation::copy_box(destination, map, {0, row, 0, head, batch}, barrier);
+}
+inline void copy_rows(std::uint32_t destination, const void* map, int head, int token, int slab, int batch,
+                      std::uint32_t barrier) {
+  emulation::copy_box(destination, map, {0, head, token, slab, batch}, barrier);
 }
 template <int Count>
 void take_registers() {
