@@ -159,21 +159,35 @@ TEST_F(CudaKernels, GradientsOnlyForWhatNeedsThem) {
 TEST_F(CudaKernels, AllGradientsOfIntervalsAtOnce) {
   const bool gpu = device().is_cuda();
   const Geometry g{.l = 4, .d = 2, .l_sel = 8, .n_sel = 4, .w = gpu ? 512 : 50};
+  const std::int64_t G = gpu ? 4 : 1;
   using Sizes = std::vector<std::pair<std::int64_t, std::int64_t>>;  // S, h
   for (const auto& [S, h] : gpu ? Sizes{{4200, 16}, {5000, 13}, {9000, 6}} : Sizes{{90, 16}, {70, 13}})
-    for (const CudaCase& c : cuda_cases({.S = S, .h = h, .Dk = 128, .Dv = 128, .G = gpu ? 4 : 1, .g = g})) {
-      if (c.name != "attend_compressed" && c.name != "attend_window") continue;
-      SCOPED_TRACE(c.name + " h " + std::to_string(h));
-      const auto all = evaluate(c, ops(), c.inputs);
-      for (int i = 0; i < (gpu ? 20 : 1); ++i) expect_same_bits(c.name, all, evaluate(c, ops(), c.inputs));
-      for (std::size_t i = 0; i < c.inputs.size(); ++i) {
-        Tensors leaves;
-        for (const auto& t : c.inputs) leaves.push_back(t.detach().requires_grad_(leaves.size() == i));
-        const auto o = c.call(ops(), leaves)[0];
-        const auto weight = fixtures::random(o.sizes(), 20, at::kBFloat16).to(o.options());
-        const auto own = torch::autograd::grad({o}, {leaves[i]}, {weight});
-        EXPECT_LE(fixtures::relative_error(all.gradients[i], own[0]), fixtures::kGradientBound) << i;
+    for (const bool compressed : {true, false}) {
+      SCOPED_TRACE((compressed ? "compressed, h " : "window, h ") + std::to_string(h));
+      const std::int64_t N = compressed ? compressed_blocks(g, S) : S;
+      const auto draw = [](std::int64_t rows, std::int64_t heads, std::uint64_t seed) {
+        return on_device({1, rows, heads, 128}, seed, at::kBFloat16);
+      };
+      const Tensors inputs{draw(S, G * h, 1), draw(N, G, 2), draw(N, G, 3)};
+      const auto weight = draw(S, G * h, 4);
+      // `only`: of one input; 3: of all.
+      const auto gradients = [&](std::size_t only) {
+        Tensors in, wanted;
+        for (const auto& t : inputs) {
+          in.push_back(t.detach().requires_grad_(only == 3 || only == in.size()));
+          if (in.back().requires_grad()) wanted.push_back(in.back());
+        }
+        const auto o = compressed ? attend_compressed({in[0], {in[1], in[2]}, g, {}}).o
+                                  : attend_window({in[0], in[1], in[2], g, {}}).o;
+        return torch::autograd::grad({o}, wanted, {weight});
+      };
+      const auto all = gradients(3);
+      for (int repeat = 0; repeat < (gpu ? 20 : 1); ++repeat) {
+        const auto again = gradients(3);
+        for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(all[i], again[i])) << i;
       }
+      for (std::size_t i = 0; i < 3; ++i)
+        EXPECT_LE(fixtures::relative_error(all[i], gradients(i)[0]), fixtures::kGradientBound) << i;
     }
 }
 
