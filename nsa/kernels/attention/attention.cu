@@ -29,9 +29,7 @@ AttentionForward with_blocks(AttentionForward p) {
 }
 
 // Over intervals, in one kernel.
-bool on_hopper(const AttentionBackward& p) {
-  return p.forward.hopper && hopper::is_here() && attention_backward_hopper_supports(p);
-}
+bool on_hopper(const AttentionBackward& p) { return p.forward.hopper && attention_backward_hopper_supports(p); }
 
 // 8 threads a row, 16 bytes each and turn.
 template <typename T>

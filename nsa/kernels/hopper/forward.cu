@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "nsa/kernels/hopper/device.hpp"
 #include "nsa/kernels/hopper/hopper.hpp"
 #include "nsa/kernels/hopper/params.hpp"
 #include "nsa/kernels/hopper/tensor_map.hpp"
@@ -15,13 +16,6 @@ void check(cudaError_t error) {
   if (error != cudaSuccess) throw LaunchError(std::string("attention_forward_hopper: ") + cudaGetErrorString(error));
 }
 
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  check(cudaGetDevice(&device));
-  check(cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
-}
-
 template <typename T, typename S>
 void launch(const AttentionForward& p, cudaStream_t stream) {
   const auto kernel = attention_forward_kernel<T, S>;
@@ -31,7 +25,7 @@ void launch(const AttentionForward& p, cudaStream_t stream) {
   const auto k_map = tensor_map(k, p.storage, p.B, std::max(p.N, 1), p.G, S::Dk, S::kKeys);
   const auto v_map = tensor_map(v, p.storage, p.B, std::max(p.N, 1), p.G, S::Dv, S::kKeys);
   const int rows = p.S * (p.Hq / p.G), tiles = (rows + S::kRows - 1) / S::kRows * p.B * p.G;
-  const int blocks = std::min(tiles, device_attribute(cudaDevAttrMultiProcessorCount));
+  const int blocks = std::min(tiles, multiprocessors("attention_forward_hopper"));
   kernel<<<blocks, S::kThreads, S::kSharedBytes, stream>>>(p, k_map, v_map);
   check_launch("attention_forward_hopper");
 }

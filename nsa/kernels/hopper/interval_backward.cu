@@ -1,10 +1,10 @@
 #include "nsa/kernels/hopper/interval_backward.cuh"
 
 #include <algorithm>
-#include <string>
 
 #include "nsa/kernels/attention/limits.hpp"
 #include "nsa/kernels/common/arena.hpp"
+#include "nsa/kernels/hopper/device.hpp"
 #include "nsa/kernels/hopper/hopper.hpp"
 #include "nsa/kernels/hopper/params.hpp"
 #include "nsa/kernels/hopper/tensor_map.hpp"
@@ -15,18 +15,11 @@ namespace {
 
 std::int64_t tiles_of(std::int64_t count, std::int64_t tile) { return (count + tile - 1) / tile; }
 
-int multiprocessors() {
-  int device = 0, count = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) throw LaunchError(std::string("attention_backward_hopper: ") + cudaGetErrorString(error));
-  return count;
-}
-
 // The work of a problem: how often 64 rows meet 128 keys, about.
 std::int64_t steps_of(const AttentionForward& f) {
   const std::int64_t rows = std::int64_t{f.S} * (f.Hq / f.G);
-  const std::int64_t seen = f.mask == Mask::window ? std::min(f.geometry.w + 128, f.S) : f.N / 2 + 64;
+  const std::int64_t seen =
+      f.mask == Mask::window ? std::min<std::int64_t>(std::int64_t{f.geometry.w} + 128, f.S) : f.N / 2 + 64;
   return tiles_of(rows, 64) * tiles_of(seen, 128) * f.B * f.G;
 }
 
@@ -90,7 +83,8 @@ void launch(const AttentionBackward& p, cudaStream_t stream) {
   const auto o_map = rows_map(p.dout, f.storage, f.B, f.S, f.Hq, Shape::D, h, plan.tokens);
   const auto k_map = tensor_map(f.k, f.storage, f.B, f.N, f.G, Shape::D, Shape::kKeys);
   const auto v_map = tensor_map(f.v, f.storage, f.B, f.N, f.G, Shape::D, Shape::kKeys);
-  const int blocks = static_cast<int>(std::min<std::int64_t>(plan.tickets(), multiprocessors()));
+  const int blocks =
+      static_cast<int>(std::min<std::int64_t>(plan.tickets(), multiprocessors("attention_backward_hopper")));
   kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, plan, q_map, o_map, k_map, v_map);
   check_launch("attention_backward_hopper");
 }

@@ -1,8 +1,8 @@
 #include "nsa/kernels/hopper/select.cuh"
 
 #include <algorithm>
-#include <string>
 
+#include "nsa/kernels/hopper/device.hpp"
 #include "nsa/kernels/hopper/hopper.hpp"
 #include "nsa/kernels/hopper/select.hpp"
 #include "nsa/kernels/hopper/tensor_map.hpp"
@@ -10,14 +10,6 @@
 namespace nsa::kernels {
 namespace hopper {
 namespace {
-
-int multiprocessors() {
-  int device = 0, count = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) throw LaunchError(std::string("select_blocks_hopper: ") + cudaGetErrorString(error));
-  return count;
-}
 
 // The shape for a number of heads: by pairs of them, padded to the next one that is compiled.
 template <typename Each>
@@ -41,7 +33,8 @@ void launch(Select p, cudaStream_t stream) {
   const auto kernel = select_kernel<T, S>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   const auto k_map = tensor_map(p.k_cmp, p.storage, p.B, p.N, p.G, S::Dk, S::kKeys);
-  const int tiles = (p.S + S::kTokens - 1) / S::kTokens * p.B * p.G, blocks = std::min(tiles, multiprocessors());
+  const int tiles = (p.S + S::kTokens - 1) / S::kTokens * p.B * p.G,
+            blocks = std::min(tiles, multiprocessors("select_blocks_hopper"));
   kernel<<<blocks, S::kThreads, S::kSharedBytes, stream>>>(p, tiles, k_map);
   check_launch("select_blocks_hopper");
 }

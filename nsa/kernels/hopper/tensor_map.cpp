@@ -41,11 +41,12 @@ CUtensorMap encoded(void* data, Storage storage, const Dimension (&others)[kRank
   const auto type = storage == Storage::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   CUtensorMap map{};
   const auto encode = encoder();
-  if (!encode) throw LaunchError("the driver has no cuTensorMapEncodeTiled");
+  if (!encode) throw LaunchError("tensor map: the driver has no cuTensorMapEncodeTiled");
   const CUresult result =
       encode(&map, type, kRank, data, sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) throw LaunchError("cuTensorMapEncodeTiled refused with " + std::to_string(result));
+  if (result != CUDA_SUCCESS)
+    throw LaunchError("tensor map: cuTensorMapEncodeTiled refused with " + std::to_string(result));
   return map;
 }
 
