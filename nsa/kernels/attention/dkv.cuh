@@ -17,7 +17,7 @@ namespace nsa::kernels {
 
 template <int Dk, int Dv>
 struct DkvShape {
-  static constexpr int kThreads = 128, kKeys = kKeyTile, kRows = Dk > 128 ? 32 : 64;
+  static constexpr int kThreads = 128, kKeys = kKeyTile, kKeyTiles = 1, kRows = Dk > 128 ? 32 : 64;
   static constexpr int kKBytes = kKeys * Dk * 2, kVBytes = kKeys * Dv * 2;
   static constexpr int kQBytes = kRows * Dk * 2, kOBytes = kRows * Dv * 2;
   static constexpr int kSharedBytes = kKBytes + kVBytes + 2 * (kQBytes + kOBytes);

@@ -224,13 +224,13 @@ struct Launches {
     if (plan.tiles == 0) return;
     const auto launch = [&]<typename Shape>(auto* kernel, Shape) {
       allow_shared(kernel, Shape::kSharedBytes);
-      kernel<<<dim3(grid(plan.pieces.count), grid(plan.tiles), grid(f.B * f.G)), Shape::kThreads, Shape::kSharedBytes,
-               stream>>>(p, lists, plan.pieces, plan.partials);
+      kernel<<<dim3(grid(plan.pieces.count), grid(tiles_of(plan.tiles, Shape::kKeyTiles)), grid(f.B * f.G)),
+               Shape::kThreads, Shape::kSharedBytes, stream>>>(p, lists, plan.pieces, plan.partials);
       check_launch("attention_dkv");
     };
     bool done = false;
     if constexpr (Dk % 64 == 0)
-      if ((done = on_hopper(f))) launch(hopper::dkv_kernel<T, Dk, Dv, Lists>, hopper::DkvShape<Dk, Dv>());
+      if ((done = on_hopper(f))) launch(hopper::dkv_kernel<T, Dk, Dv, Lists>, hopper::DkvShape<Dk, Dv, Lists>());
     if (!done) launch(attention_dkv_kernel<T, Dk, Dv, Lists>, DkvShape<Dk, Dv>());
     if (plan.pieces.count == 1) return;
     // At most a block for every kSumThreads quads of a tile. At least four: of many lists only some are cut, and one

@@ -37,19 +37,21 @@ struct KeyTile {
   int slot;                // of this piece's partial results
 };
 
+// The tile of keys `own` of those from `tile` on, of which `together` walk through the same rows.
 __device__ inline KeyTile interval_tile(const AttentionForward& f, const Pieces& pieces, const Heads& heads, int piece,
-                                        int tile, int batch_group, int rows_a_tile) {
+                                        int tile, int batch_group, int rows_a_tile, int together = 1, int own = 0) {
   const Interval interval(f);
   KeyTile x;
-  x.first = tile * kKeyTile;
+  x.first = (tile + own) * kKeyTile;
   x.last = min(x.first + kKeyTile, f.N);
-  const int begin = interval.first_query(x.first) * heads.h, end = interval.last_query(x.last) * heads.h;
+  const int begin = interval.first_query(tile * kKeyTile) * heads.h;
+  const int end = interval.last_query(min((tile + together) * kKeyTile, f.N)) * heads.h;
   const int tiles = (max(end - begin, 0) + rows_a_tile - 1) / rows_a_tile;
   const int share = (tiles + pieces.count - 1) / pieces.count * rows_a_tile;
   x.row_begin = begin + piece * share;
   x.row_end = min(x.row_begin + share, end);
   x.pieces = pieces.count;
-  x.slot = (batch_group * static_cast<int>(gridDim.y) + tile) * pieces.count + piece;
+  x.slot = (batch_group * ((f.N + kKeyTile - 1) / kKeyTile) + tile + own) * pieces.count + piece;
   return x;
 }
 

@@ -1,7 +1,11 @@
 // dQ over intervals of keys (compressed, window) by wgmma; what attention/dq.cuh does.
 //
-//   block of one warpgroup: 64 rows (token, head), two or three blocks a multiprocessor; keys in tiles of 64
+//   block of warpgroups with 64 rows (token, head) each: two, or one and three blocks a multiprocessor; keys in tiles
+//   of 64 for all of them
 //   S = Q K^T and dP = dO V^T from shared memory; dQ += dS K with dS in registers
+//
+// A tile's K is wanted a step longer than its V, by the sum: three stages of K and two of V are free when a step's one
+// barrier has passed, and what is asked for then has the whole step to arrive.
 #pragma once
 
 #include "nsa/kernels/attention/interval.cuh"
@@ -16,18 +20,20 @@ namespace nsa::kernels::hopper {
 
 template <int Dk, int Dv>
 struct DqShape {
-  static constexpr int kThreads = 128, kRows = 64, kKeys = 64;
-  static constexpr int kBlocks = Dk > 64 ? 2 : 3;  // a multiprocessor, as the registers allow
+  static constexpr int kWarpgroups = Dk > 64 ? 2 : 1, kThreads = kWarpgroups * 128;
+  static constexpr int kBlocks = Dk > 64 ? 1 : 3;  // a multiprocessor, as the registers allow
+  static constexpr int kRows = kWarpgroups * 64, kKeys = 64, kKStages = 3, kVStages = 2;
   using Q = Slab<kRows, Dk>;
   using O = Slab<kRows, Dv>;
   using K = Slab<kKeys, Dk>;
   using V = Slab<kKeys, Dv>;
-  static constexpr int kStageBytes = K::kBytes + V::kBytes;
-  static constexpr int kSharedBytes = 1024 + Q::kBytes + O::kBytes + 2 * kStageBytes;
+  static constexpr int kSharedBytes =
+      1024 + Q::kBytes + O::kBytes + kKStages * K::kBytes + kVStages * V::kBytes;  // 1024: to align
 };
 
 template <typename T, int Dk, int Dv>
-__global__ void __launch_bounds__(128, DqShape<Dk, Dv>::kBlocks) dq_kernel(const AttentionBackward p) {
+__global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kBlocks)
+    dq_kernel(const AttentionBackward p) {
 #if NSA_ON_HOPPER
   using Shape = DqShape<Dk, Dv>;
   constexpr int kKeys = Shape::kKeys, kTiles = kKeys / 8;
@@ -35,8 +41,9 @@ __global__ void __launch_bounds__(128, DqShape<Dk, Dv>::kBlocks) dq_kernel(const
   const AttentionForward& f = p.forward;
   const std::uint32_t start = shared_address(shared), q_tile = (start + 1023) & ~1023u;
   const std::uint32_t o_tile = q_tile + Shape::Q::kBytes;
-  const auto k_tile = [&](int stage) { return o_tile + Shape::O::kBytes + stage * Shape::kStageBytes; };
-  const auto v_tile = [&](int stage) { return k_tile(stage) + Shape::K::kBytes; };
+  const std::uint32_t k_tiles = o_tile + Shape::O::kBytes, v_tiles = k_tiles + Shape::kKStages * Shape::K::kBytes;
+  const auto k_tile = [&](int tile) { return k_tiles + tile % Shape::kKStages * Shape::K::kBytes; };
+  const auto v_tile = [&](int tile) { return v_tiles + tile % Shape::kVStages * Shape::V::kBytes; };
 
   const Heads heads(f.Hq / f.G);
   const Interval interval(f);
@@ -64,15 +71,15 @@ __global__ void __launch_bounds__(128, DqShape<Dk, Dv>::kBlocks) dq_kernel(const
   const auto load_keys = [&](int tile) {
     if (tile < tiles) {
       const int first = begin + tile * kKeys;
-      Shape::K::template load<Shape::kThreads>(k_tile(tile % 2), k, static_cast<int>(f.k.token), first, end);
-      Shape::V::template load<Shape::kThreads>(v_tile(tile % 2), v, static_cast<int>(f.v.token), first, end);
+      Shape::K::template load<Shape::kThreads>(k_tile(tile), k, static_cast<int>(f.k.token), first, end);
+      Shape::V::template load<Shape::kThreads>(v_tile(tile), v, static_cast<int>(f.v.token), first, end);
     }
     commit_copies();
   };
   load_keys(0);
-  load_keys(1);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const std::uint32_t own_rows = uniform(static_cast<int>(threadIdx.x) / 128) * 64 * 128;  // in a tile of rows
   int row_begin[2], row_end[2];
   float origin[2], inverse[2], delta[2];
 #pragma unroll
@@ -92,15 +99,14 @@ __global__ void __launch_bounds__(128, DqShape<Dk, Dv>::kBlocks) dq_kernel(const
   std::uint32_t gradients[kKeys / 16][4];  // dS of one tile
   // As in Note [Scores ahead] (dkv.cuh), dP too: here the registers suffice.
   const auto start_scores = [&](int tile) {
-    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile, typename Shape::K(), k_tile(tile % 2));
+    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile + own_rows, typename Shape::K(), k_tile(tile));
     products_commit();
-    product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile, typename Shape::V(), v_tile(tile % 2));
+    product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile + own_rows, typename Shape::V(), v_tile(tile));
     products_commit();
   };
   const auto start_sum = [&](int tile) {
 #pragma unroll
-    for (int kk = 0; kk < kKeys / 16; ++kk)
-      Product<T, Dk>::values(dq, gradients[kk], Shape::K::rows(k_tile(tile % 2), kk));
+    for (int kk = 0; kk < kKeys / 16; ++kk) Product<T, Dk>::values(dq, gradients[kk], Shape::K::rows(k_tile(tile), kk));
     products_commit();
   };
   // From S and dP, which are on their way, to dS.
@@ -131,9 +137,10 @@ __global__ void __launch_bounds__(128, DqShape<Dk, Dv>::kBlocks) dq_kernel(const
     for (int kk = 0; kk < kKeys / 16; ++kk) as_a<T>(gradients[kk], s, kk);
   };
   if (tiles > 0) {
-    wait_copies<1>();
+    wait_copies<0>();
     publish_to_async();
     __syncthreads();
+    load_keys(1);
     pin(s);
     pin(dp);
     products_begin();
@@ -143,17 +150,16 @@ __global__ void __launch_bounds__(128, DqShape<Dk, Dv>::kBlocks) dq_kernel(const
   for (int tile = 1; tile < tiles; ++tile) {
     wait_copies<0>();
     publish_to_async();
-    __syncthreads();  // this tile's keys are there
+    __syncthreads();  // this tile's keys are there, K of the tile before the last and V of the last are used up
     pin(dq);
     pin(s);
     pin(dp);
     products_begin();
     start_sum(tile - 1);
     start_scores(tile);
+    load_keys(tile + 1);
     products_wait<2>();
     pin(dq);
-    __syncthreads();  // the last tile's keys are used up
-    load_keys(tile + 1);
     weigh(tile);
   }
   if (tiles > 0) {

@@ -102,8 +102,10 @@ struct PartsShape {
   using V = Slab<kKeyTile, Dv>;
   using Q = Slab<kRows, Dk>;
   using O = Slab<kRows, Dv>;  // dO
-  static constexpr int kStageBytes = Q::kBytes + (Backward ? O::kBytes : 0);
-  static constexpr int kSharedBytes = 1024 + K::kBytes + V::kBytes + 2 * kStageBytes;
+  // Where two stages of Q would leave room for one block only, there is one, filled anew once S has read it.
+  static constexpr bool kOneQ = Backward && Dk > 128;
+  static constexpr int kSharedBytes =
+      1024 + K::kBytes + V::kBytes + (kOneQ ? 1 : 2) * Q::kBytes + (Backward ? 2 * O::kBytes : 0);
 };
 
 // `dout` and `delta` are for the backward pass.
@@ -132,8 +134,10 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
   if (keys.first >= keys.last) return;
 
   const std::uint32_t k_tile = (shared_address(shared) + 1023) & ~1023u, v_tile = k_tile + Shape::K::kBytes;
-  const auto q_tile = [&](int stage) { return v_tile + Shape::V::kBytes + stage * Shape::kStageBytes; };
-  const auto o_tile = [&](int stage) { return q_tile(stage) + Shape::Q::kBytes; };
+  const auto o_tile = [&](int stage) { return v_tile + Shape::V::kBytes + stage * Shape::O::kBytes; };
+  const auto q_tile = [&](int stage) {
+    return o_tile(Backward ? 2 : 0) + (Shape::kOneQ ? 0 : stage * Shape::Q::kBytes);
+  };
   const int tiles = (rows + kRows - 1) / kRows;
   const RowOrder order{heads, lists.tokens, lists.places, 0, rows, item.x};
   const T* q = group_rows<T>(p.q, b, group, heads.h);
@@ -169,9 +173,12 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
       row_delta[tile % 2][place] = x.delta;
     }
   };
+  const auto load_q = [&](int tile) {
+    if (tile < tiles) Shape::Q::template gather<Shape::kThreads>(q_tile(tile % 2), q, q_offset[tile % 2]);
+  };
   const auto load_rows = [&](int tile) {
     if (tile < tiles) {
-      Shape::Q::template gather<Shape::kThreads>(q_tile(tile % 2), q, q_offset[tile % 2]);
+      if constexpr (!Shape::kOneQ) load_q(tile);
       if constexpr (Backward) Shape::O::template gather<Shape::kThreads>(o_tile(tile % 2), d_out, o_offset[tile % 2]);
     }
     commit_copies();
@@ -257,6 +264,11 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
     for (int half = 0; half < 2; ++half) part[half] = row_part[stage][own_row + 8 * half];
     products_wait<Backward ? 1 : 0>();
     pin(s);
+    if constexpr (Shape::kOneQ) {
+      __syncthreads();  // all have this tile's S
+      load_q(tile + 1);
+      commit_copies();
+    }
     if constexpr (Backward) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

@@ -31,18 +31,23 @@ struct Slab {
       return Source{static_cast<std::int64_t>(first + row) * stride, first + row < end};
     });
   }
-  // Row i starts `offsets[i]` times 8 elements after `data`; -1: zeros (and nothing is read).
+  // Row i starts `offsets[i]` times 8 elements after `data`; -1: zeros (and nothing is read). By the first `Threads`
+  // threads of the block, or by such a team of them of which the calling one is number `thread`.
   template <int Threads, typename T>
-  __device__ static void gather(std::uint32_t base, const T* data, const int* offsets) {
-    copy_rows<Threads>(base, data, [&](int row) {
-      const int offset = offsets[row];
-      return Source{static_cast<std::int64_t>(offset) * 8, offset >= 0};
-    });
+  __device__ static void gather(std::uint32_t base, const T* data, const int* offsets,
+                                int thread = static_cast<int>(threadIdx.x)) {
+    copy_rows<Threads>(
+        base, data,
+        [&](int row) {
+          const int offset = offsets[row];
+          return Source{static_cast<std::int64_t>(offset) * 8, offset >= 0};
+        },
+        thread);
   }
   // The same by threads that know the offsets of the rows they copy a share of: own_row(i) for the i-th.
   template <int Threads>
-  __device__ static int own_row(int i) {
-    return static_cast<int>(threadIdx.x) / 8 + i * (Threads / 8);
+  __device__ static int own_row(int i, int thread = static_cast<int>(threadIdx.x)) {
+    return thread / 8 + i * (Threads / 8);
   }
   template <int Threads, typename T>
   __device__ static void gather_own(std::uint32_t base, const T* data, const int (&offsets)[Count * 8 / Threads]) {
@@ -59,14 +64,17 @@ struct Slab {
   // Eight threads a row, each the same chunk of every 64 columns: a thread's places are constants away from its first
   // one, so that a copy costs no register and hardly an instruction besides its own.
   template <int Threads, typename T, typename SourceOf>
-  __device__ static void copy_rows(std::uint32_t base, const T* data, SourceOf&& source_of) {
-    copy_own<Threads>(base, data, [&](int i) { return source_of(own_row<Threads>(i)); });
+  __device__ static void copy_rows(std::uint32_t base, const T* data, SourceOf&& source_of,
+                                   int thread = static_cast<int>(threadIdx.x)) {
+    copy_own<Threads>(
+        base, data, [&](int i) { return source_of(own_row<Threads>(i, thread)); }, thread);
   }
   template <int Threads, typename T, typename SourceOf>
-  __device__ static void copy_own(std::uint32_t base, const T* data, SourceOf&& source_of) {
+  __device__ static void copy_own(std::uint32_t base, const T* data, SourceOf&& source_of,
+                                  int thread = static_cast<int>(threadIdx.x)) {
     static_assert(Threads % 64 == 0 && Count * 8 % Threads == 0);
-    const int chunk = static_cast<int>(threadIdx.x) % 8;
-    const std::uint32_t first = at(base, own_row<Threads>(0), chunk);
+    const int chunk = thread % 8;
+    const std::uint32_t first = at(base, own_row<Threads>(0, thread), chunk);
     const T* own = data + chunk * 8;
     Source sources[Count * 8 / Threads];  // all before the first copy, so that their loads overlap
 #pragma unroll
