@@ -152,7 +152,7 @@ TEST_P(EmulatedMerged, SomePairsInATurn) {  // two whole entries, then one; two 
     check(batches, kCall);
   }
 }
-TEST_P(EmulatedMerged, ManyPieces) {  // more than add_pieces_kernel asks for at once
+TEST_P(EmulatedMerged, ManyPieces) {  // more than add_pieces asks for at once
   emulation::limits.piece_rows = 64;
   const Problem pieces[] = {{.S = 70, .h = 16, .G = 1, .geometry = {16, 8, 128, 3, 50}, .storage = Storage::bf16},
                             {.S = 150, .h = 6, .G = 1, .geometry = {16, 8, 64, 2, 50}, .room = 8}};
@@ -241,6 +241,7 @@ TEST(EmulatedWorkspace, IntervalsAreMergedWhereItSaysSo) {
   EXPECT_FALSE(merged([](auto&, auto& own) { own.k.token = 0; }));
   EXPECT_FALSE(merged([](auto& x, auto&) { x.dout.head = 0; }));
   EXPECT_FALSE(merged([](auto&, auto& own) { own.S = own.N = 512; }));      // too little
+  EXPECT_TRUE(merged([](auto&, auto& own) { own.S = own.N = 1 << 18; }));   // with a shorter ring
   EXPECT_FALSE(merged([](auto&, auto& own) { own.S = own.N = 1 << 20; }));  // too large a workspace
   EXPECT_FALSE(merged([](auto&, auto& own) { own.N = 0; }));
   emulation::limits = emulation::kLowLimits;

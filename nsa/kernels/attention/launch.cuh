@@ -287,9 +287,8 @@ struct Launches {
     const AttentionForward& f = p.forward;
     PartsPlan<T, Dk>& own = plan.parts;
     const std::int64_t pairs = static_cast<std::int64_t>(f.B) * f.G, made = own.chunk * own.chunks;
-    const dim3 adders(grid(kPartial<Dk, Dv> / 4 / kSumThreads),
-                      grid(std::max(tiles_of(plan.tiles, kSumThreads), std::min<std::int64_t>(plan.tiles, 32))),
-                      grid(pairs));
+    const hopper::Adders adders{kPartial<Dk, Dv> / 4 / kSumThreads, static_cast<int>(tiles_of(plan.tiles, kSumThreads)),
+                                static_cast<int>(pairs)};
     cudaMemsetAsync(plan.sums.sums, 0, plan.sums_bytes(pairs), stream);
     hopper::Parts parts = own.parts;
     parts.pairs = static_cast<int>(pairs);
@@ -309,9 +308,14 @@ struct Launches {
         kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, lists, own.pieces,
                                                                          own.items_of(f, number, 0), parts, plan.sums);
         check_launch("parts_backward");
-        hopper::add_pieces_kernel<Dk, Dv><<<adders, kSumThreads, 0, stream>>>(f, lists, own.pieces, plan.sums);
-        check_launch("add_pieces");
-        if (by_parts) join_parts<true>(f, p.dq, own.pieces, parts, stream);
+        hopper::JoinRows rows(f.Hq / f.G, parts, own.pieces);
+        if (!by_parts) rows.count = 0;
+        const auto finish = parts.per_token <= hopper::JoinShape<Dk>::kParts
+                                ? hopper::finish_chunk_kernel<T, Dk, Dv, true>
+                                : hopper::finish_chunk_kernel<T, Dk, Dv, false>;
+        finish<<<grid(adders.count() + tiles_of(rows.count, hopper::JoinShape<Dk>::kRows)), kSumThreads, 0, stream>>>(
+            p, lists, own.pieces, plan.sums, adders, parts, rows);
+        check_launch("finish_chunk");
       }
     }
     hopper::store_sums_kernel<T, Dk, Dv>

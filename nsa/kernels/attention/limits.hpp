@@ -20,8 +20,8 @@ struct Limits {
   // Of dynamic shared memory. Where joint_kernel's bits of blocks do not fit, all go by parts.
   std::int64_t joint_bytes = 226 << 10;
   // Of the parts that exist at once: a chunk of queries of some pairs (batch entry, group) (hopper/parts.cuh).
-  // Not fewer than `fewest_queries`.
-  std::int64_t parts_bytes = std::int64_t{256} << 20, fewest_queries = 256;
+  // Not fewer than `fewest_queries`. 4096 queries of 16 heads with width 128 at n = 16.
+  std::int64_t parts_bytes = std::int64_t{264} << 20, fewest_queries = 256;
   // Of what the merged backward pass (hopper/parts_backward.cuh) keeps besides: dK and dV in fp32 from chunk to chunk,
   // and what the pieces of a chunk's lists add to them. Where a single pair needs more (at n = 16 and 16 heads beyond
   // 163,000 tokens of widths 128), dQ and dK, dV are made one after the other.

@@ -12,7 +12,7 @@
 
 namespace nsa::kernels::hopper {
 
-// What a thread of join_parts_kernel finds its row with: made on the host, where divisions cost nothing.
+// What a thread of join_parts finds its row with: made on the host, where divisions cost nothing.
 struct JoinRows {
   Divisor by_heads, by_tokens, by_tiles;  // heads of a group, tokens of the chunk, parts of a block of keys
   int count;                              // (pair, token, head)
@@ -32,15 +32,16 @@ struct JoinShape {
 };
 
 // The rows of some queries from their parts, in the parts' order: forward o and stats, backward dQ. Once: a query has
-// no more than kParts parts, so that nothing is looked at again.
+// no more than kParts parts, so that nothing is looked at again. By a block of threads, number `block` of as many as
+// the rows need.
 template <typename T, int D, bool Backward, bool Once>
-__global__ void __launch_bounds__(JoinShape<D>::kThreads, JoinShape<D>::kBlocks)
-    join_parts_kernel(const AttentionForward p, const Rows out, const Parts parts, const JoinRows rows) {
+__device__ inline void join_parts(const AttentionForward& p, const Rows& out, const Parts& parts, const JoinRows& rows,
+                                  int block) {
   if (parts.unless && *parts.unless) return;
   using Shape = JoinShape<D>;
   constexpr int kLanes = Shape::kLanes, kChunks = Shape::kChunks, kParts = Shape::kParts, kOwn = Shape::kOwn;
   const int lane = threadIdx.x % kLanes, first_lane = static_cast<int>(threadIdx.x) % 32 - lane;  // of the warp
-  const int wanted = static_cast<int>(blockIdx.x) * Shape::kRows + static_cast<int>(threadIdx.x) / kLanes;
+  const int wanted = block * Shape::kRows + static_cast<int>(threadIdx.x) / kLanes;
   const int row = min(wanted, rows.count - 1), h = rows.by_heads.n, n = parts.per_token;
   const int end = Once ? 1 : n;  // of what a round begins with
   const int query = rows.by_heads.quotient(row), head = row - query * h, turn_pair = rows.by_tokens.quotient(query);
@@ -187,6 +188,12 @@ __global__ void __launch_bounds__(JoinShape<D>::kThreads, JoinShape<D>::kBlocks)
   T* to = static_cast<T*>(out.data) + b * out.batch + t * out.token + (group * h + head) * out.head + lane * 8;
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk) store<T>(reinterpret_cast<uint4*>(to + chunk * kLanes * 8), sum[chunk]);
+}
+
+template <typename T, int D, bool Backward, bool Once>
+__global__ void __launch_bounds__(JoinShape<D>::kThreads, JoinShape<D>::kBlocks)
+    join_parts_kernel(const AttentionForward p, const Rows out, const Parts parts, const JoinRows rows) {
+  join_parts<T, D, Backward, Once>(p, out, parts, rows, static_cast<int>(blockIdx.x));
 }
 
 }  // namespace nsa::kernels::hopper

@@ -4,11 +4,12 @@
 // A tile of keys meets the queries of one chunk after the other. Its dK and dV stay in fp32 in the workspace in between
 // (`sums`), in the order of the threads' registers, which but that kernel and those below none needs to know. The first
 // piece of a list starts with them instead of zeros; further pieces leave theirs in `partials`, which
-// add_pieces_kernel adds in order before the next chunk begins. So every sum has a fixed order.
+// finish_chunk_kernel adds in order before the next chunk begins. So every sum has a fixed order.
 #pragma once
 
 #include "nsa/kernels/attention/pieces.cuh"
 #include "nsa/kernels/common/tile.cuh"
+#include "nsa/kernels/hopper/join.cuh"
 
 namespace nsa::kernels::hopper {
 
@@ -40,12 +41,17 @@ __device__ inline void store_sums(const float (&c)[N][4], float* to) {
     reinterpret_cast<float4*>(to)[n * 128 + threadIdx.x] = make_float4(c[n][0], c[n][1], c[n][2], c[n][3]);
 }
 
-// Adds what the further pieces of a chunk's lists have left to the sums. Few lists have any: a block of threads looks
-// at every gridDim.y-th tile of keys, a thread a tile, and then does its share of those that have. Grid: (shares of a
-// tile, at least a kSumThreads-th of the tiles of keys, pairs).
+// Blocks of threads that add: shares of a tile, at least a kSumThreads-th of the tiles of keys, pairs.
+struct Adders {
+  int shares, tiles, pairs;
+
+  [[nodiscard]] __host__ __device__ int count() const { return shares * tiles * pairs; }
+};
+// Adds what the further pieces of a chunk's lists have left to the sums. Few lists have any: block `block` of the
+// adders looks at every so many-th tile of keys, a thread a tile, and then does its share of those that have.
 template <int Dk, int Dv>
-__global__ void __launch_bounds__(kSumThreads)
-    add_pieces_kernel(const AttentionForward p, const QueryLists lists, const Pieces pieces, const KeySums key_sums) {
+__device__ inline void add_pieces(const AttentionForward& p, const QueryLists& lists, const Pieces& pieces,
+                                  const KeySums& key_sums, const Adders& adders, int block) {
   constexpr int kAtOnce = 8, kQuads = kPartial<Dk, Dv> / 4;
   struct Tile {
     int number, pieces;
@@ -53,10 +59,12 @@ __global__ void __launch_bounds__(kSumThreads)
   };
   __shared__ Tile found[kSumThreads];
   __shared__ int count;
-  const int tiles = p.selection.J * pieces.tiles_a_block, pair = blockIdx.z;
+  const int tiles = p.selection.J * pieces.tiles_a_block;
+  const int share = block % adders.shares, first = block / adders.shares % adders.tiles,
+            pair = block / adders.shares / adders.tiles;
   if (threadIdx.x == 0) count = 0;
   __syncthreads();
-  const int own = static_cast<int>(blockIdx.y + threadIdx.x * gridDim.y);
+  const int own = first + static_cast<int>(threadIdx.x) * adders.tiles;
   if (own < tiles) {
     const KeyTile keys = list_tile(lists, p, pieces, Heads(p.Hq / p.G), 0, own, pair);
     const int* offsets = lists.offset(pair, 0, p.selection.J);
@@ -71,8 +79,8 @@ __global__ void __launch_bounds__(kSumThreads)
     const Tile tile = found[i];
     float4* const sums =
         reinterpret_cast<float4*>(key_sums.sums) + (static_cast<std::int64_t>(pair) * tiles + tile.number) * kQuads;
-    for (int place = static_cast<int>(blockIdx.x) * kSumThreads + threadIdx.x; place < kQuads;
-         place += static_cast<int>(gridDim.x) * kSumThreads) {
+    for (int place = share * kSumThreads + static_cast<int>(threadIdx.x); place < kQuads;
+         place += adders.shares * kSumThreads) {
       const float4* source = reinterpret_cast<const float4*>(key_sums.partials) + tile.slot * kQuads + place;
       float4 sum = sums[place];
       for (int piece = 1; piece < tile.pieces; piece += kAtOnce) {
@@ -88,6 +96,20 @@ __global__ void __launch_bounds__(kSumThreads)
       sums[place] = sum;
     }
   }
+}
+
+// After a chunk: its pieces added, and dQ joined from its parts, of which there may be none (rows.count 0). In one
+// launch, for adding waits for memory's latency, and joining for its rate.
+template <typename T, int Dk, int Dv, bool Once>
+__global__ void __launch_bounds__(JoinShape<Dk>::kThreads, JoinShape<Dk>::kBlocks)
+    finish_chunk_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, const KeySums key_sums,
+                        const Adders adders, const Parts parts, const JoinRows rows) {
+  static_assert(JoinShape<Dk>::kThreads == kSumThreads);
+  const int block = static_cast<int>(blockIdx.x);
+  if (block < adders.count())
+    add_pieces<Dk, Dv>(p.forward, lists, pieces, key_sums, adders, block);
+  else
+    join_parts<T, Dk, true, Once>(p.forward, p.dq, parts, rows, block - adders.count());
 }
 
 // dK and dV of a turn's pairs from the sums. Grid: (tiles of keys, pairs).
