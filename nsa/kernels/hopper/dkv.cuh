@@ -299,7 +299,6 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
       for (int n = 0; n < Dv / 8; ++n) others[(Dk / 8 + n) * 128] = make_float4(dv[n][0], dv[n][1], dv[n][2], dv[n][3]);
     }
     __syncthreads();
-    if (team == 1) return;
     const auto add = [&]<int N>(float(&c)[N][4], const float4* from) {
 #pragma unroll
       for (int n = 0; n < N; ++n) {
@@ -307,10 +306,12 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
         c[n][0] += x.x, c[n][1] += x.y, c[n][2] += x.z, c[n][3] += x.w;
       }
     };
-    add(dk, others);
-    add(dv, others + Dk / 8 * 128);
+    if (team == 0) {
+      add(dk, others);
+      add(dv, others + Dk / 8 * 128);
+    }
   }
-  if (keys.first < keys.last) store_keys<T, Dk, Dv>(p, keys, b, group, own_key, dk, dv, partials);
+  if (team == 0 && keys.first < keys.last) store_keys<T, Dk, Dv>(p, keys, b, group, own_key, dk, dv, partials);
 #else
   __trap();
 #endif

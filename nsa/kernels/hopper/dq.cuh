@@ -1,11 +1,12 @@
 // dQ over intervals of keys (compressed, window) by wgmma; what attention/dq.cuh does.
 //
-//   block of warpgroups with 64 rows (token, head) each: two, or one and three blocks a multiprocessor; keys in tiles
-//   of 64 for all of them
+//   block of one warpgroup with 64 rows (token, head), two or three a multiprocessor, or, where shared memory has no
+//   room for two (Dk 192), of two warpgroups; keys in tiles of 64 for all of them
 //   S = Q K^T and dP = dO V^T from shared memory; dQ += dS K with dS in registers
 //
-// A tile's K is wanted a step longer than its V, by the sum: three stages of K and two of V are free when a step's one
-// barrier has passed, and what is asked for then has the whole step to arrive.
+// A tile's K is wanted a step longer than its V, by the sum. So of two stages the one that the last tile leaves is free
+// in the middle of a step, after a barrier of its own; of three one is free when the step begins. (One warpgroup with
+// three stages: no faster.)
 #pragma once
 
 #include "nsa/kernels/attention/interval.cuh"
@@ -20,9 +21,9 @@ namespace nsa::kernels::hopper {
 
 template <int Dk, int Dv>
 struct DqShape {
-  static constexpr int kWarpgroups = Dk > 64 ? 2 : 1, kThreads = kWarpgroups * 128;
-  static constexpr int kBlocks = Dk > 64 ? 1 : 3;  // a multiprocessor, as the registers allow
-  static constexpr int kRows = kWarpgroups * 64, kKeys = 64, kKStages = 3, kVStages = 2;
+  static constexpr int kWarpgroups = Dk > 128 ? 2 : 1, kThreads = kWarpgroups * 128;
+  static constexpr int kBlocks = Dk > 128 ? 1 : Dk > 64 ? 2 : 3;  // a multiprocessor, as the registers allow
+  static constexpr int kRows = kWarpgroups * 64, kKeys = 64, kKStages = kWarpgroups + 1, kVStages = 2;
   using Q = Slab<kRows, Dk>;
   using O = Slab<kRows, Dv>;
   using K = Slab<kKeys, Dk>;
@@ -150,16 +151,20 @@ __global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kB
   for (int tile = 1; tile < tiles; ++tile) {
     wait_copies<0>();
     publish_to_async();
-    __syncthreads();  // this tile's keys are there, K of the tile before the last and V of the last are used up
+    __syncthreads();  // this tile's keys are there; of the last one nobody wants V any more
     pin(dq);
     pin(s);
     pin(dp);
     products_begin();
     start_sum(tile - 1);
     start_scores(tile);
-    load_keys(tile + 1);
+    if constexpr (Shape::kKStages > 2) load_keys(tile + 1);
     products_wait<2>();
     pin(dq);
+    if constexpr (Shape::kKStages == 2) {
+      __syncthreads();  // the last tile's K is used up
+      load_keys(tile + 1);
+    }
     weigh(tile);
   }
   if (tiles > 0) {
