@@ -2,6 +2,7 @@
 #include "suites/providers.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>

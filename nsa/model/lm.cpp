@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/nn/functional/loss.h>
 
 #include "nsa/model/recompute.hpp"
 #include "nsa/model/rope.hpp"

@@ -1,5 +1,8 @@
 #include "nsa/model/lm.hpp"
 
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adamw.h>
+
 #include <chrono>
 #include <cmath>
 #include <set>
