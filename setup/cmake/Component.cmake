@@ -8,10 +8,10 @@ function(nsa_compile_options target)
     # which ones depends on the version.
     if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
       target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-maybe-uninitialized -Wno-restrict
-                                               -Wno-stringop-overflow)
+                                               -Wno-stringop-overflow -Wno-stringop-overread)
     else()
       target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-maybe-uninitialized -Wno-stringop-overflow
-                                               -Wno-dangling-reference)
+                                               -Wno-stringop-overread -Wno-dangling-reference)
     endif()
   endif()
   get_target_property(type ${target} TYPE)
