@@ -52,7 +52,7 @@ struct Plan : IntervalBackwardPlan {
     rows = arena.take<IntervalRows>(std::int64_t{pairs} * row_tiles);
     if (chunks > 1) key_sums = arena.take<float>(key_tiles_of_all * Shape::kKeySums);
     const std::int64_t a_place = std::int64_t{pairs} * Shape::kSums * static_cast<std::int64_t>(sizeof(float));
-    // What else there is besides the sums: the numbers below, less than a sum for many places each.
+    // 8 MiB are kept for the numbers below. Whether all is within the bound is looked at in the end (supports()).
     const std::int64_t left = kLimits.interval_bytes - arena.used() - (std::int64_t{8} << 20);
     ring = static_cast<int>(
         std::clamp<std::int64_t>(std::min(kLimits.interval_sums_bytes, left) / a_place, longest, row_tiles));
