@@ -191,8 +191,9 @@ TEST_P(EmulatedMma, SelectedPacked) {  // the slowest: a block of threads a toke
 // What a call needs beyond its tensors, in bytes; nothing is launched.
 std::int64_t workspace_of(int Hq, int G, int Dk, int Dv, int S, Mask mask) {
   char memory = 0;
-  const Rows some{&memory};
+  const Rows some{&memory, 1 << 30, 8192, 128};
   AttentionForward f;
+  f.k = f.v = some;
   f.mask = mask;
   f.B = 1, f.S = S, f.Hq = Hq, f.G = G, f.Dk = Dk, f.Dv = Dv;
   f.N = mask == Mask::compressed ? std::max(0, (S - f.geometry.l) / f.geometry.d + 1) : S;

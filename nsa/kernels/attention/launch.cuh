@@ -11,6 +11,7 @@
 #include "nsa/kernels/attention/selected.cuh"
 #include "nsa/kernels/attention/width.hpp"
 #include "nsa/kernels/common/arena.hpp"
+#include "nsa/kernels/hopper/device.hpp"
 #include "nsa/kernels/hopper/dkv.cuh"
 #include "nsa/kernels/hopper/dq.cuh"
 #include "nsa/kernels/hopper/hopper.hpp"
@@ -18,6 +19,7 @@
 #include "nsa/kernels/hopper/joint.cuh"
 #include "nsa/kernels/hopper/parts.cuh"
 #include "nsa/kernels/hopper/parts_backward.cuh"
+#include "nsa/kernels/hopper/tensor_map.hpp"
 #include "nsa/kernels/hopper/ways.hpp"
 
 namespace nsa::kernels {
@@ -40,8 +42,11 @@ struct Launches {
   // The same forward and backward.
   static Way way_of(const AttentionForward& p) {
     if constexpr (Dk % 64 == 0) {
-      using Shape = hopper::JointShape<Dk, Dv, true>;  // the larger one
-      if (Shape::shared_bytes(p.selection.J, p.Hq / p.G) > kLimits.joint_bytes) return Way::parts;
+      const auto fits = [&]<typename Shape>(Shape) {
+        return Shape::shared_bytes(p.selection.J, p.geometry.n, p.Hq / p.G) <= kLimits.joint_bytes;
+      };
+      if (!fits(hopper::JointShape<Dk, Dv, false>()) || !fits(hopper::JointShape<Dk, Dv, true>())) return Way::parts;
+      if (hopper::expanded(p.k, p.B, p.S, p.G) || hopper::expanded(p.v, p.B, p.S, p.G)) return Way::parts;
       const auto tiles = p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile);
       if (tiles <= std::min(kLimits.joint_tiles, kLimits.joint_tiles_a_head * (p.Hq / p.G))) return Way::joint;
       if (p.S <= Plan<true>::joint_tokens(p)) return Way::joint;
@@ -54,12 +59,15 @@ struct Launches {
     if constexpr (Dk % 64 == 0) {
       using Shape = hopper::JointShape<Dk, Dv, Backward>;
       const auto kernel = hopper::joint_kernel<T, Dk, Dv, Backward>;
-      const int h = p.Hq / p.G, bytes = Shape::shared_bytes(p.selection.J, h);
+      const auto bytes = static_cast<int>(Shape::shared_bytes(p.selection.J, p.geometry.n, p.Hq / p.G));
       allow_shared(kernel, bytes);
-      const auto tiles = std::min(tiles_of(static_cast<std::int64_t>(p.S) * h, Shape::kRows),
-                                  tiles_of(kLimits.joint_blocks, p.B * p.G));
-      kernel<<<dim3(grid(tiles), grid(p.B * p.G)), Shape::kThreads, bytes, stream>>>(
-          p, Backward ? backward->dout : Rows{}, Backward ? backward->delta : nullptr, out, ways);
+      const auto k_map = hopper::tensor_map(p.k, p.storage, p.B, p.S, p.G, Dk, kKeyTile);
+      const auto v_map = hopper::tensor_map(p.v, p.storage, p.B, p.S, p.G, Dv, kKeyTile);
+      const std::int64_t tiles = tiles_of(static_cast<std::int64_t>(p.S) * (p.Hq / p.G), Shape::kRows) * p.B * p.G;
+      const hopper::Joint problem{p, backward ? backward->dout : Rows{}, backward ? backward->delta : nullptr, out,
+                                  ways};
+      kernel<<<grid(std::min<std::int64_t>(tiles, hopper::multiprocessors("joint"))), Shape::kThreads, bytes, stream>>>(
+          problem, k_map, v_map);
       check_launch("joint");
     }
   }

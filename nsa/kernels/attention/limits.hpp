@@ -7,17 +7,14 @@ namespace nsa::kernels {
 
 struct Limits {
   // Up to so many tiles of keys, and to so many times the heads of a group, neighbouring queries are computed jointly
-  // (hopper/joint.cuh): 8448 tokens for 6 heads, 12288 for 16. The fewer heads the more tokens a tile of rows holds,
+  // (hopper/joint.cuh): 4224 tokens for 6 heads, 11,264 for 16. The fewer heads the more tokens a tile of rows holds,
   // and the larger the union of their blocks. In a longer sequence those are which see `first_tiles` at most, and of
   // the others the device decides.
-  std::int64_t joint_tiles = 192, joint_tiles_a_head = 22, first_tiles = 64;
+  std::int64_t joint_tiles = 192, joint_tiles_a_head = 11, first_tiles = 64;
   // By these costs (hopper/ways.hpp; fitted in ../README.md), in tenths of the first: 64 rows with 64 keys jointly; 64
   // rows jointly before their first keys; 64 rows with 64 keys as parts, lists and joining included.
   std::int64_t joint_tile_cost = 10, joint_start_cost = 20, part_cost = 22;
-  // Blocks of threads that compute jointly at most, each with several tiles of rows where there are more: most of a
-  // long sequence's tiles may go by parts, and blocks of threads that find nothing to do cost 5 ns each.
-  std::int64_t joint_blocks = 4096;
-  // Of dynamic shared memory. Where joint_kernel's bits of blocks do not fit, all go by parts.
+  // Of dynamic shared memory. Where the blocks that joint_kernel's tiles walk through do not fit, all go by parts.
   std::int64_t joint_bytes = 226 << 10;
   // Of the parts that exist at once: a chunk of queries of some pairs (batch entry, group) (hopper/parts.cuh).
   // Not fewer than `fewest_queries`. 4096 queries of 16 heads with width 128 at n = 16.

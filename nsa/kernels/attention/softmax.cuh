@@ -61,6 +61,38 @@ struct RunningSoftmax {
       sum[row] = sum[row] * rescale[row] + added;
     }
   }
+  // The same, the maximum in four chains: for kernels with a warp or two a scheduler, where nothing else hides the
+  // latency of a chain.
+  template <int N>
+  __device__ void update_in_chains(float (&s)[N][4], float factor, float (&rescale)[2]) {
+    float highest[2][2], origin[2];
+#pragma unroll
+    for (int row = 0; row < 2; ++row)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) highest[row][i] = fmaxf(s[0][2 * row + i], s[1][2 * row + i]);
+#pragma unroll
+    for (int n = 2; n < N; ++n)
+#pragma unroll
+      for (int row = 0; row < 2; ++row)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) highest[row][i] = fmaxf(highest[row][i], s[n][2 * row + i]);
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float before = maximum[row];
+      const float now = quad_max(fmaxf(fmaxf(highest[row][0], highest[row][1]), before));
+      origin[row] = origin_of(now);
+      rescale[row] = exp2_fast((before - origin[row]) * factor);
+      maximum[row] = now;
+      sum[row] *= rescale[row];
+    }
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[n][i] = exp2_fast((s[n][i] - origin[i / 2]) * factor);
+        sum[i / 2] += s[n][i];
+      }
+  }
 };
 
 // The whole row's sum. A row that sees keys and yet has no weight (every score was -inf) is NaN, as softmax is.

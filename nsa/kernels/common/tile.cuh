@@ -76,4 +76,19 @@ __device__ inline void transpose_quad(std::uint32_t (&x)[4]) {
   exchange(x[1], x[3], upper, 2);
 }
 
+// Stores row g (half 0) or g + 8 of a product's result times `scale`, rounded; `zero`: zeros, also where a value is not
+// finite. By a whole quad; `row`: null for none.
+template <typename T, int N>
+__device__ inline void store_row(T* row, const float (&c)[N][4], int half, float scale, bool zero) {
+  static_assert(N % 4 == 0);
+#pragma unroll
+  for (int n = 0; n < N; n += 4) {
+    std::uint32_t x[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[e] = zero ? 0 : pack<T>(c[n + e][2 * half] * scale, c[n + e][2 * half + 1] * scale);
+    transpose_quad(x);
+    if (row) *reinterpret_cast<uint4*>(row + (threadIdx.x & 3) * 8 + n * 8) = make_uint4(x[0], x[1], x[2], x[3]);
+  }
+}
+
 }  // namespace nsa::kernels

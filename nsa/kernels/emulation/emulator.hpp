@@ -28,7 +28,6 @@ void set_order(std::uint64_t seed);
 inline constexpr Limits kLowLimits{.joint_tiles = 0,
                                    .joint_tiles_a_head = 0,
                                    .first_tiles = 4,
-                                   .joint_blocks = 2,
                                    .joint_bytes = 0,
                                    .parts_bytes = 0,
                                    .sums_bytes = 0,

@@ -53,11 +53,7 @@ bool attention_forward_hopper_supports(const AttentionForward& p) {
   const bool widths = (p.Dk == 64 && p.Dv == 64) || (p.Dk == 128 && p.Dv == 128) || (p.Dk == 192 && p.Dv == 128);
   if (!widths || p.S <= 0 || p.B <= 0 || p.G <= 0 || p.Hq % p.G != 0) return false;
   if (static_cast<std::int64_t>(p.S) * (p.Hq / p.G) >= std::int64_t{1} << 27) return false;
-  // The copy engine refuses a stride of 0, which an expanded dimension has.
-  const auto expanded = [&](const Rows& x) {
-    return (p.N > 1 && x.token == 0) || (p.G > 1 && x.head == 0) || (p.B > 1 && x.batch == 0);
-  };
-  if (expanded(p.k) || expanded(p.v)) return false;
+  if (hopper::expanded(p.k, p.B, p.N, p.G) || hopper::expanded(p.v, p.B, p.N, p.G)) return false;
   return hopper::is_here();
 }
 

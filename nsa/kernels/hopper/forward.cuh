@@ -120,39 +120,6 @@ struct OwnRows {
   }
 };
 
-// RunningSoftmax::update of both rows at once, the maximum in four chains: one warp a scheduler has nothing else to
-// hide the latency of a chain behind.
-template <int N>
-__device__ inline void update(RunningSoftmax& softmax, float (&s)[N][4], float factor, float (&rescale)[2]) {
-  float highest[2][2], origin[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) highest[half][i] = fmaxf(s[0][2 * half + i], s[1][2 * half + i]);
-#pragma unroll
-  for (int n = 2; n < N; ++n)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) highest[half][i] = fmaxf(highest[half][i], s[n][2 * half + i]);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float before = softmax.maximum[half];
-    const float now = quad_max(fmaxf(fmaxf(highest[half][0], highest[half][1]), before));
-    origin[half] = origin_of(now);
-    rescale[half] = exp2_fast((before - origin[half]) * factor);
-    softmax.maximum[half] = now;
-    softmax.sum[half] *= rescale[half];
-  }
-#pragma unroll
-  for (int n = 0; n < N; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      s[n][i] = exp2_fast((s[n][i] - origin[i / 2]) * factor);
-      softmax.sum[i / 2] += s[n][i];
-    }
-}
-
 // Writes a warpgroup's 64 rows from first_row on. `sees`: bit i is set when this thread's row i sees any key.
 template <typename T, typename S>
 __device__ inline void write_rows(const Work<S>& work, const TileOfRows& tile, int first_row, unsigned sees,
@@ -165,19 +132,8 @@ __device__ inline void write_rows(const Work<S>& work, const TileOfRows& tile, i
     const bool inside = row < work.rows;
     const int t = work.heads.token(row), head = tile.group * work.heads.h + work.heads.head(row, t);
     const float total = total_of(quad_sum(softmax.sum[half]), sees >> half & 1);
-    const float inverse = normaliser(total);
-    T* const out = static_cast<T*>(p.o.data) + tile.b * p.o.batch + t * p.o.token + head * p.o.head + (lane & 3) * 8;
-#pragma unroll
-    for (int n = 0; n < S::Dv / 8; n += 4) {
-      std::uint32_t x[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        x[e] = pack<T>(o[n + e][2 * half] * inverse, o[n + e][2 * half + 1] * inverse);
-        if (total == 0.f) x[e] = 0;  // sees nothing: also where a value is not finite
-      }
-      transpose_quad(x);
-      if (inside) *reinterpret_cast<uint4*>(out + n * 8) = make_uint4(x[0], x[1], x[2], x[3]);
-    }
+    T* const out = static_cast<T*>(p.o.data) + tile.b * p.o.batch + t * p.o.token + head * p.o.head;
+    store_row(inside ? out : nullptr, o, half, normaliser(total), total == 0.f);
     if (inside && (lane & 3) == 0) {
       const std::int64_t at = (static_cast<std::int64_t>(tile.b) * p.Hq + head) * p.S + t;
       reinterpret_cast<float2*>(p.stats)[at] = stored_statistics(softmax.maximum[half], total, factor_of(p));
@@ -227,7 +183,7 @@ __device__ inline void consume(const Work<S>& work, const Places<S>& places, int
 
       own.mask(s, tile.begin + step * S::kKeys);
       float rescale[2];
-      update(softmax, s, factor, rescale);
+      softmax.update_in_chains(s, factor, rescale);
       std::uint32_t weights[kSteps][4];
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) as_a<T>(weights[i], s, i);

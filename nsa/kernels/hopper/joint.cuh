@@ -1,320 +1,339 @@
-// The selected branch for neighbouring queries together: 64 rows (token, head) walk through the blocks that any of
-// their tokens chose, each row with a mask of its own.
+// The selected branch for neighbouring queries together: the rows (token, head) of a tile walk through the blocks that
+// any of their tokens chose, each row with a mask of its own.
 //
 // Against parts.cuh: nothing is written in between and no list is needed, but a row also computes with blocks that only
 // its neighbours chose. So it pays where the choices are few (short sequences) or alike (a trained model's neighbours
 // share most blocks; ways.hpp). The same walk gives the forward pass (o, statistics) and dQ.
 //
-//   block of one warpgroup; Q (and dO) [64 rows]; two stages of K, V of 64 keys; for each token of the tile a bit a
-//   block
+//   block: a producer warpgroup and three consumer warpgroups of 64 rows each; one a multiprocessor, tile after tile
+//   producers: warp 0 has the copy engine fill the ring of K and V, 64 keys a place; the others find the next tile's
+//   blocks together (JointChoice), and each copies Q (and dO) of one consumer warpgroup
+//   consumer warpgroups: scores and sums in registers; as in Note [Three warpgroups] (forward.cuh)
 //
-// The next tile's scores stand in the tensor cores' queue behind this tile's result: Note [Scores ahead] in dkv.cuh.
-// Then the forward pass needs a tile's V a step later than its K, and asks for it a step later: what it asks for is
-// free at the step's first barrier and wanted at the next step's, so that copies are always on their way and one
-// barrier a step suffices. The backward pass wants V with K, and K twice: K's stage is free in the middle of a step.
+// Barriers: `full` when a place is filled, `empty` when every warp that reads it has.
+//
+// Note [One stream]
+// K and V come from L2, whose speed a warpgroup with keys of its own would be bound by. So the warpgroups share one
+// stream of blocks, the union of what they chose; a warpgroup computes with those that its own rows chose and passes
+// the others. It passes them only when they have come: who runs ahead of the ring would take one of its rounds for
+// another. How far warpgroups drift apart, and so how well one computes while another passes, is the ring's length.
 #pragma once
+
+#include <cuda.h>
 
 #include "nsa/kernels/attention/softmax.cuh"
 #include "nsa/kernels/common/tile.cuh"
 #include "nsa/kernels/hopper/hopper.hpp"
+#include "nsa/kernels/hopper/joint_tiles.cuh"
 #include "nsa/kernels/hopper/rows.cuh"
-#include "nsa/kernels/hopper/slab.cuh"
-#include "nsa/kernels/hopper/ways.hpp"
 
 namespace nsa::kernels::hopper {
 
-template <int Dk, int Dv, bool Backward>
-struct JointShape {
-  static constexpr int kThreads = 128, kRows = 64, kOut = Backward ? Dk : Dv;
-  static constexpr int kBlocks = Dk + Dv > 128 ? 2 : 3;  // a multiprocessor, as shared memory and registers allow
-  using Q = Slab<kRows, Dk>;
-  using O = Slab<kRows, Dv>;      // dO
-  using Out = Slab<kRows, kOut>;  // leaves through Q's place
-  using K = Slab<kKeyTile, Dk>;
-  using V = Slab<kKeyTile, Dv>;
-  static constexpr int kStageBytes = K::kBytes + V::kBytes;
-  static constexpr int kTileBytes = 1024 + Q::kBytes + (Backward ? O::kBytes : 0) + 2 * kStageBytes;
-
-  // Bits are kept in words of 32 blocks; `blocks` selection blocks in all, h heads a group.
-  __host__ __device__ static int tokens(int h) { return (kRows + h - 1) / h + 1; }
-  __host__ __device__ static int words(int blocks) { return (blocks + 31) / 32; }
-  static int shared_bytes(int blocks, int h) {
-    return kTileBytes + (words(blocks) * (tokens(h) + 1) + blocks) * static_cast<int>(sizeof(int));
-  }
+// What the kernel is given. `out`: o, or dq. `dout` and `delta` are for the backward pass. `ways`: by default all rows
+// are computed.
+struct Joint {
+  AttentionForward forward;
+  Rows dout;
+  const float* delta = nullptr;
+  Rows out;
+  Ways ways;
 };
 
-// The tile's tokens, what each of them chose, and the blocks that any of them did.
-struct JointChoice {
-  unsigned* chosen;  // [tokens][words]
-  unsigned* any;     // [words]
-  int* blocks;       // ascending, `count` of them
-  int words;
-
-  __device__ bool has(int local_token, int block) const {
-    return chosen[local_token * words + block / 32] >> block % 32 & 1;
-  }
-  // By all threads of the block; returns how many blocks there are.
-  template <int Threads>
-  __device__ int collect(const AttentionForward& p, int b, int group, int first_t, int last_t) const {
-    __shared__ int count;
-    const int tokens = last_t - first_t + 1, n = p.geometry.n;
-    for (int i = threadIdx.x; i < tokens * words; i += Threads) chosen[i] = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < tokens * n; i += Threads) {
-      const int local = i / n, t = first_t + local;
-      const int number = p.blocks[((static_cast<std::int64_t>(b) * p.S + t) * p.G + group) * n + i % n];
-      const int position = t - (p.packed.first_token ? p.packed.first_token[t] : 0);
-      if (number < 0 || number > position / p.geometry.l_sel) continue;
-      const int block = number + (p.selection.document_blocks ? p.selection.document_blocks[t] : 0);
-      atomicOr(&chosen[local * words + block / 32], 1u << block % 32);
-    }
-    __syncthreads();
-    for (int word = threadIdx.x; word < words; word += Threads) {
-      unsigned all = 0;
-      for (int local = 0; local < tokens; ++local) all |= chosen[local * words + word];
-      any[word] = all;
-    }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-      const int lane = static_cast<int>(threadIdx.x);
-      int before = 0;
-      for (int word = 0; word < words; ++word) {
-        const unsigned bits = any[word];
-        if (bits >> lane & 1) blocks[before + __popc(bits & ((1u << lane) - 1))] = word * 32 + lane;
-        before += __popc(bits);
+// One thread: K and V of every tile's blocks.
+template <typename S>
+__device__ inline void produce_keys(const JointWork<S>& work, const JointPlaces<S>& places, const CUtensorMap& k,
+                                    const CUtensorMap& v) {
+  Ring<S::kPlaces> ring;
+  Ring<S::kChoices> choices;
+  for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
+    const JointTile tile = work.tile(number);
+    if (!work.has_any(tile)) continue;
+    const JointChoice<S> choice(work.p, places.base, choices.place());
+    barrier_wait(places.choice_full(choices.place()), choices.parity());
+    const int count = choice.count();
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const int begin = choice.entry(i).first;
+#pragma unroll 1
+      for (int part = 0; part < work.parts; ++part, ring.advance()) {
+        const int first = begin + part * kKeyTile, place = ring.place();
+        barrier_wait(places.empty(place), ring.parity() ^ 1);
+        barrier_expect(places.full(place), S::kKeyBytes);
+        copy_box(places.k(place), &k, first, tile.group, tile.b, places.full(place));
+        copy_box(places.v(place), &v, first, tile.group, tile.b, places.full(place));
       }
-      if (lane == 0) count = before;
     }
-    __syncthreads();
-    return count;
+    barrier_arrive(places.choice_empty(choices.place()));
+    choices.advance();
+  }
+}
+
+// A warp: the 64 rows from first_row on. Eight lanes a row, each the same chunk of every 64 columns.
+template <typename T, typename Tile, typename S>
+__device__ inline void copy_rows_of(std::uint32_t to, const Rows& x, const JointWork<S>& work, const JointTile& tile,
+                                    int first_row) {
+  const int lane = threadIdx.x & 31, chunk = lane % 8;
+  const T* from = static_cast<const T*>(x.data) + tile.b * x.batch + tile.group * work.heads.h * x.head + chunk * 8;
+#pragma unroll 2
+  for (int row = lane / 8; row < S::kWarpgroupRows; row += 4) {
+    const bool valid = first_row + row < work.rows;
+    const int r = valid ? first_row + row : 0, t = work.heads.token(r), head = work.heads.head(r, t);
+    const T* source = from + t * x.token + head * x.head;
+    const std::uint32_t place = Tile::at(to, row, chunk);
+#pragma unroll
+    for (int slab = 0; slab < Tile::kChunks / 8; ++slab)
+      copy_async(place + slab * (S::kWarpgroupRows * 128), source + slab * 64, valid);
+  }
+}
+
+// S::kLoaders threads: what every tile walks through, then, a warp for each warpgroup, its rows.
+template <typename T, bool Backward, typename S>
+__device__ inline void produce_rows(const JointWork<S>& work, const JointPlaces<S>& places, const Rows& dout,
+                                    int loader) {
+  const int warpgroup = loader / 32;
+  Ring<S::kChoices> choices;
+  Ring<1> q;
+  for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
+    const JointTile tile = work.tile(number);
+    if (!work.has_any(tile)) continue;
+    barrier_wait(places.choice_empty(choices.place()), choices.parity() ^ 1);
+    JointChoice<S>(work.p, places.base, choices.place()).collect(work, tile, places.base, loader);
+    barrier_arrive(places.choice_full(choices.place()));
+    choices.advance();
+    if (!work.has(tile, warpgroup)) continue;
+    barrier_wait(places.q_empty(warpgroup), q.parity() ^ 1);
+    const int first_row = tile.first_row + warpgroup * S::kWarpgroupRows;
+    copy_rows_of<T, typename S::Q>(places.q(warpgroup), work.p.q, work, tile, first_row);
+    if constexpr (Backward) copy_rows_of<T, typename S::O>(places.o(warpgroup), dout, work, tile, first_row);
+    commit_copies();
+    wait_copies<0>();
+    publish_to_async();
+    barrier_arrive(places.q_full(warpgroup));
+    q.advance();
+  }
+}
+
+// Row g (half 0) or g + 8 of a warp's 16, which a thread has. What the loop over blocks does not need is computed
+// before it and anew behind it, so that it takes no registers.
+template <typename S>
+struct JointRow {
+  int t, head;  // head: of all
+  std::int64_t statistics;
+  bool inside;
+
+  __device__ JointRow(const JointWork<S>& work, const JointTile& tile, int first_row, int half) {
+    const int own = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + (threadIdx.x & 31) / 4 + 8 * half;
+    const int row = min(first_row + own, work.rows - 1);
+    inside = first_row + own < work.rows;
+    t = work.heads.token(row);
+    head = tile.group * work.heads.h + work.heads.head(row, t);
+    statistics = (static_cast<std::int64_t>(tile.b) * work.p.Hq + head) * work.p.S + t;
   }
 };
 
-// A tile of keys: first .. last - 1, of a block that any token chose.
-struct JointKeys {
-  int block = 0, first = 0, last = 0;
-};
-
-// `out`: o, or dq. `dout` and `delta` are for the backward pass. `ways`: by default all rows are computed.
+// A consumer warpgroup.
 template <typename T, int Dk, int Dv, bool Backward>
-__global__ void __launch_bounds__(128, JointShape<Dk, Dv, Backward>::kBlocks)
-    joint_kernel(const AttentionForward p, const Rows dout, const float* delta, const Rows out, const Ways ways) {
-#if NSA_ON_HOPPER
-  using Shape = JointShape<Dk, Dv, Backward>;
-  constexpr int kTiles = kKeyTile / 8, kOut = Shape::kOut;
-  const Heads heads(p.Hq / p.G);
-  const int b = blockIdx.y / p.G, group = blockIdx.y % p.G, rows = p.S * heads.h;
-  // The most blocks first.
-  for (int first_row = ((rows - 1) / Shape::kRows - static_cast<int>(blockIdx.x)) * Shape::kRows; first_row >= 0;
-       first_row -= static_cast<int>(gridDim.x) * Shape::kRows) {
-    const int first_t = heads.token(first_row), last_t = heads.token(min(first_row + Shape::kRows, rows) - 1);
-    if (ways.jointly && first_t >= ways.first && !ways.jointly[(first_t - ways.first) / ways.chunk]) continue;
-    extern __shared__ char shared[];
-    __shared__ int q_offset[Shape::kRows], o_offset[Shape::kRows], out_offset[Shape::kRows];
-    const std::uint32_t start = shared_address(shared), q_tile = (start + 1023) & ~1023u;
-    const std::uint32_t o_tile = q_tile + Shape::Q::kBytes, stages = o_tile + (Backward ? Shape::O::kBytes : 0);
-    const auto k_tile = [&](int stage) { return stages + stage * Shape::kStageBytes; };
-    const auto v_tile = [&](int stage) { return k_tile(stage) + Shape::K::kBytes; };
+class JointConsumer {
+ public:
+  using S = JointShape<Dk, Dv, Backward>;
 
-    if (threadIdx.x < Shape::kRows) {
-      const Row row = RowOrder{heads, nullptr, nullptr, 0, rows}.row(first_row + static_cast<int>(threadIdx.x));
-      const auto offset = [&](const Rows& x) {
-        return offset_of(row, static_cast<int>(x.token / 8), static_cast<int>(x.head / 8));
-      };
-      q_offset[threadIdx.x] = offset(p.q);
-      o_offset[threadIdx.x] = Backward ? offset(dout) : -1;
-      out_offset[threadIdx.x] = offset(out);
+  __device__ JointConsumer(const JointWork<S>& all, const JointPlaces<S>& addresses, const Joint& problem, int own)
+      : work(all),
+        places(addresses),
+        joint(problem),
+        warpgroup(own),
+        q(uniform(places.q(warpgroup))),
+        o(uniform(places.o(warpgroup))),
+        factor(work.p.scale * kLog2E) {}
+
+  __device__ void run() {
+    Ring<S::kChoices> choices;
+    Ring<1> rows;
+#pragma unroll 1
+    for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
+      const JointTile tile = work.tile(number);
+      if (!work.has_any(tile)) continue;
+      const bool own_tile = work.has(tile, warpgroup);
+      const JointChoice<S> choice(work.p, places.base, choices.place());
+      barrier_wait(places.choice_full(choices.place()), choices.parity());
+      begin(tile);
+      if (own_tile) barrier_wait(places.q_full(warpgroup), rows.parity());
+      walk(choice);
+      release(places.choice_empty(choices.place()));
+      choices.advance();
+      if (!own_tile) continue;
+      release(places.q_empty(warpgroup));
+      rows.advance();
+      write(tile);
     }
-    __syncthreads();
-    Shape::Q::template gather<Shape::kThreads>(q_tile, group_rows<T>(p.q, b, group, heads.h), q_offset);
-    if constexpr (Backward)
-      Shape::O::template gather<Shape::kThreads>(o_tile, group_rows<T>(dout, b, group, heads.h), o_offset);
+  }
 
-    unsigned* const bits = reinterpret_cast<unsigned*>(shared + Shape::kTileBytes);
-    const int words = Shape::words(p.selection.J), tokens = Shape::tokens(heads.h);
-    const JointChoice choice{bits, bits + tokens * words, reinterpret_cast<int*>(bits + (tokens + 1) * words), words};
-    const int parts = (p.geometry.l_sel + kKeyTile - 1) / kKeyTile;  // tiles of keys a block
-    const int tiles = choice.collect<Shape::kThreads>(p, b, group, first_t, last_t) * parts;
-    const auto keys_of = [&](int tile) {
-      JointKeys x;
-      if (tile >= tiles) return x;
-      x.block = choice.blocks[tile / parts];
-      const int first = p.selection.starts ? p.selection.starts[x.block] : x.block * p.geometry.l_sel;
-      const int last = p.selection.ends ? p.selection.ends[x.block] : min(p.S, first + p.geometry.l_sel);
-      x.first = first + tile % parts * kKeyTile;
-      x.last = min(x.first + kKeyTile, last);
-      return x;
-    };
-    const T* k = static_cast<const T*>(p.k.data) + b * p.k.batch + group * p.k.head;
-    const T* v = static_cast<const T*>(p.v.data) + b * p.v.batch + group * p.v.head;
-    const auto load_k = [&](int tile, const JointKeys& x) {
-      if (tile < tiles)
-        Shape::K::template load<Shape::kThreads>(k_tile(tile % 2), k, static_cast<int>(p.k.token), x.first, x.last);
-    };
-    const auto load_v = [&](int tile, const JointKeys& x) {
-      if (tile < tiles)
-        Shape::V::template load<Shape::kThreads>(v_tile(tile % 2), v, static_cast<int>(p.v.token), x.first, x.last);
-    };
-    JointKeys keys = keys_of(0), next = keys_of(1);
-    constexpr int kAheadV = Backward ? 1 : 0;  // tiles, when those of K are one ahead
-    load_k(0, keys);
-    if constexpr (Backward) load_v(0, keys);
-    commit_copies();
-    load_k(1, next);
-    load_v(kAheadV, Backward ? next : keys);
-    commit_copies();
+ private:
+  static constexpr int kTiles = kKeyTile / 8, kSteps = kKeyTile / 16, kOut = S::kOut;
+  const JointWork<S>& work;
+  const JointPlaces<S>& places;
+  const Joint& joint;
+  const int warpgroup, q, o;
+  const float factor;
+  Ring<S::kPlaces> ring;
+  int first_t, t[2];  // of the tile, of the thread's rows
+  bool sees_keys[2];
+  RunningSoftmax softmax;
+  float origin[2], inverse[2], own_delta[2];
+  float result[kOut / 8][4], s[kTiles][4], dp[kTiles][4];
 
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_row = warp * 16 + lane / 4;
-    const float factor = p.scale * kLog2E;
-    int t[2];
-    std::int64_t statistics_at[2];
-    bool sees_keys[2] = {};
-    RunningSoftmax softmax;
-    float origin[2], inverse[2], own_delta[2];
+  __device__ void release(std::uint32_t barrier) const {
+    if ((threadIdx.x & 31) == 0) barrier_arrive(barrier);
+  }
+  __device__ int first_row(const JointTile& tile) const { return tile.first_row + warpgroup * S::kWarpgroupRows; }
+
+  __device__ void begin(const JointTile& tile) {
+    first_t = work.heads.token(tile.first_row);
+    softmax = {};
+#pragma unroll
+    for (int n = 0; n < kOut / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) result[n][e] = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = min(first_row + own_row + 8 * half, rows - 1);
-      t[half] = heads.token(row);
-      statistics_at[half] =
-          (static_cast<std::int64_t>(b) * p.Hq + group * heads.h + heads.head(row, t[half])) * p.S + t[half];
+      const JointRow<S> row(work, tile, first_row(tile), half);
+      t[half] = row.t;
+      sees_keys[half] = false;
       if constexpr (Backward) {
-        const float2 stats = reinterpret_cast<const float2*>(p.stats)[statistics_at[half]];
+        const float2 stats = reinterpret_cast<const float2*>(work.p.stats)[row.statistics];
         origin[half] = stats.y == 0.f ? 0.f : stats.x;
         inverse[half] = normaliser(stats.y);
-        own_delta[half] = delta[statistics_at[half]];
+        own_delta[half] = joint.delta[row.statistics];
       }
     }
+  }
 
-    float result[kOut / 8][4] = {}, s[kTiles][4], dp[kTiles][4];
-    std::uint32_t left[kKeyTile / 16][4];  // P or dS of one tile
-    const auto start_scores = [&](int tile) {
-      product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile, typename Shape::K(), k_tile(tile % 2));
-      products_commit();
-      if constexpr (Backward) {
-        product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile, typename Shape::V(), v_tile(tile % 2));
-        products_commit();
+  __device__ void walk(const JointChoice<S>& choice) {
+    const int count = uniform(choice.count());
+    const auto chose = [&](int i) { return i < count ? choice.entry(i).warpgroups : 0; };
+    unsigned next = chose(0);  // asked for an entry ahead
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const bool own = uniform(static_cast<int>(next)) >> warpgroup & 1;
+      next = chose(i + 1);
+#pragma unroll 1
+      for (int part = 0; part < work.parts; ++part, ring.advance()) {
+        barrier_wait(places.full(ring.place()), ring.parity());
+        if (own)
+          compute(choice.entry(i), part);
+        else
+          __syncwarp();  // no lane still waits for what the ring then overwrites
+        release(places.empty(ring.place()));
       }
-    };
-    const auto start_result = [&](int tile) {
-#pragma unroll
-      for (int kk = 0; kk < kKeyTile / 16; ++kk)
-        Product<T, kOut>::values(
-            result, left[kk], Backward ? Shape::K::rows(k_tile(tile % 2), kk) : Shape::V::rows(v_tile(tile % 2), kk));
-      products_commit();
-    };
-    // From S (and dP), which are on their way, to P or dS. No sum into `result` is.
-    const auto weigh = [&] {
-      int end[2];  // each row sees the keys below its own end
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const bool chose = choice.has(t[half] - first_t, keys.block);
-        end[half] = chose ? min(t[half] + 1, keys.last) : 0;
-        sees_keys[half] |= end[half] > keys.first;
-      }
-      const bool masked = min(end[0], end[1]) < keys.first + kKeyTile;
-      const auto seen = [&](int n, int i) { return keys.first + n * 8 + lane % 4 * 2 + i % 2 < end[i / 2]; };
-      products_wait<Backward ? 1 : 0>();
-      pin(s);
-      if constexpr (Backward) {
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) s[n][i] = exp2_fast(fmaf(s[n][i], factor, -origin[i / 2])) * inverse[i / 2];
-        products_wait<0>();
-        pin(dp);
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) s[n][i] *= dp[n][i] - own_delta[i / 2];
-      }
-      if (masked) {
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            if (!seen(n, i)) s[n][i] = Backward ? 0.f : -INFINITY;
-      }
-      if constexpr (!Backward) {
-        float rescale[2];
-        softmax.update(s, factor, rescale);
-#pragma unroll
-        for (int n = 0; n < kOut / 8; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) result[n][i] *= rescale[i / 2];
-      }
-#pragma unroll
-      for (int kk = 0; kk < kKeyTile / 16; ++kk) as_a<T>(left[kk], s, kk);
-    };
-    if (tiles > 0) {
-      wait_copies<1>();
-      publish_to_async();
-      __syncthreads();
-      pin(s);
-      if constexpr (Backward) pin(dp);
-      products_begin();
-      start_scores(0);
-      weigh();
     }
-    for (int tile = 1; tile < tiles; ++tile) {
-      wait_copies<0>();
-      publish_to_async();
-      __syncthreads();  // this tile's K and what the products want of V are there, the other V is used up
-      pin(result);
-      pin(s);
-      if constexpr (Backward) pin(dp);
-      products_begin();
-      start_result(tile - 1);
-      start_scores(tile);
-      keys = next;
-      next = keys_of(tile + 1);
-      load_v(tile + kAheadV, Backward ? next : keys);
-      if constexpr (!Backward) load_k(tile + 1, next);
-      products_wait<Backward ? 2 : 1>();
-      pin(result);
-      if constexpr (Backward) {
-        __syncthreads();  // the last tile's K is used up
-        load_k(tile + 1, next);
-      }
-      commit_copies();
-      weigh();
-    }
-    wait_copies<0>();  // with no tile at all, Q may still be arriving
-    publish_to_async();
-    __syncthreads();
-    if (tiles > 0) {
-      pin(result);
-      products_begin();
-      start_result(tiles - 1);
-      products_wait<0>();
-      pin(result);
-    }
-
-    char* staging = shared + (q_tile - start);
+  }
+  __device__ void compute(const typename JointChoice<S>::Entry& entry, int part) {
+    const int k = uniform(places.k(ring.place())), v = uniform(places.v(ring.place()));
+    if constexpr (Backward) pin(dp);
+    pin(s);
+    products_begin();
+    product_of_columns<T, Dk / 16>(s, typename S::Q(), q, typename S::K(), k);
+    if constexpr (Backward) product_of_columns<T, Dv / 16>(dp, typename S::O(), o, typename S::V(), v);
+    products_commit();
+    const int first = entry.first + part * kKeyTile;
+    int end[2];  // each row sees the keys below its own end
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float scale = p.scale;
-      if constexpr (!Backward) {
-        const float total = total_of(quad_sum(softmax.sum[half]), sees_keys[half]);
-        scale = normaliser(total);
-        if (first_row + own_row + 8 * half < rows && lane % 4 == 0)
-          reinterpret_cast<float2*>(p.stats)[statistics_at[half]] =
-              stored_statistics(softmax.maximum[half], total, factor);
-      }
+      end[half] = entry.has(t[half] - first_t) ? min(t[half] + 1, entry.last) : 0;
+      sees_keys[half] |= end[half] > first;
+    }
+    products_wait<0>();
+    pin(s);
+    if constexpr (Backward) pin(dp);
+    std::uint32_t left[kSteps][4];  // P or dS
+    weigh(left, first, end);
+    pin(result);
+    products_begin();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      Product<T, kOut>::values(result, left[step], Backward ? S::K::rows(k, step) : S::V::rows(v, step));
+    products_commit();
+    products_wait<0>();
+    pin(result);
+  }
+  // From S (and dP) to P or dS.
+  __device__ void weigh(std::uint32_t (&left)[kSteps][4], int first, const int (&end)[2]) {
+    // A warp whose rows chose nothing of it has no weights. (Of 16 heads a warp's rows are one token.) A branch in the
+    // backward pass would cost the registers that keep its products asynchronous.
+    if (!Backward && !__any_sync(0xffffffffu, max(end[0], end[1]) > first)) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) left[step][e] = 0;
+      return;
+    }
+    if constexpr (Backward) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          s[n][e] = exp2_fast(fmaf(s[n][e], factor, -origin[e / 2])) * inverse[e / 2] * (dp[n][e] - own_delta[e / 2]);
+    }
+    if (min(end[0], end[1]) < first + kKeyTile) {
+      const int column = first + (threadIdx.x & 3) * 2;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (column + n * 8 + e % 2 >= end[e / 2]) s[n][e] = Backward ? 0.f : -INFINITY;
+    }
+    if constexpr (!Backward) {
+      float rescale[2];
+      softmax.update_in_chains(s, factor, rescale);
 #pragma unroll
       for (int n = 0; n < kOut / 8; ++n)
-        *reinterpret_cast<std::uint32_t*>(staging + (Shape::Out::at(q_tile, own_row + 8 * half, n) - q_tile) +
-                                          lane % 4 * 4) =
-            pack<T>(result[n][2 * half] * scale, result[n][2 * half + 1] * scale);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) result[n][e] *= rescale[e / 2];
     }
-    __syncwarp();
-    T* to = static_cast<T*>(out.data) + b * out.batch + static_cast<std::int64_t>(group) * heads.h * out.head;
-    for (int place = lane; place < 16 * (kOut / 8); place += 32) {  // a warp stores its own rows
-      const int row = warp * 16 + place / (kOut / 8), chunk = place % (kOut / 8), offset = out_offset[row];
-      if (offset >= 0)
-        *reinterpret_cast<uint4*>(to + static_cast<std::int64_t>(offset) * 8 + chunk * 8) =
-            *reinterpret_cast<const uint4*>(staging + (Shape::Out::at(q_tile, row, chunk) - q_tile));
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) as_a<T>(left[step], s, step);
+  }
+
+  __device__ void write(const JointTile& tile) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const JointRow<S> row(work, tile, static_cast<int>(anew(first_row(tile))), half);
+      float scale = work.p.scale, total = 1;
+      if constexpr (!Backward) {
+        total = total_of(quad_sum(softmax.sum[half]), sees_keys[half]);
+        scale = normaliser(total);
+        if (row.inside && threadIdx.x % 4 == 0)
+          reinterpret_cast<float2*>(work.p.stats)[row.statistics] =
+              stored_statistics(softmax.maximum[half], total, factor);
+      }
+      const Rows& out = joint.out;
+      T* const to = static_cast<T*>(out.data) + tile.b * out.batch + row.t * out.token + row.head * out.head;
+      store_row(row.inside ? to : nullptr, result, half, scale, total == 0.f);
     }
-    __syncthreads();  // all of the tile's shared memory is used up
+  }
+};
+
+template <typename T, int Dk, int Dv, bool Backward>
+__global__ void __launch_bounds__(JointShape<Dk, Dv, Backward>::kThreads, 1)
+    joint_kernel(const __grid_constant__ Joint joint, const __grid_constant__ CUtensorMap k,
+                 const __grid_constant__ CUtensorMap v) {
+#if NSA_ON_HOPPER
+  using S = JointShape<Dk, Dv, Backward>;
+  extern __shared__ char shared[];
+  const std::uint32_t before = shared_address(shared);
+  const JointPlaces<S> places{shared + ((before + S::kAlignment - 1) / S::kAlignment * S::kAlignment - before)};
+  const JointWork<S> work(joint.forward, joint.ways);
+  if (threadIdx.x == 0) places.start_barriers();
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    give_registers<S::kProducerRegisters>();
+    if (threadIdx.x == 0)
+      produce_keys<S>(work, places, k, v);
+    else if (threadIdx.x >= 32 && threadIdx.x < 32 + S::kLoaders)
+      produce_rows<T, Backward>(work, places, joint.dout, static_cast<int>(threadIdx.x) - 32);
+  } else {
+    take_registers<S::kConsumerRegisters>();
+    JointConsumer<T, Dk, Dv, Backward>(work, places, joint, uniform(threadIdx.x / 128 - 1)).run();
   }
 #else
   __trap();

@@ -46,9 +46,7 @@ bool select_blocks_hopper_supports(const Select& p) {
   const Geometry& g = p.geometry;
   if (g.l != 2 * g.d || g.l_sel != 4 * g.d || (p.Dk != 64 && p.Dk != 128 && p.Dk != 192)) return false;
   if (p.S <= 0 || p.N <= 0 || p.B <= 0 || p.G <= 0 || p.Hq % p.G != 0 || p.Hq / p.G > 16) return false;
-  // The copy engine refuses a stride of 0, which an expanded dimension has.
-  if ((p.N > 1 && p.k_cmp.token == 0) || (p.G > 1 && p.k_cmp.head == 0) || (p.B > 1 && p.k_cmp.batch == 0))
-    return false;
+  if (hopper::expanded(p.k_cmp, p.B, p.N, p.G)) return false;
   // Tiles of 16 tokens at least, counted in an int.
   if (std::int64_t{p.S} * p.B * p.G >= std::int64_t{1} << 31) return false;
   return hopper::is_here();

@@ -12,6 +12,11 @@ namespace nsa::kernels::hopper {
 // Throws LaunchError when the driver refuses.
 CUtensorMap tensor_map(const Rows& rows, Storage storage, int B, int N, int G, int D, int tile);
 
+// Whether a dimension of the same tensor is expanded, with a stride of 0, which the driver refuses.
+inline bool expanded(const Rows& rows, int B, int N, int G) {
+  return (N > 1 && rows.token == 0) || (G > 1 && rows.head == 0) || (B > 1 && rows.batch == 0);
+}
+
 // Of a [B, S, H, D] tensor of rows (token, head): 64 columns, head, token, slab of 64 columns, batch. A box is one slab
 // of `tokens` tokens with `heads` heads each, and arrives as [tokens * heads][64] with the 128-byte swizzle. Tokens
 // from S on arrive as zeros.
