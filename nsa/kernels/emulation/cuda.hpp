@@ -109,6 +109,7 @@ inline void __syncthreads() { nsa::kernels::emulation::block_barrier(); }
 inline void __threadfence() { nsa::kernels::emulation::thread_fence(); }
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(static_cast<std::uint64_t>(a) * b >> 32);
 }

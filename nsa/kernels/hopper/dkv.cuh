@@ -291,8 +291,8 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
     float4* const others = reinterpret_cast<float4*>(shared + (v_tile + Shape::V::kBytes - shared_address(shared)) +
                                                      2 * Shape::kStageBytes) +
                            thread;
+    meet_team();  // all have used them up; only the second team's matter, but racecheck counts who meets how often
     if (team == 1) {
-      meet_team();  // all have used them up
 #pragma unroll
       for (int n = 0; n < Dk / 8; ++n) others[n * 128] = make_float4(dk[n][0], dk[n][1], dk[n][2], dk[n][3]);
 #pragma unroll

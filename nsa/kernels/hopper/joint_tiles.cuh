@@ -121,29 +121,46 @@ class JointChoice {
   __device__ void collect(const JointWork<S>& work, const JointTile& tile, char* shared, int loader) const {
     const AttentionForward& p = work.p;
     const int n = p.geometry.n, h = work.heads.h, first_t = work.heads.token(tile.first_row);
-    const int last_row = min(tile.first_row + S::kRows, work.rows) - 1;
-    const int choices = (work.heads.token(last_row) - first_t + 1) * n;
+    const int tokens = work.heads.token(min(tile.first_row + S::kRows, work.rows) - 1) - first_t + 1;
     const int block_words = S::bit_words(p.selection.J);
     // Of all blocks: whether any token chose it, and how many of those stand before a word's.
     unsigned* const any =
         reinterpret_cast<unsigned*>(shared + S::kChoicesAt) + S::kChoices * S::choice_words(p.selection.J, n, h);
     unsigned* const before = any + block_words;
-    const auto chosen_warpgroups = [&](int token) {  // whose rows the token has
-      const int row = token * h - tile.first_row;
+    bool has[S::kWarpgroups];
+#pragma unroll
+    for (int warpgroup = 0; warpgroup < S::kWarpgroups; ++warpgroup) has[warpgroup] = work.has(tile, warpgroup);
+    const auto warpgroups_of = [&](int token) {  // which go jointly and have its rows
+      const int row = (first_t + token) * h - tile.first_row;
       unsigned own = 0;
 #pragma unroll
       for (int warpgroup = 0; warpgroup < S::kWarpgroups; ++warpgroup)
-        if (row < (warpgroup + 1) * S::kWarpgroupRows && row + h > warpgroup * S::kWarpgroupRows &&
-            work.has(tile, warpgroup))
+        if (has[warpgroup] && row < (warpgroup + 1) * S::kWarpgroupRows && row + h > warpgroup * S::kWarpgroupRows)
           own |= 1u << warpgroup;
       return own;
     };
-    const auto block_of = [&](int i) {  // -1: none
-      const int t = first_t + i / n;
-      const int number = p.blocks[((static_cast<std::int64_t>(tile.b) * p.S + t) * p.G + tile.group) * n + i % n];
-      const int position = t - (p.packed.first_token ? p.packed.first_token[t] : 0);
-      if (number < 0 || number > position / p.geometry.l_sel || chosen_warpgroups(t) == 0) return -1;
-      return number + (p.selection.document_blocks ? p.selection.document_blocks[t] : 0);
+    // Calls action(token, block) for this loader's share of what the tokens chose: a place of every token, 2^lanes
+    // loaders a token.
+    const int lanes = 32 - __clz(n - 1), place = loader & ((1 << lanes) - 1);
+    const int first = loader >> lanes, stride = S::kLoaders >> lanes;
+    const int* const numbers = p.blocks + ((static_cast<std::int64_t>(tile.b) * p.S + first_t) * p.G + tile.group) * n;
+    const auto each_choice = [&](auto&& action) {
+      if (place >= n || first >= stride) return;
+      constexpr int kTogether = 4;  // asked for before the first is waited for
+#pragma unroll 1
+      for (int next = first; next < tokens; next += kTogether * stride) {
+        int number[kTogether];
+#pragma unroll
+        for (int x = 0; x < kTogether; ++x) number[x] = numbers[min(next + x * stride, tokens - 1) * p.G * n + place];
+#pragma unroll
+        for (int x = 0; x < kTogether; ++x) {
+          const int token = next + x * stride;
+          if (token >= tokens || warpgroups_of(token) == 0) continue;
+          const int t = first_t + token, position = t - (p.packed.first_token ? p.packed.first_token[t] : 0);
+          if (number[x] < 0 || std::int64_t{number[x]} * p.geometry.l_sel > position) continue;
+          action(token, number[x] + (p.selection.document_blocks ? p.selection.document_blocks[t] : 0));
+        }
+      }
     };
     const auto place_of = [&](int block) {
       return before[block / 32] + __popc(any[block / 32] & ((1u << block % 32) - 1));
@@ -152,11 +169,7 @@ class JointChoice {
     meet(1, S::kLoaders);  // the last tile's have been used
     for (int word = loader; word < block_words; word += S::kLoaders) any[word] = 0;
     meet(1, S::kLoaders);
-#pragma unroll 1
-    for (int i = loader; i < choices; i += S::kLoaders) {
-      const int block = block_of(i);
-      if (block >= 0) atomicOr(&any[block / 32], 1u << block % 32);
-    }
+    each_choice([&](int, int block) { atomicOr(&any[block / 32], 1u << block % 32); });
     meet(1, S::kLoaders);
     if (loader < 32) {
       unsigned all = 0;
@@ -186,14 +199,11 @@ class JointChoice {
       for (int word = 2; word < entry_words_; ++word) own[word] = 0;
     }
     meet(1, S::kLoaders);
-#pragma unroll 1
-    for (int i = loader; i < choices; i += S::kLoaders) {
-      const int block = block_of(i), token = i / n;
-      if (block < 0) continue;
+    each_choice([&](int token, int block) {
       unsigned* const own = words(place_of(block));
-      atomicOr(&own[2], chosen_warpgroups(first_t + token));
+      atomicOr(&own[2], warpgroups_of(token));
       atomicOr(&own[3 + token / 32], 1u << token % 32);
-    }
+    });
   }
 
  private:
