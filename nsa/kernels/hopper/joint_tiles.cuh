@@ -11,7 +11,7 @@
 
 namespace nsa::kernels::hopper {
 
-// `Wide`: the backward pass of 192/128, whose accumulators leave room for two warpgroups only.
+// kWide: the backward pass of 192/128, whose accumulators leave room for two warpgroups only.
 template <int Dk_, int Dv_, bool Backward>
 struct JointShape {
   static constexpr int Dk = Dk_, Dv = Dv_, kOut = Backward ? Dk : Dv;

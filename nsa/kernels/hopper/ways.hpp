@@ -20,7 +20,7 @@ struct Ways {
   }
 };
 
-// Writes `ways.jointly`: whether the union of blocks that tiles of 64 rows walk costs less than their rows' parts
+// Writes `ways.jointly`: whether the union of blocks that a warpgroup's 64 rows compute costs less than their parts
 // (Limits). Looks at kSampledTiles tiles of the last ways.first / 2 tokens before each chunk, evenly over batch
 // entries, groups and positions.
 inline constexpr int kSampledTiles = 16;
