@@ -100,6 +100,13 @@ TEST_P(Emulated, NaNElsewhere) {
   const Problem first[] = {{.S = 40, .nan_value = 0}};  // that the first rows, which see nothing, load
   check(first, {.mask = Mask::compressed, .forward_alone = true});
 }
+TEST_P(Emulated, LargestLogits) {  // so large that what rounding takes off them is beyond the range of powers
+  const Problem largest[] = {{.S = 170, .h = 6, .G = 1, .storage = Storage::bf16, .size = 1e17}};
+  for (const Mask mask : {Mask::window, Mask::compressed, Mask::selected})
+    check(largest, {.mask = mask, .forward_alone = true});
+  emulation::limits = kLimits;
+  check(largest, {.mask = Mask::selected, .forward_alone = true});
+}
 TEST_P(Emulated, WindowForwardByMma) {
   check(kIntervals, {.mask = Mask::window, .hopper = false, .forward_alone = true});
 }

@@ -24,25 +24,12 @@ __device__ inline float quad_sum(float x) {
 // more than bf16 resolves.) Where nothing is seen, 0: (-inf) - (-inf) is never formed.
 __device__ inline float origin_of(float maximum) { return maximum == -INFINITY ? 0.f : maximum; }
 
-// Note [Rounded origins]
-// 2^(factor * score - factor * origin), the second product rounded, costs an instruction a score less than 2^(factor *
-// (score - origin)). All weights of a row are then too large by one factor, 2^-11 off 1 at logits of 1e4, which their
-// sum has too. But bf16 still rounds the largest weight to 1, so that a row with one weight alone would be off by it:
-// the sum is taken back. fp16 resolves the factor, and takes the other way.
-template <typename T>
-inline constexpr bool kRoundedOrigin = false;
-template <>
-inline constexpr bool kRoundedOrigin<bf16> = true;
-// What rounding took off factor * origin.
-__device__ inline float rounded_off(float origin, float factor) {
-  return fmaf(origin, factor, -multiply_rounded(origin, factor));
-}
-
 // AttentionForward::stats of a row from the maximum of its plain scores and its sum of 2^(factor * (score - maximum)).
 // factor * maximum is rounded; what that adds to every exponent goes into the sum.
 __device__ inline float2 stored_statistics(float maximum, float total, float factor) {
-  const float rest = maximum == -INFINITY ? 0.f : rounded_off(maximum, factor);
-  return make_float2(multiply_rounded(maximum, factor), total * exp2_fast(rest));
+  const float scaled = maximum * factor;
+  const float rest = maximum == -INFINITY ? 0.f : fmaf(maximum, factor, -scaled);
+  return make_float2(scaled, total * exp2_fast(rest));
 }
 
 // Two rows. `maximum` is of the plain scores, `sum` this thread's share of the sum of 2^(factor * (score - maximum)).
@@ -74,9 +61,9 @@ struct RunningSoftmax {
       sum[row] = sum[row] * rescale[row] + added;
     }
   }
-  // The same for weights that are rounded to T, with fewer instructions and shorter chains: for kernels with a warp or
-  // two a scheduler, where nothing else hides the latency of a chain. See Note [Rounded origins].
-  template <typename T, int N>
+  // The same, the maximum in four chains: for kernels with a warp or two a scheduler, where nothing else hides the
+  // latency of a chain.
+  template <int N>
   __device__ void update_in_chains(float (&s)[N][4], float factor, float (&rescale)[2]) {
     float highest[2][2], origin[2];
 #pragma unroll
@@ -94,12 +81,7 @@ struct RunningSoftmax {
       const float before = maximum[row];
       const float now = quad_max(fmaxf(fmaxf(highest[row][0], highest[row][1]), before));
       origin[row] = origin_of(now);
-      if constexpr (kRoundedOrigin<T>) {
-        origin[row] = multiply_rounded(origin[row], factor);
-        rescale[row] = exp2_fast(multiply_rounded(before, factor) - origin[row]);
-      } else {
-        rescale[row] = exp2_fast((before - origin[row]) * factor);
-      }
+      rescale[row] = exp2_fast((before - origin[row]) * factor);
       maximum[row] = now;
       sum[row] *= rescale[row];
     }
@@ -107,17 +89,9 @@ struct RunningSoftmax {
     for (int n = 0; n < N; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float x = s[n][i], from = origin[i / 2];
-        s[n][i] = exp2_fast(kRoundedOrigin<T> ? fmaf(x, factor, -from) : (x - from) * factor);
+        s[n][i] = exp2_fast((s[n][i] - origin[i / 2]) * factor);
         sum[i / 2] += s[n][i];
       }
-  }
-  // The quad's sum after update_in_chains<T>.
-  template <typename T>
-  __device__ float quad_total(int row, float factor) const {
-    const float all = quad_sum(sum[row]);
-    if constexpr (!kRoundedOrigin<T>) return all;
-    return all * exp2_fast(-rounded_off(origin_of(maximum[row]), factor));
   }
 };
 

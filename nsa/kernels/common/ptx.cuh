@@ -97,9 +97,6 @@ __device__ inline float2 unpack<fp16>(std::uint32_t both) {
   return __half22float2(*reinterpret_cast<const __half2*>(&both));
 }
 
-// A product that the compiler does not make part of a fused sum.
-__device__ inline float multiply_rounded(float x, float y) { return __fmul_rn(x, y); }
-
 __device__ inline float exp2_fast(float x) {  // 2 ulp; 2^-inf = 0; denormal results are 0
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
