@@ -43,7 +43,8 @@ struct Launches {
   static Way way_of(const AttentionForward& p) {
     if constexpr (Dk % 64 == 0) {
       const auto fits = [&]<typename Shape>(Shape) {
-        return Shape::shared_bytes(p.selection.J, p.geometry.n, p.Hq / p.G) <= kLimits.joint_bytes;
+        return p.geometry.n <= Shape::kMostChosen &&
+               Shape::shared_bytes(p.selection.J, p.geometry.n, p.Hq / p.G) <= kLimits.joint_bytes;
       };
       if (!fits(hopper::JointShape<Dk, Dv, false>()) || !fits(hopper::JointShape<Dk, Dv, true>())) return Way::parts;
       if (hopper::expanded(p.k, p.B, p.S, p.G) || hopper::expanded(p.v, p.B, p.S, p.G)) return Way::parts;

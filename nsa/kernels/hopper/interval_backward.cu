@@ -100,10 +100,7 @@ bool attention_backward_hopper_supports(const AttentionBackward& p) {
   if (!p.dq.data || !p.dk.data || !p.dv.data || f.mask == Mask::selected || f.packed.first_token) return false;
   if (f.Dk != 128 || f.Dv != 128 || f.S <= 0 || f.N <= 0 || f.Hq % f.G != 0 || f.Hq / f.G > 64) return false;
   if (std::int64_t{f.S} * (f.Hq / f.G) >= std::int64_t{1} << 27 || std::int64_t{f.B} * f.G > 65535) return false;
-  // The copy engine refuses a stride of 0, which an expanded dimension has.
-  const auto expanded = [&](const Rows& x, int tokens, int heads) {
-    return (tokens > 1 && x.token == 0) || (heads > 1 && x.head == 0) || (f.B > 1 && x.batch == 0);
-  };
+  const auto expanded = [&](const Rows& x, int tokens, int heads) { return hopper::expanded(x, f.B, tokens, heads); };
   if (expanded(f.q, f.S, f.Hq) || expanded(p.dout, f.S, f.Hq) || expanded(f.k, f.N, f.G) || expanded(f.v, f.N, f.G))
     return false;
   if (hopper::steps_of(f) < kLimits.interval_steps) return false;

@@ -19,6 +19,8 @@ struct JointShape {
   static constexpr int kWarpgroups = kWide ? 2 : 3, kWarpgroupRows = 64, kRows = kWarpgroupRows * kWarpgroups;
   static constexpr int kThreads = 128 * (kWarpgroups + 1), kConsumerWarps = 4 * kWarpgroups;
   static constexpr int kLoaders = 32 * kWarpgroups;  // a warp for each consumer warpgroup
+  static constexpr int kMostChosen = 64;             // by a token: JointChoice has a loader for each
+  static_assert(kMostChosen <= kLoaders);
   // What the launch gives everyone, shared out; dQ of 128 needs all it can have.
   static constexpr int kProducerRegisters = kWide ? 40 : Backward && Dk > 64 ? 32 : 56;
   static constexpr int kConsumerRegisters = kWide ? 232 : Backward && Dk > 64 ? 160 : 152;
