@@ -5,7 +5,8 @@
 // its neighbours chose. So it pays where the choices are few (short sequences) or alike (a trained model's neighbours
 // share most blocks; ways.hpp). The same walk gives the forward pass (o, statistics) and dQ.
 //
-//   block: a producer warpgroup and three consumer warpgroups of 64 rows each; one a multiprocessor, tile after tile
+//   block: a producer warpgroup and three consumer warpgroups of 64 rows each (two for dQ of 192/128); one a
+//   multiprocessor, tile after tile
 //   producers: warp 0 has the copy engine fill the ring of K and V, 64 keys a place; the others find the next tile's
 //   blocks together (JointChoice), and each copies Q (and dO) of one consumer warpgroup
 //   consumer warpgroups: scores and sums in registers; as in Note [Three warpgroups] (forward.cuh)
