@@ -43,6 +43,7 @@ const Problem kSelected[] = {
     {.geometry = {16, 8, 128, 3, 50}, .boundaries = {0, 130, 131, 300}},
     {.S = 20, .h = 16, .G = 1, .empty = 1},
     {.S = 20, .h = 2, .G = 1, .geometry = {16, 8, 192, 64, 50}},  // many parts a query
+    {.S = 230, .h = 3, .G = 1, .geometry = {16, 8, 4, 40, 50}},   // more than join_forward weighs together
     {.B = 2, .S = 300, .h = 1, .geometry = {16, 8, 32, 6, 50}},   // chunks, turns, pieces
 };
 
@@ -101,7 +102,9 @@ TEST_P(Emulated, NaNElsewhere) {
   check(first, {.mask = Mask::compressed, .forward_alone = true});
 }
 TEST_P(Emulated, LargestLogits) {  // so large that what rounding takes off them is beyond the range of powers
-  const Problem largest[] = {{.S = 170, .h = 6, .G = 1, .storage = Storage::bf16, .size = 1e17}};
+  const Problem largest[] = {
+      {.S = 170, .h = 6, .G = 1, .storage = Storage::bf16, .size = 1e17},
+      {.S = 170, .h = 6, .G = 1, .storage = Storage::bf16, .size = 80}};  // some rows beyond 2^14
   for (const Mask mask : {Mask::window, Mask::compressed, Mask::selected})
     check(largest, {.mask = mask, .forward_alone = true});
   emulation::limits = kLimits;
@@ -218,8 +221,8 @@ TEST(EmulatedWorkspace, MergedBackwardEndsAtItsBound) {
     emulation::limits = emulation::kLowLimits;
     return with != without;
   };
-  EXPECT_TRUE(merged(16384, 128) && merged(65536, 128) && merged(131072, 128) && merged(262144, 64));
-  EXPECT_FALSE(merged(8192, 128) || merged(262144, 128) || merged(524288, 64));
+  EXPECT_TRUE(merged(8192, 128) && merged(65536, 128) && merged(131072, 128) && merged(262144, 64));
+  EXPECT_FALSE(merged(4096, 128) || merged(262144, 128) || merged(524288, 64));
 }
 // What hopper/interval_backward.cuh takes, and what it leaves to the kernels for dQ and for dK, dV.
 TEST(EmulatedWorkspace, IntervalsAreMergedWhereItSaysSo) {

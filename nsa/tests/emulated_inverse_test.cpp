@@ -19,7 +19,7 @@ struct Problem {
   std::vector<int> boundaries = {};  // a packed batch; S is then the last
   int begin = 0, end = 0, stretch = 0;
   std::vector<int> unless = {};  // of every stretch
-  bool places = true;
+  bool places = true, forced = true;
   Table table = Table::any;
 };
 
@@ -50,6 +50,7 @@ std::string differences(Problem x) {
   p.B = x.B, p.S = x.S, p.G = x.G, p.J = J;
   p.end = last - x.begin;  // the size is asked for a chunk from token 0 on
   p.stretch = x.stretch;
+  p.forced = x.forced;
   p.unless = x.unless.empty() ? nullptr : x.unless.data();
   const int stretch = x.stretch ? std::min(x.stretch, last - x.begin) : last - x.begin;
   const int stretches = (last - x.begin + stretch - 1) / stretch, sets = stretches * x.B * x.G;
@@ -73,7 +74,9 @@ std::string differences(Problem x) {
       std::set<int> seen;
       for (int place = 0; place < x.n; ++place) {
         const int block = blocks[((static_cast<std::size_t>(b) * x.S + t) * x.G + group) * x.n + place];
-        if (block >= 0 && block <= (t - documents.first_token[t]) / x.l_sel && seen.insert(block).second)
+        const int own = (t - documents.first_token[t]) / x.l_sel;
+        if (block < 0 || block > own || !seen.insert(block).second) continue;
+        if (x.forced || (block > 0 && block < own - 1))
           lists[documents.document_blocks[t] + block].emplace_back(t, place);
       }
     }
@@ -128,6 +131,15 @@ TEST(EmulatedInverse, ListsOfEveryStretch) {
       EXPECT_EQ(differences(x), "") << stretch;
     }
   EXPECT_EQ(differences({.B = 3, .S = 500, .n = 5, .stretch = 128}), "");
+}
+TEST(EmulatedInverse, WithoutForcedBlocks) {
+  for (const int n : {3, 16})
+    for (const Table table : {Table::any, Table::few_blocks}) {
+      EXPECT_EQ(differences({.B = 2, .S = 700, .n = n, .l_sel = 16, .forced = false, .table = table}), "");
+      EXPECT_EQ(differences({.n = n, .l_sel = 8, .boundaries = {0, 3, 150, 150, 400}, .forced = false}), "");
+    }
+  EXPECT_EQ(differences({.S = 1500, .n = 7, .l_sel = 4, .begin = 128, .end = 1411, .stretch = 256, .forced = false}),
+            "");
 }
 TEST(EmulatedInverse, Packed) {
   for (const auto& boundaries :

@@ -16,6 +16,7 @@ constexpr int kUntouched = -7;
 struct Problem {
   int B = 1, S = 2000, h = 6, G = 2, n = 6, l_sel = 16;
   int first = 256, chunk = 320;
+  bool by_own = false;
   int renewed = 1;  // a row is a new one once in so many tokens, on average
   std::vector<int> boundaries = {};
 };
@@ -49,7 +50,7 @@ AttentionForward problem_of(const Problem& x, const Documents& documents, const 
 }
 
 std::vector<int> ways_of(const Problem& x, const AttentionForward& p) {
-  hopper::Ways ways{x.first, x.chunk};
+  hopper::Ways ways{x.first, x.chunk, nullptr, x.by_own};
   std::vector<int> jointly(static_cast<std::size_t>(ways.chunks(x.S)) + 1, kUntouched);
   ways.jointly = jointly.data();
   hopper::choose_ways(p, ways, nullptr);
@@ -60,8 +61,9 @@ std::vector<int> ways_of(const Problem& x, const AttentionForward& p) {
 
 std::vector<int> wanted_ways(const Problem& x, const Documents& documents, const std::vector<int>& blocks) {
   std::vector<int> ways;
-  for (int end = x.first; end < x.S; end += x.chunk) {
-    const int begin = end - (x.first / 2 + 63) / 64 * 64, tiles = (end - begin) * x.h / 64;
+  for (int chunk = x.first; chunk < x.S; chunk += x.chunk) {
+    const int begin = x.by_own ? chunk : chunk - (x.first / 2 + 63) / 64 * 64;
+    const int end = x.by_own ? std::min(chunk + x.chunk, x.S) : chunk, tiles = (end - begin + 63) / 64 * x.h;
     double joint = 0, parts = 0;
     for (int sample = 0; sample < hopper::kSampledTiles; ++sample) {
       const int tile = static_cast<int>((sample + 0.5) * tiles * x.B * x.G / hopper::kSampledTiles);
@@ -69,13 +71,15 @@ std::vector<int> wanted_ways(const Problem& x, const Documents& documents, const
       std::set<int> walked;
       for (int row = first_row; row < first_row + 64; ++row) {
         const int t = row / x.h;
+        if (t >= end) break;
         std::set<int> own;
         for (int i = 0; i < x.n; ++i) {
           const int number = blocks[((static_cast<std::size_t>(b) * x.S + t) * x.G + group) * x.n + i];
           if (number >= 0 && number * x.l_sel <= t - documents.first_token[t])
             own.insert(documents.document_blocks[t] + number);
         }
-        parts += static_cast<double>(own.size()) / 64 * static_cast<double>(kLimits.part_cost);
+        parts += static_cast<double>(own.size()) / 64 *
+                 static_cast<double>(x.by_own ? kLimits.merged_part_cost : kLimits.part_cost);
         walked.insert(own.begin(), own.end());
       }
       joint += static_cast<double>(kLimits.joint_start_cost) +
@@ -93,7 +97,9 @@ TEST(EmulatedWays, AreTheCheaperOnes) {
                     {.S = 1300, .h = 16, .G = 1, .n = 16},
                     {.S = 257, .h = 5},
                     {.B = 5, .S = 700, .G = 4, .l_sel = 8, .first = 64, .chunk = 128},
-                    {.S = 1210, .boundaries = {0, 7, 300, 300, 301, 900, 1210}}})
+                    {.S = 1210, .boundaries = {0, 7, 300, 300, 301, 900, 1210}},
+                    {.S = 1300, .h = 5, .first = 0, .by_own = true},
+                    {.B = 2, .S = 700, .h = 16, .first = 0, .chunk = 704, .by_own = true}})
     for (const int renewed : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 1000}) {
       x.renewed = renewed;
       emulation::set_order(++seed);

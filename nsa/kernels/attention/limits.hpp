@@ -11,9 +11,13 @@ struct Limits {
   // and the larger the union of their blocks. In a longer sequence those are which see `first_tiles` at most, and of
   // the others the device decides.
   std::int64_t joint_tiles = 192, joint_tiles_a_head = 11, first_tiles = 64;
+  // The merged backward pass (hopper/parts_backward.cuh) is faster earlier: beyond so many tiles of keys the device
+  // decides for every chunk by its own queries.
+  std::int64_t merged_tiles = 64;
   // By these costs (hopper/ways.hpp; fitted in ../README.md), in tenths of the first: 64 rows with 64 keys jointly; 64
-  // rows jointly before their first keys; 64 rows with 64 keys as parts, lists and joining included.
-  std::int64_t joint_tile_cost = 10, joint_start_cost = 20, part_cost = 22;
+  // rows jointly before their first keys; 64 rows with 64 keys as parts, lists and joining included; what dQ's part
+  // adds to the merged backward pass, which computes dK and dV anyway.
+  std::int64_t joint_tile_cost = 10, joint_start_cost = 20, part_cost = 24, merged_part_cost = 15;
   // Of dynamic shared memory. Where the blocks that joint_kernel's tiles walk through do not fit, all go by parts.
   std::int64_t joint_bytes = 226 << 10;
   // Of the parts that exist at once: a chunk of queries of some pairs (batch entry, group) (hopper/parts.cuh).

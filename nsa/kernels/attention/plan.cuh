@@ -17,6 +17,9 @@ namespace nsa::kernels {
 inline unsigned grid(std::int64_t count) { return static_cast<unsigned>(count); }
 inline std::int64_t tiles_of(std::int64_t count, std::int64_t tile) { return (count + tile - 1) / tile; }
 
+// Enough blocks for every chip of this kind to be full a few times over.
+inline constexpr std::int64_t kWantedBlocks = 1024;
+
 // Batch entries, and of a single one also groups, as a problem of their own.
 struct Slice {
   int batch, batches, group, groups;
@@ -89,8 +92,43 @@ struct ListPlan {
   }
 };
 
+// How the queries of every tile of keys are cut, and the sums of the pieces.
+template <int Dk, int Dv>
+struct DkvPlan {
+  Pieces pieces;
+  std::int64_t tiles;  // of keys
+  float* partials = nullptr;
+
+  DkvPlan(const AttentionBackward& p, Arena& arena) {
+    const AttentionForward& f = p.forward;
+    const std::int64_t pairs = static_cast<std::int64_t>(f.B) * f.G;
+    const int h = f.Hq / f.G;
+    std::int64_t slots;
+    if (f.mask == Mask::selected) {
+      const std::int64_t entries = pairs * f.S * f.geometry.n;
+      pieces.tiles_a_block = static_cast<int>(tiles_of(f.geometry.l_sel, kKeyTile));
+      const std::int64_t a_slot = kPartial<Dk, Dv> * static_cast<std::int64_t>(sizeof(float));
+      const std::int64_t fewest = tiles_of(2 * entries * pieces.tiles_a_block * a_slot, kLimits.partials_bytes);
+      pieces.tokens = static_cast<int>(std::max(
+          std::clamp<std::int64_t>(tiles_of(entries / kWantedBlocks, 64) * 64, 128, 4096), tiles_of(fewest, 64) * 64));
+      pieces.count = static_cast<int>(tiles_of(f.S, pieces.tokens));
+      tiles = static_cast<std::int64_t>(f.selection.J) * pieces.tiles_a_block;
+      slots = (2 * entries / pieces.tokens + 2) * pieces.tiles_a_block;
+    } else {
+      tiles = tiles_of(f.N, kKeyTile);
+      const std::int64_t rows = static_cast<std::int64_t>(f.S) * h;
+      const std::int64_t longest =
+          f.mask == Mask::window ? std::min<std::int64_t>(rows, (f.geometry.w + kKeyTile) * h) : rows;
+      pieces.count = static_cast<int>(std::clamp<std::int64_t>(kWantedBlocks / std::max<std::int64_t>(tiles * pairs, 1),
+                                                               1, std::max<std::int64_t>(1, longest / 512)));
+      slots = tiles * pairs * pieces.count;
+    }
+    if (pieces.count > 1) partials = arena.take<float>(slots * kKeyTile * (Dk + Dv));
+  }
+};
+
 // How the selected branch goes on Hopper.
-enum class Way { joint, parts, device };  // device: it decides chunk by chunk (hopper/ways.hpp)
+enum class Way { joint, parts, device, device_by_own };  // device: it decides chunk by chunk (hopper/ways.hpp)
 
 // Queries in chunks, and the pairs (batch entry, group) in turns, so that the parts of a chunk and turn fit
 // Limits::parts_bytes. Chunks are long and turns short, because every block of keys is loaded once a chunk. Lists and
@@ -119,7 +157,7 @@ class PartsPlan {
         chunks(sizes.chunks),
         batches(slice_of(p, sizes.pairs).B),
         groups(slice_of(p, sizes.pairs).G),
-        ways(way == Way::device ? ways_of(p, sizes, arena) : hopper::Ways()),
+        ways(way == Way::device || way == Way::device_by_own ? ways_of(p, way, sizes, arena) : hopper::Ways()),
         lists(slice_of(p, sizes.pairs), p.G, static_cast<int>(sizes.chunks * sizes.chunk),
               static_cast<int>(sizes.chunk), true, arena) {
     pieces.tiles_a_block = static_cast<int>(tiles_of(p.geometry.l_sel, kKeyTile));
@@ -170,22 +208,26 @@ class PartsPlan {
     // Whole tiles of rows, which chunks may not share when they go different ways.
     const std::int64_t chunk = std::min<std::int64_t>(
         p.S, std::min(queries, std::clamp(queries / pairs, kLongChunk, kLongestChunk)) / 64 * 64);
-    const std::int64_t turn = std::clamp<std::int64_t>(queries / chunk, 1, pairs);
-    const std::int64_t all = all_chunks(p, way, chunk),
-                       sets = kLimits.lists_bytes / set_bytes(p, chunk, piece_tokens(p));
-    const std::int64_t turns = sets / std::max<std::int64_t>(all * turn, 1);
-    if (turns == 0) return {chunk, turn, std::clamp<std::int64_t>(sets / turn, 1, all), turn};
-    return {chunk, turn, all, std::min(turns * turn, pairs)};
+    return sizes(p, way, chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs), piece_tokens(p),
+                 kLimits.lists_bytes);
   }
-  // Slices of a turn each, of so many pairs.
-  static Sizes sizes_of_turn(const AttentionForward& p, Way way, std::int64_t turn, int piece_tokens) {
-    const std::int64_t chunk = sizes(p, way).chunk, sets = kLimits.lists_bytes / set_bytes(p, chunk, piece_tokens);
-    return {chunk, turn, std::clamp<std::int64_t>(sets / turn, 1, all_chunks(p, way, chunk)), turn};
+  // With turns of so many pairs.
+  static Sizes sizes(const AttentionForward& p, Way way, std::int64_t turn, int piece_tokens) {
+    // Sums take their room: several turns' lists in one go are for short sequences.
+    return sizes(p, way, sizes(p, way).chunk, turn, piece_tokens, kLimits.lists_bytes / 4);
   }
 
  private:
   // Long enough for a block of keys to be worth its load; short enough for Divisor's 32 bits (queries * chunk < 2^32).
   static constexpr std::int64_t kLongChunk = 4096, kLongestChunk = 16384, kMostQueries = 131072;
+  // As many turns in a slice as have their lists within `slice_bytes`.
+  static Sizes sizes(const AttentionForward& p, Way way, std::int64_t chunk, std::int64_t turn, int piece_tokens,
+                     std::int64_t slice_bytes) {
+    const std::int64_t all = all_chunks(p, way, chunk), a_set = set_bytes(p, chunk, piece_tokens);
+    const std::int64_t turns = slice_bytes / (a_set * std::max<std::int64_t>(all * turn, 1));
+    if (turns > 0) return {chunk, turn, all, std::min(turns * turn, static_cast<std::int64_t>(p.B) * p.G)};
+    return {chunk, turn, std::clamp<std::int64_t>(kLimits.lists_bytes / a_set / turn, 1, all), turn};
+  }
   // A block of threads sees at most so many tokens: the first block of keys is chosen by every query.
   static int piece_tokens(const AttentionForward& p) {
     return std::max(64, static_cast<int>(tiles_of(512, p.Hq / p.G)));
@@ -211,15 +253,15 @@ class PartsPlan {
     own.Hq = own.G * (p.Hq / p.G);
     return own;
   }
-  static hopper::Ways ways_of(const AttentionForward& p, Sizes sizes, Arena& arena) {
-    hopper::Ways own{static_cast<int>(joint_tokens(p)), static_cast<int>(sizes.chunk)};
+  static hopper::Ways ways_of(const AttentionForward& p, Way way, Sizes sizes, Arena& arena) {
+    hopper::Ways own{way == Way::device ? static_cast<int>(joint_tokens(p)) : 0, static_cast<int>(sizes.chunk)};
+    own.by_own = way == Way::device_by_own;
     own.jointly = arena.take<int>(own.chunks(p.S));
     return own;
   }
 };
 
-// The merged backward pass (hopper/parts_backward.cuh). Its slices are turns, so that a turn's sums live from its first
-// chunk to its last.
+// The merged backward pass (hopper/parts_backward.cuh). A turn's sums live from its first chunk to its last.
 template <typename T, int Dk, int Dv>
 struct PartsBackwardPlan {
   PartsPlan<T, Dk> parts;
@@ -229,11 +271,18 @@ struct PartsBackwardPlan {
   // Whether a single pair's sums are within Limits::sums_bytes.
   static bool fits(const AttentionForward& p, Way way) { return turn(p, way) > 0; }
   PartsBackwardPlan(const AttentionForward& p, Way way, Arena& arena)
-      : parts(p, way, Parts::sizes_of_turn(p, way, turn(p, way), piece_tokens(p)), piece_tokens(p), arena),
+      : parts(p, way, Parts::sizes(p, way, turn(p, way), piece_tokens(p)), piece_tokens(p), arena),
         tiles(tiles_of_pair(p)) {
     sums.slots = static_cast<int>(slots_of_pair(p, parts.chunk));
     sums.sums = arena.take<float>(parts.turn * tiles * kPartial<Dk, Dv>);
     sums.partials = arena.take<float>(parts.turn * sums.slots * kPartial<Dk, Dv>);
+  }
+  // Of a turn of a slice.
+  [[nodiscard]] int turn_batches(const AttentionForward& p) const {
+    return static_cast<int>(std::clamp<std::int64_t>(parts.turn / p.G, 1, p.B));
+  }
+  [[nodiscard]] int turn_groups(const AttentionForward& p) const {
+    return static_cast<int>(std::min<std::int64_t>(parts.turn, p.G));
   }
   // Of some pairs.
   [[nodiscard]] std::size_t sums_bytes(std::int64_t pairs) const {

@@ -24,6 +24,23 @@ __device__ inline float quad_sum(float x) {
 // more than bf16 resolves.) Where nothing is seen, 0: (-inf) - (-inf) is never formed.
 __device__ inline float origin_of(float maximum) { return maximum == -INFINITY ? 0.f : maximum; }
 
+// Note [Rounded origins]
+// 2^(factor * score - factor * origin), the second product rounded, costs an instruction a score less than 2^(factor *
+// (score - origin)). All weights of a row are then too large by one factor, which their sum has too: at logits of 1e4
+// it is 2^-11 off 1. But bf16 still rounds the largest weight to 1, so that a row with one weight alone would be off by
+// it: the sum is taken back. fp16 resolves the factor, and takes the other way. So do rows whose origin is beyond 2^14,
+// where the factor grows, beyond 2^31 out of the range of powers: a warp that has one subtracts it first.
+template <typename T>
+inline constexpr bool kRoundsOrigin = false;
+template <>
+inline constexpr bool kRoundsOrigin<bf16> = true;
+__device__ inline bool is_far(float scaled) { return !(fabsf(scaled) < 16384.f); }
+// What rounding took off factor * maximum where it counts.
+__device__ inline float rounded_off(float maximum, float factor) {
+  const float scaled = multiply_rounded(maximum, factor);
+  return is_far(scaled) ? 0.f : fmaf(maximum, factor, -scaled);
+}
+
 // AttentionForward::stats of a row from the maximum of its plain scores and its sum of 2^(factor * (score - maximum)).
 // factor * maximum is rounded; what that adds to every exponent goes into the sum.
 __device__ inline float2 stored_statistics(float maximum, float total, float factor) {
@@ -61,11 +78,12 @@ struct RunningSoftmax {
       sum[row] = sum[row] * rescale[row] + added;
     }
   }
-  // The same, the maximum in four chains: for kernels with a warp or two a scheduler, where nothing else hides the
-  // latency of a chain.
-  template <int N>
+  // The same for weights that are rounded to T, with fewer instructions and shorter chains: for kernels with a warp or
+  // two a scheduler, where nothing else hides the latency of a chain. See Note [Rounded origins]; by whole warps.
+  template <typename T, int N>
   __device__ void update_in_chains(float (&s)[N][4], float factor, float (&rescale)[2]) {
     float highest[2][2], origin[2];
+    float farthest = 0;
 #pragma unroll
     for (int row = 0; row < 2; ++row)
 #pragma unroll
@@ -81,17 +99,52 @@ struct RunningSoftmax {
       const float before = maximum[row];
       const float now = quad_max(fmaxf(fmaxf(highest[row][0], highest[row][1]), before));
       origin[row] = origin_of(now);
-      rescale[row] = exp2_fast((before - origin[row]) * factor);
+      if constexpr (kRoundsOrigin<T>) {
+        const float scaled = multiply_rounded(origin[row], factor);
+        farthest = fmaxf(farthest, fabsf(scaled));
+        rescale[row] = exp2_fast(multiply_rounded(before, factor) - scaled);
+      } else {
+        rescale[row] = exp2_fast((before - origin[row]) * factor);
+      }
+      highest[row][0] = before;
       maximum[row] = now;
-      sum[row] *= rescale[row];
     }
+    if constexpr (kRoundsOrigin<T>) {
+      const bool far = __any_sync(0xffffffffu, is_far(farthest));
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float scaled = multiply_rounded(origin[row], factor);
+        if (far) {
+          const float taken = is_far(scaled) ? origin[row] : 0.f, before = highest[row][0];
+#pragma unroll
+          for (int n = 0; n < N; ++n)
+#pragma unroll
+            for (int i = 2 * row; i < 2 * row + 2; ++i) s[n][i] -= taken;
+          rescale[row] = exp2_fast(
+              fmaf(before - origin[row], factor, rounded_off(origin[row], factor) - rounded_off(before, factor)));
+          origin[row] = is_far(scaled) ? 0.f : scaled;
+        } else {
+          origin[row] = scaled;
+        }
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) sum[row] *= rescale[row];
 #pragma unroll
     for (int n = 0; n < N; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        s[n][i] = exp2_fast((s[n][i] - origin[i / 2]) * factor);
+        const float x = s[n][i], from = origin[i / 2];
+        s[n][i] = exp2_fast(kRoundsOrigin<T> ? fmaf(x, factor, -from) : (x - from) * factor);
         sum[i / 2] += s[n][i];
       }
+  }
+  // The quad's sum after update_in_chains<T>.
+  template <typename T>
+  __device__ float quad_total(int row, float factor) const {
+    const float all = quad_sum(sum[row]);
+    if constexpr (!kRoundsOrigin<T>) return all;
+    return all * exp2_fast(-rounded_off(origin_of(maximum[row]), factor));
   }
 };
 

@@ -93,6 +93,13 @@ inline bool __any_sync(unsigned lanes, bool holds) {
   return nsa::kernels::emulation::joined("__any_sync", lanes, holds, [](bool a, bool b) { return a || b; });
 }
 template <typename T>
+unsigned __match_any_sync(unsigned lanes, T value) {
+  unsigned same = 0;
+  for (int i = 0; i < 32; ++i)
+    same |= nsa::kernels::emulation::from_lane("__match_any_sync", lanes, value, i) == value ? 1u << i : 0u;
+  return same;
+}
+template <typename T>
 T __reduce_max_sync(unsigned lanes, T value) {
   return nsa::kernels::emulation::joined("__reduce_max_sync", lanes, value, [](T a, T b) { return max(a, b); });
 }
@@ -109,6 +116,7 @@ inline void __syncthreads() { nsa::kernels::emulation::block_barrier(); }
 inline void __threadfence() { nsa::kernels::emulation::thread_fence(); }
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(static_cast<std::uint64_t>(a) * b >> 32);

@@ -131,7 +131,7 @@ __device__ inline void write_rows(const Work<S>& work, const TileOfRows& tile, i
     const int row = first_row + OwnRows::own_row(half);
     const bool inside = row < work.rows;
     const int t = work.heads.token(row), head = tile.group * work.heads.h + work.heads.head(row, t);
-    const float total = total_of(quad_sum(softmax.sum[half]), sees >> half & 1);
+    const float total = total_of(softmax.quad_total<T>(half, factor_of(p)), sees >> half & 1);
     T* const out = static_cast<T*>(p.o.data) + tile.b * p.o.batch + t * p.o.token + head * p.o.head;
     store_row(inside ? out : nullptr, o, half, normaliser(total), total == 0.f);
     if (inside && (lane & 3) == 0) {
@@ -183,7 +183,7 @@ __device__ inline void consume(const Work<S>& work, const Places<S>& places, int
 
       own.mask(s, tile.begin + step * S::kKeys);
       float rescale[2];
-      softmax.update_in_chains(s, factor, rescale);
+      softmax.update_in_chains<T>(s, factor, rescale);
       std::uint32_t weights[kSteps][4];
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) as_a<T>(weights[i], s, i);

@@ -285,7 +285,7 @@ class JointConsumer {
     }
     if constexpr (!Backward) {
       float rescale[2];
-      softmax.update_in_chains(s, factor, rescale);
+      softmax.template update_in_chains<T>(s, factor, rescale);
 #pragma unroll
       for (int n = 0; n < kOut / 8; ++n)
 #pragma unroll
@@ -301,7 +301,7 @@ class JointConsumer {
       const JointRow<S> row(work, tile, static_cast<int>(anew(first_row(tile))), half);
       float scale = work.p.scale, total = 1;
       if constexpr (!Backward) {
-        total = total_of(quad_sum(softmax.sum[half]), sees_keys[half]);
+        total = total_of(softmax.template quad_total<T>(half, factor), sees_keys[half]);
         scale = normaliser(total);
         if (row.inside && threadIdx.x % 4 == 0)
           reinterpret_cast<float2*>(work.p.stats)[row.statistics] =

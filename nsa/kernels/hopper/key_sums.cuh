@@ -98,18 +98,20 @@ __device__ inline void add_pieces(const AttentionForward& p, const QueryLists& l
   }
 }
 
-// After a chunk: its pieces added, and dQ joined from its parts, of which there may be none (rows.count 0). In one
-// launch, for adding waits for memory's latency, and joining for its rate.
+// After a chunk: its pieces added, and dQ joined from its parts. In one launch, for adding waits for memory's latency,
+// and joining for its rate.
 template <typename T, int Dk, int Dv, bool Once>
 __global__ void __launch_bounds__(JoinShape<Dk>::kThreads, JoinShape<Dk>::kBlocks)
     finish_chunk_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, const KeySums key_sums,
                         const Adders adders, const Parts parts, const JoinRows rows) {
   static_assert(JoinShape<Dk>::kThreads == kSumThreads);
   const int block = static_cast<int>(blockIdx.x);
+  let_next_begin();
+  wait_for_previous();
   if (block < adders.count())
     add_pieces<Dk, Dv>(p.forward, lists, pieces, key_sums, adders, block);
   else
-    join_parts<T, Dk, true, Once>(p.forward, p.dq, parts, rows, block - adders.count());
+    join_parts<T, Dk, Once>(p.forward, p.dq, parts, rows, block - adders.count());
 }
 
 // dK and dV of a turn's pairs from the sums. Grid: (tiles of keys, pairs).

@@ -15,6 +15,7 @@
 #include "nsa/kernels/attention/params.hpp"
 #include "nsa/kernels/attention/pieces.cuh"
 #include "nsa/kernels/attention/softmax.cuh"
+#include "nsa/kernels/common/early.cuh"
 #include "nsa/kernels/common/tile.cuh"
 #include "nsa/kernels/hopper/hopper.hpp"
 #include "nsa/kernels/hopper/items.cuh"
@@ -38,6 +39,24 @@ struct Parts {
     return ((pair - first_pair) * count + t - first) * per_token + part;
   }
 };
+
+// Note [Order of a part]
+// A part's row stands in memory as a thread has it in m16n8k16's layout, what a thread has of 32 columns in 16 bytes:
+// after a product nothing is exchanged between threads, and who adds up a row's parts restores the order once for all.
+
+// Row g (half 0) or g + 8 of a product's result times `scale`.
+template <typename T, int N>
+__device__ inline void store_part(T* parts, int part, const float (&c)[N][4], int half, float scale) {
+  T* const row = parts + static_cast<std::int64_t>(part) * (N * 8) + (threadIdx.x & 3) * 8;
+#pragma unroll
+  for (int n = 0; n < N; n += 4) {
+    std::uint32_t x[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[e] = pack<T>(c[n + e][2 * half] * scale, c[n + e][2 * half + 1] * scale);
+    // Read once, when the chunk is done: rows that are read again and again are to stay in L2.
+    __stcs(reinterpret_cast<uint4*>(row + n * 8), make_uint4(x[0], x[1], x[2], x[3]));
+  }
+}
 
 template <int Dk, int Dv, bool Backward>
 struct PartsShape {
@@ -78,7 +97,8 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
   const struct {
     int first, last;
   } keys{item.z + tile_part * kKeyTile, min(item.z + (tile_part + 1) * kKeyTile, item.w)};
-  if (keys.first >= keys.last) return;
+  let_next_begin();
+  if (keys.first >= keys.last) return wait_for_previous();
 
   const std::uint32_t k_tile = (shared_address(shared) + 1023) & ~1023u, v_tile = k_tile + Shape::K::kBytes;
   const auto o_tile = [&](int stage) { return v_tile + Shape::V::kBytes + stage * Shape::O::kBytes; };
@@ -264,22 +284,13 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
 #pragma unroll
     for (int kk = 0; kk < kKeyTile / 16; ++kk) as_a<T>(left[kk], s, kk);
   };
-  // From the registers, a quad's lanes 64 bytes of a row at a time: the tile's place may be filled anew meanwhile.
+  // From the registers, see Note [Order of a part]: the tile's place may be filled anew meanwhile.
   const auto store_result = [&] {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      T* const row = static_cast<T*>(parts.data) + static_cast<std::int64_t>(part[half]) * kOut + lane % 4 * 8;
-#pragma unroll
-      for (int n = 0; n < kOut / 8; n += 4) {
-        std::uint32_t x[4];
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          x[e] = pack<T>(out[n + e][2 * half] * scale[half], out[n + e][2 * half + 1] * scale[half]);
-        transpose_quad(x);
-        if (part[half] >= 0) *reinterpret_cast<uint4*>(row + n * 8) = make_uint4(x[0], x[1], x[2], x[3]);
-      }
-    }
+    for (int half = 0; half < 2; ++half)
+      if (part[half] >= 0) store_part(static_cast<T*>(parts.data), part[half], out, half, scale[half]);
   };
+  wait_for_previous();
   if (tiles > 0) {  // always; but ptxas keeps less across a branch
     ask_ahead(0);
     wait_copies<1>();

@@ -28,7 +28,8 @@ namespace nsa::kernels::hopper {
 template <int Dk, int Dv>
 struct PartsBackwardShape {
   static constexpr int kThreads = 128, kRows = 64;
-  static constexpr int kBlocks = 2;  // a multiprocessor, as the registers allow
+  static constexpr int kOwnRows = kRows * 8 / kThreads;  // of a tile, that a thread copies a share of
+  static constexpr int kBlocks = 2;                      // a multiprocessor, as the registers allow
   using K = Slab<kKeyTile, Dk>;
   using V = Slab<kKeyTile, Dv>;
   using Q = Slab<kRows, Dk>;
@@ -39,7 +40,7 @@ struct PartsBackwardShape {
 };
 
 // `p` is of a turn's pairs, and `lists` and `items` of a chunk. Grid: (items, tiles of keys a block, pairs). Where the
-// chunk goes jointly (parts.unless), or `parts.data` is null, dQ is left out.
+// chunk goes jointly (parts.unless), dQ is left out.
 template <typename T, int Dk, int Dv>
 __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
     parts_backward_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, const Items items,
@@ -63,8 +64,9 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
   const struct {
     int first, last;
   } keys{item.first + tile_part * kKeyTile, min(item.first + (tile_part + 1) * kKeyTile, item.last)};
-  if (keys.first >= keys.last) return;
-  const bool with_dq = parts.data && !(parts.unless && *parts.unless);
+  let_next_begin();
+  if (keys.first >= keys.last) return wait_for_previous();
+  const bool with_dq = !(parts.unless && *parts.unless);
 
   const std::uint32_t k_tile = (shared_address(shared) + 1023) & ~1023u, v_tile = k_tile + Shape::K::kBytes;
   const std::uint32_t ds_tile = v_tile + Shape::V::kBytes;
@@ -125,10 +127,23 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
     row_softmax[tile % 2][own_place] = RowStatistics{softmax, delta}.origin_and_normaliser();
     row_delta[tile % 2][own_place] = delta;
   };
-  const auto load_rows = [&](int tile) {
+  // What shared memory says of a tile is asked for before what must be waited for anyway.
+  struct Offsets {
+    int q[Shape::kOwnRows], o[Shape::kOwnRows];
+  };
+  const auto offsets_of = [&](int tile) {
+    Offsets x;
+#pragma unroll
+    for (int i = 0; i < Shape::kOwnRows; ++i) {
+      const int row = Shape::Q::template own_row<Shape::kThreads>(i);
+      x.q[i] = q_offset[tile % 4][row], x.o[i] = o_offset[tile % 4][row];
+    }
+    return x;
+  };
+  const auto load_rows = [&](int tile, const Offsets& x) {
     if (tile < tiles) {
-      Shape::Q::template gather<Shape::kThreads>(q_tile(tile % 2), q, q_offset[tile % 4]);
-      Shape::O::template gather<Shape::kThreads>(o_tile(tile % 2), dout, o_offset[tile % 4]);
+      Shape::Q::template gather_own<Shape::kThreads>(q_tile(tile % 2), q, x.q);
+      Shape::O::template gather_own<Shape::kThreads>(o_tile(tile % 2), dout, x.o);
     }
     commit_copies();
   };
@@ -150,8 +165,8 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
   }
   __syncthreads();
   ask_statistics(asks_statistics ? 0 : 1);
-  load_rows(0);
-  load_rows(1);
+  load_rows(0, offsets_of(0));
+  load_rows(1, offsets_of(1));
   store_statistics(asks_statistics ? 0 : 1);
   // See Note [Sums over chunks] (key_sums.cuh).
   std::int64_t slot = (static_cast<std::int64_t>(pair) * f.selection.J + item.block) * pieces.tiles_a_block + tile_part;
@@ -162,6 +177,7 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
   float* const sums = (item.piece == 0 ? key_sums.sums : key_sums.partials) + slot * kPartial<Dk, Dv>;
   if (threadIdx.x == 0) own_sums = sums;
   float dk[Dk / 8][4] = {}, dv[Dv / 8][4] = {};
+  wait_for_previous();
   if (item.piece == 0) {
     load_sums(dk, sums);
     load_sums(dv, sums + kKeyTile * Dk);
@@ -183,6 +199,8 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
   const auto weigh = [&](int tile, auto&& meanwhile) {
     const int stage = tile % 2;
     float s[kTiles][4], dp[kTiles][4];
+    // The list ascends: later rows see every key.
+    const bool masked = row_end[tile % 4][0] < keys.first + kKeyTile;
     pin(s);
     products_begin();
     product_of_columns<T, Dk / 16>(s, typename Shape::K(), anew(k_tile), typename Shape::Q(), q_tile(stage));
@@ -192,8 +210,6 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
     products_begin();
     product_of_columns<T, Dv / 16>(dp, typename Shape::V(), anew(v_tile), typename Shape::O(), o_tile(stage));
     products_commit();
-    // The list ascends: later rows see every key.
-    const bool masked = row_end[tile % 4][0] < keys.first + kKeyTile;
     products_wait<1>();
     pin(s);
 #pragma unroll
@@ -238,9 +254,9 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
       Product<T, Dv>::values(dv, weights[kk], Shape::O::rows(o_tile(tile % 2), kk));
     products_commit();
   };
-  // dQ's part of a tile, stored from the registers, a quad's lanes 64 bytes of a row at a time; and dK's product
-  // begins. `publish` comes before the stores: the fence would wait for them.
-  const auto make_dq = [&]<bool WithDq>(int tile, auto&& publish) {
+  // dQ's part of a tile, stored from the registers, and dK's product begins. `publish` comes before the stores: the
+  // fence would wait for them.
+  const auto make_dq = [&]<bool WithDq>(int tile, const int(&part)[2], auto&& publish) {
     pin(dk);
     if constexpr (WithDq) {
       const std::uint32_t ds = anew(ds_tile), keys_tile = anew(k_tile);
@@ -253,25 +269,12 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
         Product<T, Dk>::template values<1, true>(dq, Shape::Ds::rows(ds, kk), Shape::K::rows(keys_tile, kk));
       products_commit();
       start_dk(tile);
-      int part[2];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) part[half] = row_part[tile % 4][own_row + 8 * half];
       products_wait<1>();
       pin(dq);
       publish();
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        T* const row = static_cast<T*>(parts.data) + static_cast<std::int64_t>(part[half]) * Dk + lane % 4 * 8;
-#pragma unroll
-        for (int n = 0; n < Dk / 8; n += 4) {
-          std::uint32_t x[4];
-#pragma unroll
-          for (int e = 0; e < 4; ++e) x[e] = pack<T>(dq[n + e][2 * half], dq[n + e][2 * half + 1]);
-          transpose_quad(x);
-          // Read once, when the chunk is done: Q and dO, which are read again and again, are to stay in L2.
-          if (part[half] >= 0) __stcs(reinterpret_cast<uint4*>(row + n * 8), make_uint4(x[0], x[1], x[2], x[3]));
-        }
-      }
+      for (int half = 0; half < 2; ++half)
+        if (part[half] >= 0) store_part(static_cast<T*>(parts.data), part[half], dq, half, 1.f);
     } else {
       products_begin();
       start_dk(tile);
@@ -284,10 +287,16 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
     publish_to_async();
     __syncthreads();
     weigh(0, [] {});
+    int part[2];
+    const auto ask_parts = [&](int tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) part[half] = row_part[tile % 4][own_row + 8 * half];
+    };
     for (int tile = 1; tile < tiles; ++tile) {
+      ask_parts(tile - 1);
       publish_to_async();
       __syncthreads();  // the last tile's dS^T is there
-      make_dq.template operator()<WithDq>(tile - 1, [] {
+      make_dq.template operator()<WithDq>(tile - 1, part, [] {
         wait_copies<0>();
         publish_to_async();
       });
@@ -297,17 +306,19 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
       start_dv(tile - 1);
       weigh(tile, [&] {
         store_asked(tile - 1);
+        const Offsets offsets = offsets_of(tile + 1);
         products_wait<1>();
         pin(dk);
         pin(dv);
         __syncthreads();  // the last tile's rows and its dS^T are used up
-        load_rows(tile + 1);
+        load_rows(tile + 1, offsets);
         ask_ahead(tile);
       });
     }
+    ask_parts(tiles - 1);
     publish_to_async();
     __syncthreads();
-    make_dq.template operator()<WithDq>(tiles - 1, [] {});
+    make_dq.template operator()<WithDq>(tiles - 1, part, [] {});
     pin(dv);
     products_begin();
     start_dv(tiles - 1);

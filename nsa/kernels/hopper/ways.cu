@@ -20,9 +20,10 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ int walked, parts;       // blocks of the tiles; (row, block) pairs
   const Heads heads(p.Hq / p.G);
   const int n = p.geometry.n, tokens = (kRows + heads.h - 1) / heads.h + 1;  // of a tile, at most
-  const int end = ways.first + static_cast<int>(blockIdx.x) * ways.chunk;
-  const int begin = end - (ways.first / 2 + kRows - 1) / kRows * kRows;
-  const int tiles = (end - begin) / kRows * heads.h;  // of a pair (batch entry, group)
+  const int chunk = ways.first + static_cast<int>(blockIdx.x) * ways.chunk;
+  const int begin = ways.by_own ? chunk : chunk - (ways.first / 2 + kRows - 1) / kRows * kRows;
+  const int end = ways.by_own ? min(chunk + ways.chunk, p.S) : chunk;
+  const int tiles = (end - begin + kRows - 1) / kRows * heads.h;  // of a pair (batch entry, group)
   for (int i = threadIdx.x; i < kSampledTiles * words; i += kThreads) bits[i] = 0;
   if (threadIdx.x == 0) walked = parts = 0;
   __syncthreads();
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
     const int pair = tile / tiles, b = pair / p.G, group = pair % p.G;
     const int first_row = begin * heads.h + tile % tiles * kRows, t = heads.token(first_row) + i / n % tokens;
     const int rows = min((t + 1) * heads.h, first_row + kRows) - max(t * heads.h, first_row);
-    if (rows <= 0) continue;
+    if (rows <= 0 || t >= end) continue;
     const int* row = p.blocks + ((static_cast<std::int64_t>(b) * p.S + t) * p.G + group) * n;
     const int position = t - (p.packed.first_token ? p.packed.first_token[t] : 0), number = row[place];
     if (number < 0 || number > position / p.geometry.l_sel) continue;
@@ -62,7 +63,8 @@ void choose_ways(const AttentionForward& p, const Ways& ways, cudaStream_t strea
   if (chunks == 0 || p.B * p.G == 0) return;
   const int bytes = kSampledTiles * words * static_cast<int>(sizeof(unsigned));
   cudaFuncSetAttribute(ways_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  const Costs costs{kLimits.joint_tile_cost, kLimits.joint_start_cost, kLimits.part_cost};
+  const Costs costs{kLimits.joint_tile_cost, kLimits.joint_start_cost,
+                    ways.by_own ? kLimits.merged_part_cost : kLimits.part_cost};
   ways_kernel<<<chunks, kThreads, bytes, stream>>>(p, ways, words, costs);
   check_launch("choose_ways");
 }

@@ -13,6 +13,7 @@
 // twice are not unrolled: what a short kernel waits for is also its own code.
 #include <algorithm>
 
+#include "nsa/kernels/common/forced.cuh"
 #include "nsa/kernels/inverse/params.hpp"
 
 namespace nsa::kernels {
@@ -112,7 +113,8 @@ __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& ea
             const int number = exists ? __ldg(rows + t * w.row + slot) : -1;
             const Token token(p, exists ? begin + t : begin);
             const int j = token.first_block + number;
-            const bool seen = number >= 0 && static_cast<std::int64_t>(number) * p.geometry.l_sel <= token.local;
+            const bool seen = number >= 0 && static_cast<std::int64_t>(number) * p.geometry.l_sel <= token.local &&
+                              (p.forced || !is_forced(number, token.local, p.geometry.l_sel));
             tokens[k] = t, slots[k] = slot, blocks[k] = seen && j >= base && j < end ? j : -1;
             t += step_t, slot += step_slot;
             if (slot >= n) slot -= n, ++t;

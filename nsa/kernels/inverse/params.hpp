@@ -21,6 +21,7 @@ struct Inverse {
   int* workspace = nullptr;        // inverse_workspace(p) bytes
   int B = 0, S = 0, G = 0, J = 0;  // J selection blocks of a batch entry (packed: of all documents together)
   const int* unless = nullptr;     // not null: of every stretch; where it is not 0, on the device, the lists are empty
+  bool forced = true;              // false: the lists leave out what is_forced() (common/forced.cuh)
   int row_groups = 0;              // groups in a row of the table; 0: G
   int begin = 0, end = 0;          // only the tokens [begin, end); end 0: all S
   int stretch = 0;                 // tokens that have lists of their own; 0: all together

@@ -43,6 +43,7 @@ float2 unpack(std::uint32_t both) {
   return {widened<T>(static_cast<std::uint16_t>(both)), widened<T>(static_cast<std::uint16_t>(both >> 16))};
 }
 
+inline float multiply_rounded(float x, float y) { return x * y; }
 inline float exp2_fast(float x) { return std::exp2(x); }
 
 }  // namespace nsa::kernels
