@@ -13,7 +13,7 @@ struct Limits {
   std::int64_t joint_tiles = 192, joint_tiles_a_head = 11, first_tiles = 64;
   // The merged backward pass (hopper/parts_backward.cuh) is faster earlier: beyond so many tiles of keys the device
   // decides for every chunk by its own queries.
-  std::int64_t merged_tiles = 64;
+  std::int64_t merged_tiles = 80;
   // By these costs (hopper/ways.hpp; fitted in ../README.md), in tenths of the first: 64 rows with 64 keys jointly; 64
   // rows jointly before their first keys; 64 rows with 64 keys as parts, lists and joining included; what dQ's part
   // adds to the merged backward pass, which computes dK and dV anyway.
@@ -36,7 +36,7 @@ struct Limits {
   // The merged backward pass over intervals (hopper/interval_backward.cuh): from so many meetings of 64 rows with 128
   // keys on (fewer do not fill a GPU); the compressed branch in about so many items, of so many tiles of rows at least;
   // bytes of the sums of dQ that exist at once, where no more are needed, and of the whole workspace.
-  std::int64_t interval_steps = 16384, interval_items = 768, interval_tiles = 16;
+  std::int64_t interval_steps = 16384, interval_items = 400, interval_tiles = 16;
   std::int64_t interval_sums_bytes = std::int64_t{256} << 20, interval_bytes = std::int64_t{512} << 20;
 };
 inline constexpr Limits kLimits;
