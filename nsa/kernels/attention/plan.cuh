@@ -128,7 +128,8 @@ struct DkvPlan {
 };
 
 // How the selected branch goes on Hopper.
-enum class Way { joint, parts, device, device_by_own };  // device: it decides chunk by chunk (hopper/ways.hpp)
+// device: it decides chunk by chunk, by the queries before a chunk or by its own (hopper/ways.hpp).
+enum class Way { joint, parts, device, device_by_own };
 
 // Queries in chunks, and the pairs (batch entry, group) in turns, so that the parts of a chunk and turn fit
 // Limits::parts_bytes. Chunks are long and turns short, because every block of keys is loaded once a chunk. Lists and

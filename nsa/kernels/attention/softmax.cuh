@@ -106,7 +106,7 @@ struct RunningSoftmax {
       } else {
         rescale[row] = exp2_fast((before - origin[row]) * factor);
       }
-      highest[row][0] = before;
+      highest[row][0] = before;  // for the rows below that are far
       maximum[row] = now;
     }
     if constexpr (kRoundsOrigin<T>) {

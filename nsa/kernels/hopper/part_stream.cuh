@@ -25,7 +25,7 @@ class PartStream {
   __device__ PartStream(char* ring, std::uint32_t barriers, const int (&tokens)[2])
       : ring_(ring), barriers_(barriers), bytes_{tokens[0] * kRowBytes, tokens[1] * kRowBytes} {}
 
-  // A round: of row g (+ 8) the parts `found`, part i `stride` elements after source + i - 1.
+  // A round: of row g (+ 8) the parts `found`; part i stands i * stride elements after `source`.
   __device__ void begin(const unsigned (&found)[2], const T* const (&source)[2], int stride) {
     stride_ = stride;
 #pragma unroll
