@@ -31,9 +31,9 @@ TEST_P(EmulatedKernels, AreSilentOnEveryContentLayoutAndDtype) {
   seams->ops.push_back([](const nsa::Ops&, const nsa::Call&) { return nsa::cuda::ops(); });
   const Subject subject(seams);
   const Op op = GetParam();
-  // A NaN in the document next door may reach the rows of its tile (op_exclusions). Selected attention goes by parts in
-  // the emulation, whose tiles are the queries of one block, hence of one document.
-  const bool shares_tiles = op == Op::attend_compressed || op == Op::attend_window;
+  // A NaN in the document next door may reach the rows of its tile (op_exclusions), of selected attention too:
+  // neighbours compute their forced blocks together.
+  const bool shares_tiles = op == Op::attend_compressed || op == Op::attend_window || op == Op::attend_selected;
   for (const Content content : kContents) {
     if (!suits(content, op)) continue;
     for (const Layout layout : kLayouts) {
