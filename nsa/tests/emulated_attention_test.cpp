@@ -100,6 +100,12 @@ TEST_P(Emulated, NaNElsewhere) {
   check(spoiled, {.mask = Mask::window, .forward_alone = true});
   const Problem first[] = {{.S = 40, .nan_value = 0}};  // that the first rows, which see nothing, load
   check(first, {.mask = Mask::compressed, .forward_alone = true});
+  // By parts, in one document and in the first of two, whose neighbour starts in the same tile of rows.
+  const Problem selected[] = {
+      {.S = 401, .h = 6, .G = 1, .geometry = {4, 2, 16, 6, 50}, .nan_value = 200},
+      {.h = 6, .G = 1, .geometry = {4, 2, 16, 5, 50}, .boundaries = {0, 130, 300}, .nan_value = 125},
+      {.h = 16, .G = 1, .geometry = {4, 2, 64, 3, 50}, .boundaries = {0, 130, 300}, .nan_value = 129}};
+  check(selected, {.mask = Mask::selected, .forward_alone = true});
 }
 TEST_P(Emulated, LargestLogits) {  // so large that what rounding takes off them is beyond the range of powers
   const Problem largest[] = {

@@ -57,6 +57,19 @@ std::string compare(const std::string& name, const Tensor& x, Sums& want, int B,
   return what;
 }
 
+// Whether token t's rows may share a tile with rows that see V's NaN, or with keys beside it: what kernels/README.md
+// leaves open. Intervals: tiles of 192 rows, steps of up to 144 keys (hopper/README.md). Selected, by parts: 64 rows,
+// whose forced blocks are the NaN's for the tokens of its block and of the next one.
+bool may_share_a_tile(const Problem& x, const Documents& documents, int t) {
+  if (x.call.mask != Mask::selected) {
+    const int tile = 192 / x.h + 1;
+    return t - x.geometry.w - tile <= x.nan_value && x.nan_value <= t + tile + 144;
+  }
+  const int l_sel = x.geometry.l_sel, tile = 64 / x.h + 1, first = documents.first_token[x.nan_value];
+  const int block = first + (x.nan_value - first) / l_sel * l_sel;
+  return block - tile <= t && t < block + 2 * l_sel + tile;
+}
+
 // 256 bytes aligned, and watched behind.
 struct Workspace {
   std::vector<char> bytes;
@@ -188,11 +201,8 @@ std::string differences(Problem x) {
           const double* value = value_rows.row(b, keys[i], group);
           for (int d = 0; d < x.Dv; ++d) out[d] += weight[i] / total * value[d];
         }
-        // hopper/README.md, limits: the rows of a tile (192) may share a step (of up to 144 keys) with the NaN.
-        const int tile = 192 / x.h + 1;
-        const bool sees = !keys.empty() && keys.front() <= x.nan_value && x.nan_value <= keys.back();
-        if (x.nan_value >= 0 && !keys.empty() && !sees && t - g.w - tile <= x.nan_value &&
-            x.nan_value <= t + tile + 144)
+        if (x.nan_value >= 0 && !keys.empty() && !std::binary_search(keys.begin(), keys.end(), x.nan_value) &&
+            may_share_a_tile(x, documents, t))
           for (int d = 0; d < x.Dv; ++d) out[d] = o.at(b, t, head, d);
         const std::size_t at = (static_cast<std::size_t>(b) * Hq + head) * x.S + t;
         const double got_m = stats[at * 2], got_sum = stats[at * 2 + 1];

@@ -7,9 +7,9 @@ namespace nsa::kernels {
 
 struct Limits {
   // Up to so many tiles of keys, and to so many times the heads of a group, neighbouring queries are computed jointly
-  // (hopper/joint.cuh): 4224 tokens for 6 heads, 11,264 for 16. The fewer heads the more tokens a tile of rows holds,
-  // and the larger the union of their blocks. In a longer sequence those are which see `first_tiles` at most, and of
-  // the others the device decides.
+  // forward (hopper/joint.cuh): 4224 tokens for 6 heads, 11,264 for 16. The fewer heads the more tokens a tile of rows
+  // holds, and the larger the union of their blocks. In a longer sequence those are which see `first_tiles` at most,
+  // and of the others the device decides.
   std::int64_t joint_tiles = 192, joint_tiles_a_head = 11, first_tiles = 64;
   // The merged backward pass (hopper/parts_backward.cuh) is faster earlier: beyond so many tiles of keys the device
   // decides for every chunk by its own queries.

@@ -1,8 +1,8 @@
 // The selected branch from the keys' side. Every block of keys is loaded once for all the queries of a chunk
 // that chose it; what a query gets from one block is a part: its own softmax over at most 64 keys. A second kernel puts
-// a query's parts together.
+// a query's parts together (join_forward.cuh), and computes its forced blocks, which no list names, itself.
 //
-// The backward pass makes dQ's parts in the same way.
+// The backward pass makes dQ's parts in the same way, of all blocks (join.cuh).
 //
 // Why: from the queries' side each token reads its n blocks from L2 (n * l' * (Dk + Dv) * 2 bytes a group), which
 // bounds that kernel. From this side a (query, block) pair costs h * Dk * 2 bytes of Q and h * Dv * 2 bytes of result,
