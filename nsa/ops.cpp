@@ -66,19 +66,21 @@ class Contract {
   }
 
   // q [B,S,Hq,Dk] with k [B,S,G,Dk] and v [B,S,G,Dv] of the same tokens.
-  void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CuSeqlens& cu_seqlens) const {
+  struct Named {
+    std::string_view name;
+    const at::Tensor& tensor;
+  };
+  void attention(const at::Tensor& q, const Named& k, const Named& v, const CuSeqlens& cu_seqlens) const {
     activation("q", q, "[B,S,Hq,Dk]");
-    activation("k", k, "[B,S,G,Dk]");
-    activation("v", v, "[B,S,G,Dv]");
-    like("k", k, "q", q);
-    like("v", v, "q", q);
-    for (const std::int64_t i : {0, 1}) {
-      size("k", k, i, q.size(i), i == 0 ? "B" : "S");
-      size("v", v, i, q.size(i), i == 0 ? "B" : "S");
+    activation(k.name, k.tensor, "[B,S,G,Dk]");
+    activation(v.name, v.tensor, "[B,S,G,Dv]");
+    for (const auto& [name, tensor] : {k, v}) {
+      like(name, tensor, "q", q);
+      for (const std::int64_t i : {0, 1}) size(name, tensor, i, q.size(i), i == 0 ? "B" : "S");
     }
-    size("k", k, 3, q.size(3), "Dk");
-    size("v", v, 2, k.size(2), "G");
-    grouped(q, k.size(2));
+    size(k.name, k.tensor, 3, q.size(3), "Dk");
+    size(v.name, v.tensor, 2, k.tensor.size(2), "G");
+    grouped(q, k.tensor.size(2));
     packing(cu_seqlens, q, "q");
   }
   // q [B,S,Hq,Dk] with the compressed keys of the same tokens.
@@ -91,6 +93,18 @@ class Contract {
     grouped(q, k.size(2));
     packing(cu_seqlens, q, "q");
     size("k_cmp", k, 1, compressed_blocks(g, cu_seqlens, q.size(1)), "N_c");
+  }
+  void compressed(const at::Tensor& q, const Compressed& kv, const Geometry& g, const CuSeqlens& cu_seqlens) const {
+    compressed_keys(q, kv.k, g, cu_seqlens);
+    activation("v_cmp", kv.v, "[B,N_c,G,Dv]", true);
+    like("v_cmp", kv.v, "q", q);
+    for (const std::int64_t i : {0, 1, 2}) size("v_cmp", kv.v, i, kv.k.size(i), "the size of k_cmp");
+  }
+  void blocks(const at::Tensor& table, const at::Tensor& q, std::int64_t G, std::int64_t n) const {
+    const std::int64_t B = q.size(0), S = q.size(1);
+    const bool fits = table.defined() && table.scalar_type() == at::kInt &&
+                      table.sizes() == at::IntArrayRef({B, S, G, n}) && table.device() == q.device();
+    require(fits, "blocks", table, fmt::format("Int [{}, {}, {}, {}] on the device of q", B, S, G, n));
   }
 
  private:
@@ -113,20 +127,21 @@ void check_phi(const Contract& contract, const std::optional<PhiWeights>& phi, c
 }
 
 // Ascending block numbers of the row's document, then nothing but -1. Only for a tensor on the CPU.
-void check_block_numbers(const Contract& contract, const AttendSelectedArgs& args) {
-  const auto blocks = args.blocks.contiguous();
+void check_block_numbers(const Contract& contract, const at::Tensor& table, const Geometry& g,
+                         const CuSeqlens& cu_seqlens) {
+  const auto blocks = table.contiguous();
   const auto* row = blocks.data_ptr<std::int32_t>();
   const std::int64_t B = blocks.size(0), G = blocks.size(2), n = blocks.size(3);
   for (std::int64_t b = 0; b < B; ++b)
-    for (const auto& [begin, end] : documents(args.cu_seqlens, blocks.size(1))) {
-      const std::int64_t count = selection_blocks(args.geometry, end - begin);
+    for (const auto& [begin, end] : documents(cu_seqlens, blocks.size(1))) {
+      const std::int64_t count = selection_blocks(g, end - begin);
       for (std::int64_t i = 0; i < (end - begin) * G; ++i, row += n)
         for (std::int64_t j = 0; j < n; ++j) {
           const bool padding = row[j] == -1;
           const bool number =
               row[j] >= 0 && row[j] < count && (j == 0 || row[j] > row[j - 1]) && (j == 0 || row[j - 1] != -1);
           contract.require(
-              padding || number, "blocks", args.blocks,
+              padding || number, "blocks", table,
               fmt::format("ascending numbers below {} and then -1; row of token {}, group {}, place {} holds {}", count,
                           begin + i / G, i % G, j, row[j]));
         }
@@ -185,11 +200,7 @@ void check(const CompressArgs& args) {
 }
 
 void check(const AttendCompressedArgs& args) {
-  const Contract contract("attend_compressed", args.geometry);
-  contract.compressed_keys(args.q, args.kv.k, args.geometry, args.cu_seqlens);
-  contract.activation("v_cmp", args.kv.v, "[B,N_c,G,Dv]", true);
-  contract.like("v_cmp", args.kv.v, "q", args.q);
-  for (const std::int64_t i : {0, 1, 2}) contract.size("v_cmp", args.kv.v, i, args.kv.k.size(i), "the size of k_cmp");
+  Contract("attend_compressed", args.geometry).compressed(args.q, args.kv, args.geometry, args.cu_seqlens);
 }
 
 void check(const SelectArgs& args) {
@@ -205,17 +216,13 @@ void check(const SelectArgs& args) {
 
 void check(const AttendSelectedArgs& args) {
   const Contract contract("attend_selected", args.geometry);
-  contract.attention(args.q, args.k, args.v, args.cu_seqlens);
-  const auto& blocks = args.blocks;
-  const std::int64_t B = args.q.size(0), S = args.q.size(1), G = args.k.size(2), n = args.geometry.n_sel;
-  const bool fits = blocks.defined() && blocks.scalar_type() == at::kInt &&
-                    blocks.sizes() == at::IntArrayRef({B, S, G, n}) && blocks.device() == args.q.device();
-  contract.require(fits, "blocks", blocks, fmt::format("Int [{}, {}, {}, {}] on the device of q", B, S, G, n));
-  if (blocks.device().is_cpu()) check_block_numbers(contract, args);
+  contract.attention(args.q, {"k", args.k}, {"v", args.v}, args.cu_seqlens);
+  contract.blocks(args.blocks, args.q, args.k.size(2), args.geometry.n_sel);
+  if (args.blocks.device().is_cpu()) check_block_numbers(contract, args.blocks, args.geometry, args.cu_seqlens);
 }
 
 void check(const AttendWindowArgs& args) {
-  Contract("attend_window", args.geometry).attention(args.q, args.k, args.v, args.cu_seqlens);
+  Contract("attend_window", args.geometry).attention(args.q, {"k", args.k}, {"v", args.v}, args.cu_seqlens);
 }
 
 void check(const CombineArgs& args) {
@@ -234,6 +241,26 @@ void check(const CombineArgs& args) {
                      fmt::format("as o_cmp, which is {}", describe(args.o_cmp)));
     contract.like(name, o, "o_cmp", args.o_cmp);
   }
+}
+
+void check(const AttendArgs& args) {
+  const Contract contract("attend", args.geometry);
+  const auto& q = args.q;
+  contract.compressed(q, args.kv, args.geometry, args.cu_seqlens);
+  contract.attention(q, {"k_sel", args.k_sel}, {"v_sel", args.v_sel}, args.cu_seqlens);
+  contract.attention(q, {"k_win", args.k_win}, {"v_win", args.v_win}, args.cu_seqlens);
+  const std::int64_t G = args.kv.k.size(2), Dv = args.kv.v.size(3);
+  contract.size("k_sel", args.k_sel, 2, G, "G");
+  contract.size("k_win", args.k_win, 2, G, "G");
+  contract.size("v_sel", args.v_sel, 3, Dv, "Dv");
+  contract.size("v_win", args.v_win, 3, Dv, "Dv");
+  contract.activation("gates", args.gates, "[B,S,G,3]");
+  contract.require(
+      args.gates.sizes() == at::IntArrayRef({q.size(0), q.size(1), G, 3}) && args.gates.device() == q.device(), "gates",
+      args.gates, fmt::format("[{}, {}, {}, 3] on the device of q", q.size(0), q.size(1), G));
+  if (!args.blocks) return;
+  contract.blocks(*args.blocks, q, G, args.geometry.n_sel);
+  if (args.blocks->device().is_cpu()) check_block_numbers(contract, *args.blocks, args.geometry, args.cu_seqlens);
 }
 
 }  // namespace nsa

@@ -102,6 +102,17 @@ struct CombineArgs {
   at::Tensor o_cmp, o_sel, o_win;  // [B,S,Hq,Dv]
 };
 
+// What attention gives to all of these but compress together (attend.hpp).
+struct AttendArgs {
+  at::Tensor q;  // [B,S,Hq,Dk]
+  Compressed kv;
+  at::Tensor k_sel, v_sel, k_win, v_win;  // [B,S,G,Dk], [B,S,G,Dv]
+  at::Tensor gates;                       // [B,S,G,3] in the order cmp, sel, win
+  Geometry geometry;
+  CuSeqlens cu_seqlens;
+  std::optional<at::Tensor> blocks = std::nullopt;  // [B,S,G,n] as `select` gives them; absent: chosen by q and kv.k
+};
+
 // What every function of every backend calls first: defined tensors, shapes that fit one another, one floating dtype
 // and device, a geometry that can work, a sound cu_seqlens. Throws ContractError; reads no device memory (block numbers
 // are looked at on the CPU only: elsewhere a number outside the document counts as padding).
@@ -111,6 +122,7 @@ void check(const SelectArgs& args);
 void check(const AttendSelectedArgs& args);
 void check(const AttendWindowArgs& args);
 void check(const CombineArgs& args);
+void check(const AttendArgs& args);
 
 struct Attended {
   at::Tensor o;    // [B,S,Hq,Dv]

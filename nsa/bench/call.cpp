@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 
+#include "nsa/attend.hpp"
 #include "nsa/dispatch.hpp"
 
 namespace nsa::bench {
@@ -64,13 +65,17 @@ Forward whole(const Ops& ops, Source& source, const CallSpec& spec) {
   // combine takes three branches: the one that is left out is a constant.
   const auto& p = spec.problem;
   const auto nothing = windowed ? at::Tensor() : at::zeros({1, p.S, p.Hq, p.Dv}, q.options().requires_grad(false));
+  if (windowed)
+    return [=] {
+      const Compressed blocks = ops.compress({k_cmp, v_cmp, g, {}, {}, {}});
+      return attend(ops, {q, blocks, k_sel, v_sel, k_win, v_win, gates, g, {}});
+    };
   return [=] {
     const Compressed blocks = ops.compress({k_cmp, v_cmp, g, {}, {}, {}});
     const Attended cmp = ops.attend_compressed({q, blocks, g, {}});
     const auto chosen = ops.select({q.detach(), blocks.k.detach(), g, {}, stats_of(cmp)});
     const Attended sel = ops.attend_selected({q, k_sel, v_sel, chosen, g, {}});
-    const auto win = windowed ? ops.attend_window({q, k_win, v_win, g, {}}).o : nothing;
-    return ops.combine({gates, cmp.o, sel.o, win});
+    return ops.combine({gates, cmp.o, sel.o, nothing});
   };
 }
 

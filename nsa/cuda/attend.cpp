@@ -5,8 +5,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
@@ -54,6 +56,11 @@ kernels::AttentionForward parameters(const at::Tensor& q, const at::Tensor& k, c
   return p;
 }
 
+AttentionOutput output_like(const at::Tensor& q, const at::Tensor& v) {
+  return {empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.scalar_type(), q),
+          empty({q.size(0), q.size(2), q.size(1), 2}, at::kFloat, q)};
+}
+
 // Whether dQ's kernels, which do not fill a GPU, had better run beside those of dK and dV. Only in a CUDA graph:
 // between kernels that are started one by one events would cost the host more than the GPU gains.
 bool leaves_room_beside(const kernels::AttentionBackward& p) {
@@ -63,9 +70,6 @@ bool leaves_room_beside(const kernels::AttentionBackward& p) {
          c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
-struct Gradients {
-  at::Tensor q, k, v;  // undefined where not wanted
-};
 // `delta` is undefined where combine has handed none over.
 Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, at::Tensor delta, const Problem& problem,
                           const std::array<bool, 3>& wanted) {
@@ -74,51 +78,26 @@ Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, at
   const auto room_for = [&](const at::Tensor& t, bool is_wanted) {
     return is_wanted ? empty(t.sizes(), t.scalar_type(), t) : at::Tensor();
   };
-  Gradients result{room_for(q, wanted[0]), room_for(k, wanted[1]), room_for(v, wanted[2])};
+  const Gradients result{room_for(q, wanted[0]), room_for(k, wanted[1]), room_for(v, wanted[2])};
   if (k.size(1) == 0) {  // no key at all: no gradient leaves the rows
     if (result.q.defined()) result.q.zero_();
     return result;
   }
-
-  kernels::AttentionBackward p;
-  p.forward = parameters(q, k, v, blocks, problem);
-  p.forward.stats = stats.data_ptr<float>();
-  p.dout = rows_of("dout", dout);
-  if (result.q.defined()) p.dq = rows_of("dq", result.q);
-  if (result.k.defined()) p.dk = rows_of("dk", result.k);
-  if (result.v.defined()) p.dv = rows_of("dv", result.v);
-
   if (!delta.defined()) {
     delta = empty({q.size(0), q.size(2), q.size(1)}, at::kFloat, q);
     kernels::AttentionDelta sums;
     sums.o = rows_of("o", o);
-    sums.dout = p.dout;
+    sums.dout = rows_of("dout", dout);
     sums.delta = delta.data_ptr<float>();
-    sums.B = p.forward.B;
-    sums.S = p.forward.S;
-    sums.Hq = p.forward.Hq;
-    sums.Dv = p.forward.Dv;
-    sums.storage = p.forward.storage;
+    sums.B = size_of(o, 0);
+    sums.S = size_of(o, 1);
+    sums.Hq = size_of(o, 2);
+    sums.Dv = size_of(o, 3);
+    sums.storage = storage_of(o);
     kernels::attention_delta(sums, device.stream());
   }
-  p.delta = delta.const_data_ptr<float>();
-
-  const auto run = [&](kernels::AttentionBackward part, cudaStream_t stream) {
-    const auto room = workspace(kernels::attention_backward_workspace(part), q);
-    part.workspace = room.data_ptr();
-    kernels::attention_backward(part, stream);
-    return room;  // lives until what runs beside it is done
-  };
-  if (!q.is_cuda() || !leaves_room_beside(p)) {
-    run(p, device.stream());
-    return result;
-  }
-  auto rows = p, keys = p;
-  rows.dk = rows.dv = keys.dq = {};
-  Beside beside;
-  const auto rows_room = run(rows, beside.stream());
-  const auto keys_room = run(keys, device.stream());
-  beside.join();
+  const std::array passes = {backward_parameters(q, k, v, blocks, stats, dout, delta, problem, result)};
+  run_backward(passes, q);
   return result;
 }
 
@@ -195,8 +174,7 @@ HandedDelta* handed_delta(const torch::autograd::Edge& edge) {
 AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& blocks,
                                const Problem& problem) {
   const OnDeviceOf device(q);
-  AttentionOutput out{empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.scalar_type(), q),
-                      empty({q.size(0), q.size(2), q.size(1), 2}, at::kFloat, q)};
+  AttentionOutput out = output_like(q, v);
   if (k.size(1) == 0) {  // no key at all, and no row of K to point at
     out.o.zero_();
     out.stats.select(3, 0).fill_(-std::numeric_limits<double>::infinity());
@@ -210,6 +188,57 @@ AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const a
   p.workspace = room.data_ptr();
   kernels::attention_forward(p, device.stream());
   return out;
+}
+
+AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                          const Problem& problem, kernels::Combine sum) {
+  const OnDeviceOf device(q);
+  AttentionOutput out = output_like(q, v);
+  auto p = parameters(q, k, v, {}, problem);
+  p.o = sum.branch[2] = rows_of("o", out.o);
+  p.stats = out.stats.data_ptr<float>();
+  const auto room = workspace(kernels::attention_forward_workspace(p), q);
+  p.workspace = room.data_ptr();
+  kernels::window_and_combine(p, sum, device.stream());
+  return out;
+}
+
+kernels::AttentionBackward backward_parameters(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                               const at::Tensor& blocks, const at::Tensor& stats,
+                                               const at::Tensor& dout, const at::Tensor& delta, const Problem& problem,
+                                               const Gradients& to) {
+  kernels::AttentionBackward p;
+  p.forward = parameters(q, k, v, blocks, problem);
+  p.forward.stats = stats.data_ptr<float>();
+  p.dout = rows_of("dout", dout);
+  p.delta = delta.const_data_ptr<float>();
+  if (to.q.defined()) p.dq = rows_of("dq", to.q);
+  if (to.k.defined()) p.dk = rows_of("dk", to.k);
+  if (to.v.defined()) p.dv = rows_of("dv", to.v);
+  return p;
+}
+
+void run_backward(std::span<const kernels::AttentionBackward> passes, const at::Tensor& q) {
+  const OnDeviceOf device(q);
+  const auto run = [&](kernels::AttentionBackward part, cudaStream_t stream) {
+    const auto room = workspace(kernels::attention_backward_workspace(part), q);
+    part.workspace = room.data_ptr();
+    kernels::attention_backward(part, stream);
+    return room;
+  };
+  if (passes.empty() || !q.is_cuda() || !std::all_of(passes.begin(), passes.end(), leaves_room_beside)) {
+    for (const auto& pass : passes) run(pass, device.stream());
+    return;
+  }
+  Beside beside;
+  std::vector<at::Tensor> rooms;  // live until what runs beside is done
+  for (const auto& pass : passes) {
+    auto rows = pass, keys = pass;
+    rows.dk = rows.dv = keys.dq = {};
+    rooms.push_back(run(rows, beside.stream()));
+    rooms.push_back(run(keys, device.stream()));
+  }
+  beside.join();
 }
 
 Attended attend_compressed(const AttendCompressedArgs& args) {

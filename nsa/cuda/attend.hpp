@@ -1,6 +1,8 @@
 // Attention of one branch on our kernels; the three branches differ in their Mask.
 #pragma once
 
+#include <span>
+
 #include <torch/csrc/autograd/edge.h>
 
 #include <mutex>
@@ -26,6 +28,23 @@ struct AttentionOutput {
 // One forward pass without autograd. q, k, v aligned (rows.hpp); `blocks` [B,S,G,n] for Mask::selected, else undefined.
 [[nodiscard]] AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                              const at::Tensor& blocks, const Problem& problem);
+// The same of the window branch, and with it the gated sum of all: sum.branch[2] is set here.
+[[nodiscard]] AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                        const Problem& problem, kernels::Combine sum);
+
+struct Gradients {
+  at::Tensor q, k, v;  // undefined where not wanted
+};
+// A backward pass without autograd. q, k, v, blocks, stats as of attend_forward; dout aligned, delta [B,Hq,S]. There
+// are keys.
+[[nodiscard]] kernels::AttentionBackward backward_parameters(const at::Tensor& q, const at::Tensor& k,
+                                                             const at::Tensor& v, const at::Tensor& blocks,
+                                                             const at::Tensor& stats, const at::Tensor& dout,
+                                                             const at::Tensor& delta, const Problem& problem,
+                                                             const Gradients& to);
+// Backward passes of the same rows, one after the other: each may add to the dQ of the one before. In a CUDA graph
+// small ones have dQ's kernels beside those of dK and dV.
+void run_backward(std::span<const kernels::AttentionBackward> passes, const at::Tensor& q);
 
 // delta (kernels::AttentionDelta) on its way from combine's backward pass, which has do and o at hand, to the branch's.
 // It holds for the very gradient that it was made with: between the two passes other uses of o and hooks may put

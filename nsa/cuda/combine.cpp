@@ -1,3 +1,5 @@
+#include "nsa/cuda/combine.hpp"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -5,7 +7,6 @@
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
-#include "nsa/kernels/combine/params.hpp"
 
 namespace nsa::cuda {
 
@@ -16,33 +17,16 @@ using torch::autograd::variable_list;
 
 constexpr std::size_t kBranches = 3;
 
-// `tensors`: gates, then o_cmp, o_sel, o_win.
-kernels::Combine parameters(const variable_list& tensors) {
-  const auto &gates = tensors[0], &o = tensors[1];
-  kernels::Combine p;
-  p.gates = gates.const_data_ptr();
-  p.gates_fp32 = gates.scalar_type() == at::kFloat;
-  for (std::size_t i = 0; i < kBranches; ++i) p.branch[i] = rows_of("a branch's output", tensors[i + 1]);
-  p.B = size_of(o, 0);
-  p.S = size_of(o, 1);
-  p.Hq = size_of(o, 2);
-  p.G = size_of(gates, 2);
-  p.Dv = size_of(o, 3);
-  p.storage = storage_of(o);
-  return p;
-}
-
 class Combine : public torch::autograd::Function<Combine> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gates, const at::Tensor& o_cmp,
                             const at::Tensor& o_sel, const at::Tensor& o_win) {
     const OnDeviceOf device(o_cmp);
-    const variable_list tensors = {gates, o_cmp, o_sel, o_win};
     const auto o = empty(o_cmp.sizes(), o_cmp.scalar_type(), o_cmp);
-    auto p = parameters(tensors);
+    auto p = combine_parameters(gates, o_cmp, o_sel, o_win);
     p.o = rows_of("o", o);
     kernels::combine_forward(p, device.stream());
-    context->save_for_backward(tensors);
+    context->save_for_backward({gates, o_cmp, o_sel, o_win});
     context->set_materialize_grads(false);
     return o;
   }
@@ -54,7 +38,7 @@ class Combine : public torch::autograd::Function<Combine> {
     const auto dout = aligned(gradients[0]);
     const OnDeviceOf device(dout);
     kernels::CombineBackward p;
-    p.forward = parameters(saved);
+    p.forward = combine_parameters(saved[0], saved[1], saved[2], saved[3]);
     p.dout = rows_of("dout", dout);
     for (std::size_t i = 0; i < result.size(); ++i)
       if (context->needs_input_grad(i)) result[i] = empty(saved[i].sizes(), saved[i].scalar_type(), saved[i]);
@@ -87,15 +71,35 @@ class Combine : public torch::autograd::Function<Combine> {
 
 }  // namespace
 
+at::Tensor gates_for_kernels(const at::Tensor& gates, at::ScalarType storage) {
+  return (gates.scalar_type() == storage ? gates : gates.to(at::kFloat)).contiguous();
+}
+
+kernels::Combine combine_parameters(const at::Tensor& gates, const at::Tensor& o_cmp, const at::Tensor& o_sel,
+                                    const at::Tensor& o_win) {
+  kernels::Combine p;
+  p.gates = gates.const_data_ptr();
+  p.gates_fp32 = gates.scalar_type() == at::kFloat;
+  const std::array branches = {o_cmp, o_sel, o_win};
+  for (std::size_t i = 0; i < kBranches; ++i)
+    if (branches[i].defined()) p.branch[i] = rows_of("a branch's output", branches[i]);
+  p.B = size_of(o_cmp, 0);
+  p.S = size_of(o_cmp, 1);
+  p.Hq = size_of(o_cmp, 2);
+  p.G = size_of(gates, 2);
+  p.Dv = size_of(o_cmp, 3);
+  p.storage = storage_of(o_cmp);
+  return p;
+}
+
 at::Tensor combine(const CombineArgs& args) {
   check(args);
   const auto& o = args.o_cmp;
   // One width only: that of the values.
   require(o, {.G = args.gates.size(2), .Dv = o.size(3), .geometry = {}}, Op::combine);
   const OnDeviceOf device(o);
-  const bool as_is = args.gates.scalar_type() == o.scalar_type();
-  const auto gates = as_is ? args.gates : args.gates.to(at::kFloat);
-  return Combine::apply(gates.contiguous(), aligned(o), aligned(args.o_sel), aligned(args.o_win));
+  return Combine::apply(gates_for_kernels(args.gates, o.scalar_type()), aligned(o), aligned(args.o_sel),
+                        aligned(args.o_win));
 }
 
 }  // namespace nsa::cuda

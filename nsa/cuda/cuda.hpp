@@ -10,6 +10,7 @@
 // from which it follows: (maximum + log2(sum)) * ln 2.
 #pragma once
 
+#include "nsa/attend.hpp"
 #include "nsa/ops.hpp"
 
 namespace nsa::cuda {
@@ -22,6 +23,9 @@ namespace nsa::cuda {
 [[nodiscard]] Attended attend_selected(const AttendSelectedArgs& args);
 [[nodiscard]] Attended attend_window(const AttendWindowArgs& args);
 [[nodiscard]] at::Tensor combine(const CombineArgs& args);
+// All of these but compress, in one node of autograd: the same to the bit forward. Gradients are summed in fewer
+// roundings, and a gate weighs P where it would weigh dO.
+[[nodiscard]] at::Tensor attend_all(const AttendArgs& args);
 
 [[nodiscard]] Ops ops();
 

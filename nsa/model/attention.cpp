@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "nsa/attend.hpp"
 #include "nsa/call.hpp"
 #include "nsa/model/rope.hpp"
 #include "nsa/nvtx.hpp"
@@ -152,7 +153,13 @@ torch::Tensor NsaAttentionImpl::forward(const torch::Tensor& x, const torch::Ten
   const NvtxRange whole(runtime_->flags.nvtx, name_.c_str());
   const Projected projected = project(x, rotations);
   const Ops table = ops(projected, cu_seqlens.has_value());
-  return finish(table, projected, attend(table, projected, cu_seqlens));
+  const AttendInOne in_one = attend_in_one(table);
+  if (!in_one || runtime_->observe || runtime_->flags.forced_branch != ForcedBranch::none)
+    return finish(table, projected, attend(table, projected, cu_seqlens));
+  const auto& p = projected;
+  const Compressed blocks = compress(table, p.k_cmp, p.v_cmp, cu_seqlens);
+  const NvtxRange range(runtime_->flags.nvtx, "attend");
+  return o(in_one({p.q, blocks, p.k_sel, p.v_sel, p.k_win, p.v_win, p.gates, config_.nsa, cu_seqlens}).flatten(2));
 }
 
 }  // namespace nsa

@@ -1,6 +1,6 @@
 // One layer of Native Sparse Attention: projections, RoPE, gate, the six functions of the ops table, output projection.
-// forward = finish(attend(project)); a prefill keeps what lies between the parts, a decoding step puts attention over
-// its caches in the place of `attend` (nsa/decode).
+// forward = finish(attend(project)), or in one where a table can and nobody observes (nsa/attend.hpp); a prefill keeps
+// what lies between the parts, a decoding step puts attention over its caches in the place of `attend` (nsa/decode).
 #pragma once
 
 #include <torch/nn/module.h>

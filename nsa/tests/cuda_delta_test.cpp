@@ -144,7 +144,7 @@ TEST_F(CudaKernels, HandedSumsAreNotTakenWhereAnOutputHasASecondUse) {
     const auto q = c[3].inputs[0].detach().requires_grad_();
     const auto o = c[3].call(ops(), {q, c[3].inputs[1], c[3].inputs[2]})[0];
     if (wipe) o.register_hook([data = o.data()](const at::Tensor&) { data.zero_(); });
-    const auto sum = combine({c[4].inputs[0], o, o, o});
+    const auto sum = combine({c.back().inputs[0], o, o, o});
     return torch::autograd::grad({sum}, {q}, {on_device(sum.sizes(), 20, at::kBFloat16)})[0];
   };
   EXPECT_FALSE(at::equal(twice(false), twice(true)));

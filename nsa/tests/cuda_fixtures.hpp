@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 
+#include "nsa/attend.hpp"
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/kernels/params.hpp"
 #include "nsa/tests/fixtures.hpp"
@@ -91,6 +92,12 @@ inline std::vector<CudaCase> cuda_cases(const CudaShape& s) {
            {q, k, v},
            [s](const Ops& ops, const Tensors& in) {
              return Tensors{ops.attend_window({in[0], in[1], in[2], s.g, s.cu_seqlens}).o};
+           }},
+          {"attend",
+           {q, k_cmp, v_cmp, k, v, draw(s.S, s.G, s.Dk, 10), draw(s.S, s.G, s.Dv, 11), gates},
+           [s, blocks](const Ops& ops, const Tensors& in) {
+             return Tensors{
+                 attend(ops, {in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], in[7], s.g, s.cu_seqlens, blocks})};
            }},
           {"combine", {gates, o(7), o(8), o(9)}, [](const Ops& ops, const Tensors& in) {
              return Tensors{ops.combine({in[0], in[1], in[2], in[3]})};

@@ -88,24 +88,55 @@ Modelled by_rounding(const CudaCase& c, const CudaShape& s, const at::Tensor& al
   return m;
 }
 
+at::Tensor wide(const at::Tensor& t) { return t.to(at::kDouble); }
+
+void compare(const at::Tensor& own, const at::Tensor& rounded, const at::Tensor& spread, const at::Tensor& wanted,
+             const std::string& name) {
+  EXPECT_LE(relative_error(own, wanted), kWorse * relative_error(rounded, wanted) +
+                                             kSpreads * relative_error(wide(spread) + wanted, wanted) + kNothing)
+      << name;
+}
+
+// All branches and their sum: each branch is given its gate's share of dO.
+void expect_all_no_worse(CudaCase c, const CudaShape& s, const at::Tensor& blocks, double logits) {
+  const std::array<std::string, 3> branches = {"attend_compressed", "attend_selected", "attend_window"};
+  c.inputs[0] = c.inputs[0] * logits;
+  const auto exact = by_reference(c), got = evaluate(c, ops(), c.inputs);
+  const auto dout = fixtures::random(got.outputs[0].sizes(), 20, at::kBFloat16).to(device(), at::kFloat);
+  at::Tensor o, dq, o_spread, dq_spread;
+  const auto add = [](at::Tensor& to, const at::Tensor& x) { to = to.defined() ? to + x : x; };
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    const CudaCase branch{branches[i], {c.inputs[0], c.inputs[1 + 2 * i], c.inputs[2 + 2 * i]}, {}};
+    const auto gate =
+        c.inputs[7].select(3, static_cast<std::int64_t>(i)).to(at::kFloat).repeat_interleave(s.h, 2).unsqueeze(3);
+    const auto model = by_rounding(branch, s, seen(s, branches[i], blocks), gate * dout);
+    add(o, gate * model.rounded.outputs[0]);
+    add(o_spread, gate * model.spread.outputs[0]);
+    add(dq, model.rounded.gradients[0]);
+    add(dq_spread, model.spread.gradients[0]);
+    for (const std::size_t j : {1, 2})
+      compare(got.gradients[2 * i + j], model.rounded.gradients[j], model.spread.gradients[j],
+              exact.gradients[2 * i + j], branches[i] + (j == 1 ? " dk" : " dv"));
+  }
+  compare(got.outputs[0], o.to(s.type), o_spread, exact.outputs[0], "o");
+  compare(got.gradients[0], dq.to(s.type), dq_spread, exact.gradients[0], "dq");
+}
+
 void expect_no_worse(const CudaShape& s, double logits) {
   auto cases = cuda_cases(s);
-  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
   const auto blocks =
       reference::select({wide(cases[1].inputs[0]), wide(cases[1].inputs[1]), s.g, s.cu_seqlens}).to(device());
   for (CudaCase& c : cases) {
     if (c.name == "compress" || c.name == "combine") continue;
     SCOPED_TRACE(c.name + " logits of " + std::to_string(logits) + " " + s.name());
+    if (c.name == "attend") {
+      expect_all_no_worse(c, s, blocks, logits);
+      continue;
+    }
     c.inputs[0] = c.inputs[0] * logits;
     const auto exact = by_reference(c), got = evaluate(c, ops(), c.inputs);
     const auto dout = fixtures::random(got.outputs[0].sizes(), 20, at::kBFloat16).to(got.outputs[0].options());
     const auto model = by_rounding(c, s, seen(s, c.name, blocks), dout);
-    const auto compare = [&](const at::Tensor& own, const at::Tensor& rounded, const at::Tensor& spread,
-                             const at::Tensor& wanted, std::string name) {
-      EXPECT_LE(relative_error(own, wanted), kWorse * relative_error(rounded, wanted) +
-                                                 kSpreads * relative_error(wide(spread) + wanted, wanted) + kNothing)
-          << name;
-    };
     compare(got.outputs[0], model.rounded.outputs[0], model.spread.outputs[0], exact.outputs[0], "o");
     for (std::size_t i = 0; i < 3; ++i)
       compare(got.gradients[i], model.rounded.gradients[i], model.spread.gradients[i], exact.gradients[i],

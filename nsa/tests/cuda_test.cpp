@@ -26,7 +26,8 @@ using fixtures::Tensors;
 void expect_all_close(const CudaShape& shape) {
   SCOPED_TRACE(shape.name());
   for (const CudaCase& c : cuda_cases(shape)) {
-    const auto few = c.name == "attend_compressed" ? fixtures::kFewTokensCompressed : fixtures::kFewTokens;
+    const auto few =
+        c.name == "attend_compressed" || c.name == "attend" ? fixtures::kFewTokensCompressed : fixtures::kFewTokens;
     expect_close(c.name, evaluate(c, ops(), c.inputs), by_reference(c),
                  shape.S < few ? fixtures::kFewKeysBound : fixtures::kGradientBound);
   }

@@ -89,9 +89,9 @@ class Emulated : public testing::TestWithParam<Widths> {
   }
 };
 
-TEST_P(Emulated, Window) { check(kIntervals, {.mask = Mask::window}); }
+TEST_P(Emulated, Window) { check(kIntervals, {.mask = Mask::window, .adds = true, .combines = true}); }
 TEST_P(Emulated, Compressed) { check(kIntervals, {.mask = Mask::compressed}); }
-TEST_P(Emulated, WindowRings) { check(kRings, {.mask = Mask::window, .forward_alone = true}); }
+TEST_P(Emulated, WindowRings) { check(kRings, {.mask = Mask::window, .forward_alone = true, .combines = true}); }
 TEST_P(Emulated, CompressedRings) { check(kRings, {.mask = Mask::compressed, .forward_alone = true}); }
 TEST_P(Emulated, NaNElsewhere) {
   const Geometry geometry{4, 2, 64, 4, 50};
@@ -117,16 +117,16 @@ TEST_P(Emulated, LargestLogits) {  // so large that what rounding takes off them
   check(largest, {.mask = Mask::selected, .forward_alone = true});
 }
 TEST_P(Emulated, WindowForwardByMma) {
-  check(kIntervals, {.mask = Mask::window, .hopper = false, .forward_alone = true});
+  check(kIntervals, {.mask = Mask::window, .hopper = false, .forward_alone = true, .combines = true});
 }
 TEST_P(Emulated, CompressedForwardByMma) {
   check(kIntervals, {.mask = Mask::compressed, .hopper = false, .forward_alone = true});
 }
 TEST_P(Emulated, SelectedTogether) {
   emulation::limits = kLimits;
-  check(kSelected, {.mask = Mask::selected});
+  check(kSelected, {.mask = Mask::selected, .adds = true});
 }
-TEST_P(Emulated, SelectedInParts) { check(kSelected, {.mask = Mask::selected}); }
+TEST_P(Emulated, SelectedInParts) { check(kSelected, {.mask = Mask::selected, .adds = true}); }
 TEST_P(Emulated, SelectedInPartsWithAllListsInOneGo) {
   emulation::limits.lists_bytes = kLimits.lists_bytes;
   check(kSelected, {.mask = Mask::selected});
@@ -151,7 +151,7 @@ TEST_P(Emulated, SelectedAsTheDeviceDecides) {
 class EmulatedMerged : public Emulated {
  protected:
   EmulatedMerged() { emulation::limits.sums_bytes = kLimits.sums_bytes; }
-  static constexpr Call kCall{.mask = Mask::selected, .again = true};
+  static constexpr Call kCall{.mask = Mask::selected, .again = true, .adds = true};
 };
 TEST_P(EmulatedMerged, InParts) { check(kSelected, kCall); }
 TEST_P(EmulatedMerged, AllPairsInOneTurn) {
@@ -183,8 +183,8 @@ TEST_P(EmulatedMerged, AsTheDeviceDecides) {
 }
 
 class EmulatedIntervals : public Emulated {};
-TEST_P(EmulatedIntervals, Window) { check(kMeetings, {.mask = Mask::window, .again = true}); }
-TEST_P(EmulatedIntervals, Compressed) { check(kMeetings, {.mask = Mask::compressed, .again = true}); }
+TEST_P(EmulatedIntervals, Window) { check(kMeetings, {.mask = Mask::window, .again = true, .adds = true}); }
+TEST_P(EmulatedIntervals, Compressed) { check(kMeetings, {.mask = Mask::compressed, .again = true, .adds = true}); }
 TEST_P(EmulatedIntervals, SumsWithoutAWait) {  // room for all of them
   emulation::limits.interval_sums_bytes = kLimits.interval_sums_bytes;
   check(kMeetings, {.mask = Mask::compressed}, 2);
@@ -192,13 +192,13 @@ TEST_P(EmulatedIntervals, SumsWithoutAWait) {  // room for all of them
 }
 
 class EmulatedMma : public Emulated {};
-TEST_P(EmulatedMma, Window) { check(kIntervals, {.mask = Mask::window, .hopper = false}); }
+TEST_P(EmulatedMma, Window) { check(kIntervals, {.mask = Mask::window, .hopper = false, .adds = true}); }
 TEST_P(EmulatedMma, Compressed) { check(kIntervals, {.mask = Mask::compressed, .hopper = false}); }
 TEST_P(EmulatedMma, ManyPieces) {  // more than sum_pieces_kernel asks for at once
   const Problem pieces[] = {{.S = 300, .h = 16, .G = 1, .geometry = {16, 8, 64, 4, 300}}};
   check(pieces, {.mask = Mask::compressed, .hopper = false});
 }
-TEST_P(EmulatedMma, Selected) { check(kSelected, {.mask = Mask::selected, .hopper = false}, 3); }
+TEST_P(EmulatedMma, Selected) { check(kSelected, {.mask = Mask::selected, .hopper = false, .adds = true}, 3); }
 TEST_P(EmulatedMma, SelectedPacked) {  // the slowest: a block of threads a token
   const Problem packed[] = {{.h = 16, .G = 1, .geometry = {16, 8, 32, 5, 50}, .boundaries = {0, 5, 6, 77, 77, 90}}};
   check(packed, {.mask = Mask::selected, .hopper = false});

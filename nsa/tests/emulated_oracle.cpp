@@ -70,6 +70,12 @@ bool may_share_a_tile(const Problem& x, const Documents& documents, int t) {
   return block - tile <= t && t < block + 2 * l_sel + tile;
 }
 
+// Of x's storage type: a rounded sum.
+double rounded_sum(Storage storage, double a, double b) {
+  const float sum = static_cast<float>(a) + static_cast<float>(b);
+  return value_of(storage, bits_of(storage, sum));
+}
+
 // 256 bytes aligned, and watched behind.
 struct Workspace {
   std::vector<char> bytes;
@@ -82,6 +88,51 @@ struct Workspace {
   }
   static constexpr char kPoison = '\x7f';
 };
+
+template <typename Action>
+void for_all(int B, int S, int H, int D, Action&& action) {
+  for (int b = 0; b < B; ++b)
+    for (int s = 0; s < S; ++s)
+      for (int h = 0; h < H; ++h)
+        for (int d = 0; d < D; ++d) action(b, s, h, d);
+}
+
+// window_and_combine against the window alone, whose results are o and stats, and combine_forward. `make`: a tensor
+// from (S, H, D).
+template <typename Make>
+std::string combined_differences(const AttentionForward& f, const Tensor& o, const std::vector<float>& stats,
+                                 std::mt19937& random, Make&& make) {
+  Tensor cmp = make(f.S, f.Hq, f.Dv), sel = make(f.S, f.Hq, f.Dv), win = make(f.S, f.Hq, f.Dv);
+  Tensor sum = make(f.S, f.Hq, f.Dv), wanted = make(f.S, f.Hq, f.Dv);
+  cmp.fill(random, 1);
+  sel.fill(random, 1);
+  const std::size_t count = static_cast<std::size_t>(f.B) * f.S * f.G * 3;
+  std::vector<float> wide(count);
+  std::vector<std::uint16_t> narrow(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    narrow[i] = bits_of(f.storage, std::uniform_real_distribution<double>(-1, 1)(random));
+    wide[i] = static_cast<float>(value_of(f.storage, narrow[i]));
+  }
+  std::string what;
+  for (const bool fp32 : {false, true}) {
+    std::vector<float> own_stats(stats.size(), -7.f);
+    AttentionForward own = f;
+    own.o = win.rows();
+    own.stats = own_stats.data();
+    Combine p;
+    p.gates = fp32 ? static_cast<const void*>(wide.data()) : narrow.data();
+    p.gates_fp32 = fp32;
+    p.branch[0] = cmp.rows(), p.branch[1] = sel.rows(), p.branch[2] = win.rows(), p.o = sum.rows();
+    p.B = f.B, p.S = f.S, p.Hq = f.Hq, p.G = f.G, p.Dv = f.Dv;
+    p.storage = f.storage;
+    window_and_combine(own, p, nullptr);
+    p.branch[2] = o.rows(), p.o = wanted.rows();
+    combine_forward(p, nullptr);
+    if (!win.same_bits(o) || own_stats != stats) what += "the window beside the sum is another; ";
+    if (!sum.same_bits(wanted) || !sum.surroundings_are_untouched()) what += "the window's sum is another; ";
+  }
+  return what;
+}
 
 }  // namespace
 
@@ -153,6 +204,22 @@ std::string differences(Problem x) {
   }
 
   std::string what;
+  if (x.call.combines) what += combined_differences(f, o, stats, random, tensor);
+  if (x.call.adds) {
+    Tensor before = tensor(x.S, Hq, x.Dk), sum = tensor(x.S, Hq, x.Dk), wanted = tensor(x.S, Hq, x.Dk);
+    Tensor dk2 = tensor(N, x.G, x.Dk), dv2 = tensor(N, x.G, x.Dv);
+    Workspace space(backward_space.size);
+    before.fill(random, 1);
+    for_all(x.B, x.S, Hq, x.Dk, [&](int b, int t, int head, int d) {
+      sum.set(b, t, head, d, before.at(b, t, head, d));
+      wanted.set(b, t, head, d, rounded_sum(x.storage, before.at(b, t, head, d), dq.at(b, t, head, d)));
+    });
+    AttentionBackward other = backward;
+    other.dq = sum.rows(), other.dk = dk2.rows(), other.dv = dv2.rows(), other.workspace = space.at();
+    other.adds_dq = true;
+    attention_backward(other, nullptr);
+    if (!sum.same_bits(wanted) || !dk2.same_bits(dk) || !dv2.same_bits(dv)) what += "dQ is not added; ";
+  }
   if (x.call.again) {
     Tensor dq2 = tensor(x.S, Hq, x.Dk), dk2 = tensor(N, x.G, x.Dk), dv2 = tensor(N, x.G, x.Dv);
     Workspace space(backward_space.size);

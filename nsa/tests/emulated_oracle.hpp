@@ -13,7 +13,9 @@ namespace nsa::kernels {
 struct Call {
   Mask mask = Mask::window;
   bool hopper = true, forward_alone = false;
-  bool again = false;  // the backward pass once more, in another order: the same bits
+  bool again = false;     // the backward pass once more, in another order: the same bits
+  bool adds = false;      // and once more with dQ added to numbers that stand there: the sums, to the bit
+  bool combines = false;  // the forward pass once more with the gated sum: both as by themselves, to the bit
 };
 struct Problem {
   int B = 1, S = 100, h = 3, G = 2;

@@ -169,6 +169,38 @@ void check_combine(int B, int S, int h, int G, int D) {
           EXPECT_NEAR(dgates[((static_cast<std::size_t>(b) * S + t) * G + group) * 3 + i], total, 1e-3);
         }
   }
+
+  // See Note [Gated statistics] (combine/params.hpp): of one branch, so that each has its own.
+  std::vector<float> stats(static_cast<std::size_t>(B) * Hq * S * 2), gated(stats.size());
+  for (float& x : stats) x = std::uniform_real_distribution<float>(1, 50)(random);
+  gates[3] = 0;         // of token 0's second group, or of token 1
+  gates[0] = INFINITY;  // of the first
+  stats[1] = 0;         // the first row sees nothing
+  const std::vector<float> whole = dgates;
+  for (int i = 0; i < 3; ++i) {
+    CombineBackward q = p;
+    q.dbranch[i] = {};
+    q.stats[i] = stats.data();
+    q.gated_stats[i] = gated.data();
+    combine_backward(q, nullptr);
+    EXPECT_EQ(dgates, whole);
+    for (int b = 0; b < B; ++b)
+      for (int t = 0; t < S; ++t)
+        for (int head = 0; head < Hq; ++head) {
+          const std::size_t row = (static_cast<std::size_t>(b) * Hq + head) * S + t;
+          double sum = 0;  // of the gradient as it came
+          for (int d = 0; d < D; ++d) sum += dout.at(b, t, head, d) * branch[i].at(b, t, head, d);
+          EXPECT_NEAR(delta[i][row], sum, 2e-5 * (1 + std::abs(sum)));
+          EXPECT_EQ(gated[2 * row], stats[2 * row]);
+          const float own = gate(i, b, t, head), wanted = stats[2 * row + 1] / own;
+          if (row == 0)
+            EXPECT_EQ(gated[1], 0);
+          else if (std::isinf(own))
+            EXPECT_TRUE(std::isnan(gated[2 * row + 1]));
+          else
+            EXPECT_EQ(gated[2 * row + 1], wanted) << own;
+        }
+  }
 }
 
 TEST(EmulatedCombine, Widths) {

@@ -67,5 +67,6 @@ void model_against_reference(harness::Context& context, const Subject& subject);
 void model_causality(harness::Context& context, const Subject& subject);
 void model_packed(harness::Context& context, const Subject& subject);
 void model_batch_of_two(harness::Context& context, const Subject& subject);
+void model_watched(harness::Context& context, const Subject& subject);
 
 }  // namespace suites::parity_cases

@@ -143,6 +143,7 @@ std::vector<Case> plan_cases(const Subject& subject) {
   plan.plain("model_causality", parity_cases::model_causality);
   plan.plain("model_packed", parity_cases::model_packed);
   plan.plain("model_batch_of_two", parity_cases::model_batch_of_two);
+  plan.plain("model_watched", parity_cases::model_watched);
   plan_standard(plan);
   return std::move(plan.cases);
 }

@@ -185,4 +185,42 @@ void model_batch_of_two(Context& context, const Subject& subject) {
                  verdict.evidence());
 }
 
+// Every probe of this harness looks into a model by observing it, so what is looked at must be what runs otherwise. By
+// our own kernels it is not the same code: a model that nobody observes computes its branches in one (nsa/attend.hpp).
+void model_watched(Context& context, const Subject& subject) {
+  constexpr double kGradientUlps = 8;  // of the largest: rounded at other places
+  const nsa::Precision precision = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
+  Prepared alone = prepare(context, subject, precision), watched = prepare(context, subject, precision);
+  const at::Tensor text = prompt(context, alone.config, {2, length_of(alone.config.model.nsa) + 1});
+  const auto step = [&](Prepared& prepared) {
+    const at::Tensor loss = prepared.model().loss(text);
+    loss.backward();
+    return loss.detach();
+  };
+  const auto expect = [&](const std::string& what, const at::Tensor& value, const at::Tensor& wanted, double ulps) {
+    const oracle::Verdict verdict = oracle::near(value, wanted, ulps);
+    harness::Json evidence = verdict.evidence();
+    evidence["of"] = what;
+    return context.expect(what + " of a watched model = of one that nobody watches", verdict.good(),
+                          fmt::format("model: {} differs by {:.3g} when the model is watched; allowed {:.3g}", what,
+                                      verdict.error, verdict.bound),
+                          codes::kIdentity, evidence);
+  };
+  context.phase("alone");
+  const at::Tensor loss = step(alone);
+  context.phase("watched");
+  std::int64_t stages = 0;
+  watched.model().runtime->observe = [&](std::string_view, const at::Tensor&) { ++stages; };
+  bool good = expect("loss", step(watched), loss, 0);
+  watched.model().runtime->observe = nullptr;
+  context.metric("stages that were shown", static_cast<double>(stages), "");
+  const auto wanted = alone.model().named_parameters();
+  for (const auto& parameter : watched.model().named_parameters()) {
+    if (!good) break;  // the first is enough
+    const at::Tensor own = parameter.value().grad(), other = wanted[parameter.key()].grad();
+    if (!own.defined() && !other.defined()) continue;  // its branch is not computed
+    good = expect("gradient of " + parameter.key(), own, other, kGradientUlps);
+  }
+}
+
 }  // namespace suites::parity_cases

@@ -68,6 +68,13 @@ void attention_forward(const AttentionForward& p, cudaStream_t stream) {
   with_widths(f.Dk, f.Dv, [&]<int Dk, int Dv>() { forward_of_width<Dk, Dv>(f, stream); });
 }
 
+void window_and_combine(const AttentionForward& p, const Combine& sum, cudaStream_t stream) {
+  if (p.hopper && hopper::is_here() && window_and_combine_hopper_supports(p))
+    return window_and_combine_hopper(p, sum, stream);
+  attention_forward(p, stream);
+  combine_forward(sum, stream);
+}
+
 void attention_delta(const AttentionDelta& p, cudaStream_t stream) {
   const std::int64_t rows = static_cast<std::int64_t>(p.B) * p.S * p.Hq;
   const auto blocks = static_cast<unsigned>((rows + 31) / 32);

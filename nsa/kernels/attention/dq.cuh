@@ -7,6 +7,7 @@
 
 #include "nsa/kernels/attention/interval.cuh"
 #include "nsa/kernels/attention/softmax.cuh"
+#include "nsa/kernels/common/eight.cuh"
 #include "nsa/kernels/common/heads.cuh"
 #include "nsa/kernels/common/tile.cuh"
 
@@ -149,9 +150,11 @@ __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackwa
   T* out = static_cast<T*>(p.dq.data) + b * p.dq.batch;
   for (int place = lane; place < 16 * (Dk / 8); place += 32) {
     const int i = warp * 16 + place / (Dk / 8), chunk = place % (Dk / 8), row = first_row + i, t = heads.token(row);
-    if (row < rows)
-      *reinterpret_cast<uint4*>(out + t * p.dq.token + (group * heads.h + heads.head(row, t)) * p.dq.head + chunk * 8) =
-          *reinterpret_cast<const uint4*>(shared + (Tile<Dk>::at(q_tile, i, chunk) - q_tile));
+    if (row >= rows) continue;
+    auto* const to =
+        reinterpret_cast<uint4*>(out + t * p.dq.token + (group * heads.h + heads.head(row, t)) * p.dq.head + chunk * 8);
+    const uint4 own = *reinterpret_cast<const uint4*>(shared + (Tile<Dk>::at(q_tile, i, chunk) - q_tile));
+    *to = p.adds_dq ? added<T>(own, *to) : own;
   }
 }
 

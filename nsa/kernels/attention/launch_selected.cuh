@@ -68,8 +68,9 @@ struct SelectedLaunches {
       const auto k_map = hopper::tensor_map(p.k, p.storage, p.B, p.S, p.G, Dk, kKeyTile);
       const auto v_map = hopper::tensor_map(p.v, p.storage, p.B, p.S, p.G, Dv, kKeyTile);
       const std::int64_t tiles = tiles_of(static_cast<std::int64_t>(p.S) * (p.Hq / p.G), Shape::kRows) * p.B * p.G;
-      const hopper::Joint problem{p, backward ? backward->dout : Rows{}, backward ? backward->delta : nullptr, out,
-                                  ways};
+      hopper::Joint problem;
+      problem.forward = p, problem.out = out, problem.ways = ways;
+      if (backward) problem.dout = backward->dout, problem.delta = backward->delta, problem.adds = backward->adds_dq;
       kernel<<<grid(std::min<std::int64_t>(tiles, hopper::multiprocessors("joint"))), Shape::kThreads, bytes, stream>>>(
           problem, k_map, v_map);
       check_launch("joint");
@@ -85,13 +86,13 @@ struct SelectedLaunches {
   }
   template <bool Backward>
   using Plan = PartsPlan<T, Backward ? Dk : Dv>;
-  static void join_parts(const AttentionForward& p, const Rows& dq, const Pieces& pieces, const hopper::Parts& parts,
+  static void join_parts(const AttentionBackward& p, const Pieces& pieces, const hopper::Parts& parts,
                          cudaStream_t stream) {
     using Join = hopper::JoinShape<Dk>;
     const auto kernel = parts.per_token <= Join::kParts ? hopper::join_parts_kernel<T, Dk, true>
                                                         : hopper::join_parts_kernel<T, Dk, false>;
-    const hopper::JoinRows rows(p.Hq / p.G, parts, pieces);
-    kernel<<<grid(tiles_of(rows.count, Join::kRows)), Join::kThreads, 0, stream>>>(p, dq, parts, rows);
+    const hopper::JoinRows rows(p.forward.Hq / p.forward.G, parts, pieces);
+    kernel<<<grid(tiles_of(rows.count, Join::kRows)), Join::kThreads, 0, stream>>>(p, parts, rows);
     check_launch("join_parts");
   }
   // Of a chain with parts_kernel (Note [Early kernels]).
@@ -105,11 +106,11 @@ struct SelectedLaunches {
            parts);
     check_launch("join_forward");
   }
-  // Of a slice as the plan cuts them.
+  // Of a slice as the plan cuts them. Forward, only x.forward is anything.
   template <bool Backward>
-  static void parts_of_slice(const AttentionForward& p, const Rows& out, const Rows& dout, const float* delta,
-                             Plan<Backward>& plan, cudaStream_t stream) {
+  static void parts_of_slice(const AttentionBackward& x, Plan<Backward>& plan, cudaStream_t stream) {
     if constexpr (Dk % 64 == 0) {
+      const AttentionForward& p = x.forward;
       using Shape = hopper::PartsShape<Dk, Dv, Backward>;
       const auto kernel = hopper::parts_kernel<T, Dk, Dv, Backward>;
       allow_shared(kernel, Shape::kSharedBytes);
@@ -130,11 +131,11 @@ struct SelectedLaunches {
             const dim3 blocks(grid(plan.item_count(p, begin, begin + count)), grid(plan.pieces.tiles_a_block),
                               grid(turn));
             const bool first_of_chain = pair == 0 && number == 0;
-            launch(!Backward && !first_of_chain, kernel, blocks, Shape::kThreads, Shape::kSharedBytes, stream, p, dout,
-                   delta, plan.lists.lists, plan.pieces, plan.items_of(p, number, pair), plan.parts);
+            launch(!Backward && !first_of_chain, kernel, blocks, Shape::kThreads, Shape::kSharedBytes, stream, p,
+                   x.dout, x.delta, plan.lists.lists, plan.pieces, plan.items_of(p, number, pair), plan.parts);
             check_launch("parts");
             if constexpr (Backward)
-              join_parts(p, out, plan.pieces, plan.parts, stream);
+              join_parts(x, plan.pieces, plan.parts, stream);
             else
               join_forward(p, plan.pieces, plan.parts, stream);
           }
@@ -147,8 +148,11 @@ struct SelectedLaunches {
     Arena arena(p.workspace);
     Plan<false> plan(p, way_of(p), arena);
     decide<false>(p, p.o, nullptr, plan.ways, stream);
-    in_turns<T>(p, p.B, p.G, plan.batches, plan.groups,
-                [&](const AttentionForward& own) { parts_of_slice<false>(own, own.o, {}, nullptr, plan, stream); });
+    in_turns<T>(p, p.B, p.G, plan.batches, plan.groups, [&](const AttentionForward& own) {
+      AttentionBackward none;
+      none.forward = own;
+      parts_of_slice<false>(none, plan, stream);
+    });
   }
   static void dq(const AttentionBackward& p, cudaStream_t stream) {
     const AttentionForward& f = p.forward;
@@ -156,9 +160,8 @@ struct SelectedLaunches {
     Arena arena(p.workspace);
     Plan<true> plan(f, way_of(f), arena);
     decide<true>(f, p.dq, &p, plan.ways, stream);
-    in_turns<T>(p, f.B, f.G, plan.batches, plan.groups, [&](const AttentionBackward& own) {
-      parts_of_slice<true>(own.forward, own.dq, own.dout, own.delta, plan, stream);
-    });
+    in_turns<T>(p, f.B, f.G, plan.batches, plan.groups,
+                [&](const AttentionBackward& own) { parts_of_slice<true>(own, plan, stream); });
   }
   template <bool Backward>
   static void size_parts(const AttentionForward& p, Arena& arena) {

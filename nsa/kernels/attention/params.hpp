@@ -3,6 +3,7 @@
 // cores' rows and K, V are read once a group.
 #pragma once
 
+#include "nsa/kernels/combine/params.hpp"
 #include "nsa/kernels/params.hpp"
 
 namespace nsa::kernels {
@@ -41,6 +42,10 @@ struct AttentionForward {
 [[nodiscard]] std::int64_t attention_forward_workspace(const AttentionForward& p);
 void attention_forward(const AttentionForward& p, cudaStream_t stream);
 
+// The window branch, and the gated sum of which it is the last: sum.branch[2] is p.o, the others have been computed.
+// The same to the bit as one after the other; on Hopper one kernel, which spares reading p.o again and hides the rest.
+void window_and_combine(const AttentionForward& p, const Combine& sum, cudaStream_t stream);
+
 // delta = rowsum(do * o) [B,Hq,S] fp32.
 struct AttentionDelta {
   Rows o, dout;            // [B,S,Hq,Dv]
@@ -56,6 +61,7 @@ struct AttentionBackward {
   const float* delta = nullptr;  // [B,Hq,S]
   Rows dq, dk, dv;               // as q, k, v; every element is written. A null `data` leaves that part out
   void* workspace = nullptr;     // attention_backward_workspace(p) bytes, aligned to 256
+  bool adds_dq = false;          // dQ is added to what dq holds, each rounded, as autograd would
 };
 [[nodiscard]] std::int64_t attention_backward_workspace(const AttentionBackward& p);
 // Deterministic: every sum has a fixed order.

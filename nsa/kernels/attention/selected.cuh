@@ -9,6 +9,7 @@
 
 #include "nsa/kernels/attention/softmax.cuh"
 #include "nsa/kernels/common/choice.cuh"
+#include "nsa/kernels/common/eight.cuh"
 #include "nsa/kernels/common/tile.cuh"
 
 namespace nsa::kernels {
@@ -76,7 +77,7 @@ __device__ inline void load_heads(std::uint32_t tile, const Rows& x, int b, int 
 
 // The warps' shares [4][16][D] fp32, summed in the warps' order and stored as the token's rows.
 template <typename T, int D, int Warps>
-__device__ inline void store_sum(const float* shares, const Rows& x, int b, int t, int group, int h) {
+__device__ inline void store_sum(const float* shares, const Rows& x, bool adds, int b, int t, int group, int h) {
   T* first = static_cast<T*>(x.data) + b * x.batch + t * x.token + static_cast<std::int64_t>(group) * h * x.head;
   for (int place = threadIdx.x; place < h * (D / 8); place += Warps * 32) {
     const int head = place / (D / 8), column = place % (D / 8) * 8;
@@ -85,9 +86,9 @@ __device__ inline void store_sum(const float* shares, const Rows& x, int b, int 
     for (int warp = 0; warp < Warps; ++warp)
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum[i] += shares[(warp * 16 + head) * D + column + i];
-    const uint4 packed = {pack<T>(sum[0], sum[1]), pack<T>(sum[2], sum[3]), pack<T>(sum[4], sum[5]),
-                          pack<T>(sum[6], sum[7])};
-    *reinterpret_cast<uint4*>(first + head * x.head + column) = packed;
+    auto* const to = reinterpret_cast<uint4*>(first + head * x.head + column);
+    const uint4 own = narrowed<T>(sum);
+    *to = adds ? added<T>(own, *to) : own;
   }
 }
 template <int D>
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(128) selected_forward_kernel(const AttentionFo
   float* shares = reinterpret_cast<float*>(shared);
   store_share<Dv>(shares, o, warp, rescale);
   __syncthreads();
-  store_sum<T, Dv, kWarps>(shares, p.o, b, t, group, h);
+  store_sum<T, Dv, kWarps>(shares, p.o, false, b, t, group, h);
 }
 
 template <typename T, int Dk, int Dv>
@@ -305,7 +306,7 @@ __global__ void __launch_bounds__(128) selected_dq_kernel(const AttentionBackwar
   const float scale[2] = {f.scale, f.scale};
   store_share<Dk>(shares, dq, warp, scale);
   __syncthreads();
-  store_sum<T, Dk, kWarps>(shares, p.dq, b, t, group, h);
+  store_sum<T, Dk, kWarps>(shares, p.dq, p.adds_dq, b, t, group, h);
 }
 
 }  // namespace nsa::kernels

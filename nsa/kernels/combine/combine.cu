@@ -3,6 +3,7 @@
 // those is the gate's gradient: a fixed order without shared memory.
 #include <algorithm>
 
+#include "nsa/kernels/combine/gates.cuh"
 #include "nsa/kernels/combine/params.hpp"
 #include "nsa/kernels/common/eight.cuh"
 
@@ -12,24 +13,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMostBatches = 65535;  // of a grid's second dimension
-constexpr int kBranches = 3;
 constexpr unsigned kWarp = 0xffffffffU;
 
-// Intrinsics throughout: LibTorch's flags switch the conversion operators of these types off.
-template <typename T>
-__device__ float wide(T x);
-template <>
-__device__ float wide<float>(float x) {
-  return x;
-}
-template <>
-__device__ float wide<bf16>(bf16 x) {
-  return __bfloat162float(x);
-}
-template <>
-__device__ float wide<fp16>(fp16 x) {
-  return __half2float(x);
-}
 template <typename T>
 __device__ T narrow(float x);
 template <>
@@ -45,17 +30,6 @@ __device__ fp16 narrow<fp16>(float x) {
   return __float2half_rn(x);
 }
 
-// The place of the three gates of (batch, token, group) in [B,S,G,3].
-__device__ std::int64_t gate_place(const Combine& p, int b, int t, int g) {
-  return ((static_cast<std::int64_t>(b) * p.S + t) * p.G + g) * kBranches;
-}
-template <typename Gate>
-__device__ void load_gates(float (&gate)[kBranches], const Combine& p, int b, int t, int g) {
-  const Gate* from = static_cast<const Gate*>(p.gates) + gate_place(p, b, t, g);
-#pragma unroll
-  for (int i = 0; i < kBranches; ++i) gate[i] = wide(from[i]);
-}
-
 template <typename T, typename Gate>
 __global__ void __launch_bounds__(kThreads) combine_forward_kernel(const Combine p) {
   const unsigned i = blockIdx.x * kThreads + threadIdx.x;
@@ -67,14 +41,17 @@ __global__ void __launch_bounds__(kThreads) combine_forward_kernel(const Combine
     float gate[kBranches], sum[kEight] = {};
     load_gates<Gate>(gate, p, b, t, head / (p.Hq / p.G));
 #pragma unroll
-    for (int branch = 0; branch < kBranches; ++branch) {
-      float o[kEight];
-      load<T>(o, chunk_of<T>(p.branch[branch], b, t, head, chunk));
-#pragma unroll
-      for (int c = 0; c < kEight; ++c) sum[c] += gate[branch] * o[c];
-    }
+    for (int branch = 0; branch < kBranches; ++branch)
+      add_gated<T>(sum, gate[branch], *chunk_of<T>(p.branch[branch], b, t, head, chunk));
     store<T>(chunk_of<T>(p.o, b, t, head, chunk), sum);
   }
+}
+
+// A row's sum of weights for weights that are to be `gate` times as large. A row without any keeps its 0, which says
+// so; a gate that is not finite gives NaN.
+__device__ float gated_sum(float sum, float gate) {
+  if (sum == 0.f) return 0.f;
+  return fabsf(gate) < INFINITY ? sum / gate : NAN;
 }
 
 // Over a team, in every lane.
@@ -102,7 +79,9 @@ __global__ void __launch_bounds__(kThreads) combine_backward_kernel(const Combin
 #pragma unroll 2
     for (int j = 0; j < heads; ++j) {
       const int head = group * heads + j;
+      const std::int64_t row = (static_cast<std::int64_t>(b) * f.Hq + head) * f.S + t;
       float delta[kBranches] = {};
+      float2 stats[kBranches] = {};
       if (owns) {
         // All reads before the first store, over which nvcc cannot move them.
         const uint4 raw = *chunk_of<T>(p.dout, b, t, head, chunk);
@@ -110,6 +89,10 @@ __global__ void __launch_bounds__(kThreads) combine_backward_kernel(const Combin
 #pragma unroll
         for (int branch = 0; branch < kBranches; ++branch)
           o[branch] = *chunk_of<T>(f.branch[branch], b, t, head, chunk);
+#pragma unroll
+        for (int branch = 0; branch < kBranches; ++branch)
+          if (p.gated_stats[branch] && chunk == 0)
+            stats[branch] = reinterpret_cast<const float2*>(p.stats[branch])[row];
         float dout[kEight];
         widen<T>(dout, raw);
 #pragma unroll
@@ -117,10 +100,14 @@ __global__ void __launch_bounds__(kThreads) combine_backward_kernel(const Combin
           float x[kEight], scaled[kEight];
           widen<T>(x, o[branch]);
 #pragma unroll
-          for (int c = 0; c < kEight; ++c) {
-            total[branch] += dout[c] * x[c];
-            scaled[c] = gate[branch] * dout[c];
+          for (int c = 0; c < kEight; ++c) total[branch] += dout[c] * x[c];
+          if (p.gated_stats[branch]) {
+#pragma unroll
+            for (int c = 0; c < kEight; ++c) delta[branch] += dout[c] * x[c];
+            continue;
           }
+#pragma unroll
+          for (int c = 0; c < kEight; ++c) scaled[c] = gate[branch] * dout[c];
           const uint4 stored = narrowed<T>(scaled);
           if (p.dbranch[branch].data) store_whole(chunk_of<T>(p.dbranch[branch], b, t, head, chunk), stored);
           widen<T>(scaled, stored);
@@ -132,7 +119,11 @@ __global__ void __launch_bounds__(kThreads) combine_backward_kernel(const Combin
       for (int branch = 0; branch < kBranches; ++branch) {
         if (!p.delta[branch]) continue;
         const float sum = team_sum<Lanes>(delta[branch]);
-        if (inside && chunk == 0) p.delta[branch][(static_cast<std::int64_t>(b) * f.Hq + head) * f.S + t] = sum;
+        if (!inside || chunk != 0) continue;
+        p.delta[branch][row] = sum;
+        if (p.gated_stats[branch])
+          reinterpret_cast<float2*>(p.gated_stats[branch])[row] = {stats[branch].x,
+                                                                   gated_sum(stats[branch].y, gate[branch])};
       }
     }
     if (p.dgates) {

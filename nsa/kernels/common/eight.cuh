@@ -30,6 +30,17 @@ __device__ inline uint4 narrowed(const float (&x)[kEight]) {
   return make_uint4(pack<T>(x[0], x[1]), pack<T>(x[2], x[3]), pack<T>(x[4], x[5]), pack<T>(x[6], x[7]));
 }
 
+// Two times eight added, rounded to T as they are.
+template <typename T>
+__device__ inline uint4 added(const uint4& x, const uint4& y) {
+  float a[kEight], b[kEight];
+  widen<T>(a, x);
+  widen<T>(b, y);
+#pragma unroll
+  for (int i = 0; i < kEight; ++i) a[i] += b[i];
+  return narrowed<T>(a);
+}
+
 template <typename T>
 __device__ inline void load(float (&x)[kEight], const uint4* from) {
   widen<T>(x, *from);

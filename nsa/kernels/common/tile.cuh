@@ -6,6 +6,7 @@
 // two rows of 32 that share 128 bytes, at c ^ (r/2 % 4).
 #pragma once
 
+#include "nsa/kernels/common/eight.cuh"
 #include "nsa/kernels/common/ptx.cuh"
 
 namespace nsa::kernels {
@@ -77,17 +78,23 @@ __device__ inline void transpose_quad(std::uint32_t (&x)[4]) {
 }
 
 // Stores row g (half 0) or g + 8 of a product's result times `scale`, rounded; `zero`: zeros, also where a value is not
-// finite. By a whole quad; `row`: null for none.
+// finite; `adds`: to what stands there. By a whole quad; `row`: null for none.
 template <typename T, int N>
-__device__ inline void store_row(T* row, const float (&c)[N][4], int half, float scale, bool zero) {
+__device__ inline void store_row(T* row, const float (&c)[N][4], int half, float scale, bool zero, bool adds = false) {
   static_assert(N % 4 == 0);
+  uint4* const to = reinterpret_cast<uint4*>(row) + (threadIdx.x & 3);
+  uint4 before[N / 4];  // asked for before the first store, over which nvcc cannot move a load
 #pragma unroll
-  for (int n = 0; n < N; n += 4) {
+  for (int n = 0; n < N / 4; ++n) before[n] = adds && row ? to[n * 4] : uint4{};
+#pragma unroll
+  for (int n = 0; n < N / 4; ++n) {
     std::uint32_t x[4];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) x[e] = zero ? 0 : pack<T>(c[n + e][2 * half] * scale, c[n + e][2 * half + 1] * scale);
+    for (int e = 0; e < 4; ++e)
+      x[e] = zero ? 0 : pack<T>(c[4 * n + e][2 * half] * scale, c[4 * n + e][2 * half + 1] * scale);
     transpose_quad(x);
-    if (row) *reinterpret_cast<uint4*>(row + (threadIdx.x & 3) * 8 + n * 8) = make_uint4(x[0], x[1], x[2], x[3]);
+    const uint4 own = make_uint4(x[0], x[1], x[2], x[3]);
+    if (row) to[n * 4] = adds ? added<T>(own, before[n]) : own;
   }
 }
 

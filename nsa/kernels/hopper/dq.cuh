@@ -11,6 +11,7 @@
 
 #include "nsa/kernels/attention/interval.cuh"
 #include "nsa/kernels/attention/softmax.cuh"
+#include "nsa/kernels/common/eight.cuh"
 #include "nsa/kernels/common/heads.cuh"
 #include "nsa/kernels/common/tile.cuh"
 #include "nsa/kernels/hopper/hopper.hpp"
@@ -189,9 +190,11 @@ __global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kB
   T* out = static_cast<T*>(p.dq.data) + b * p.dq.batch;
   for (int place = lane; place < 16 * (Dk / 8); place += 32) {
     const int i = warp * 16 + place / (Dk / 8), chunk = place % (Dk / 8), row = first_row + i, t = heads.token(row);
-    if (row < rows)
-      *reinterpret_cast<uint4*>(out + t * p.dq.token + (group * heads.h + heads.head(row, t)) * p.dq.head + chunk * 8) =
-          *reinterpret_cast<const uint4*>(staging + (Shape::Q::at(q_tile, i, chunk) - q_tile));
+    if (row >= rows) continue;
+    auto* const to =
+        reinterpret_cast<uint4*>(out + t * p.dq.token + (group * heads.h + heads.head(row, t)) * p.dq.head + chunk * 8);
+    const uint4 own = *reinterpret_cast<const uint4*>(staging + (Shape::Q::at(q_tile, i, chunk) - q_tile));
+    *to = p.adds_dq ? added<T>(own, *to) : own;
   }
 #else
   __trap();

@@ -16,9 +16,9 @@ void check(cudaError_t error) {
   if (error != cudaSuccess) throw LaunchError(std::string("attention_forward_hopper: ") + cudaGetErrorString(error));
 }
 
-template <typename T, typename S>
-void launch(const AttentionForward& p, cudaStream_t stream) {
-  const auto kernel = attention_forward_kernel<T, S>;
+template <typename T, bool Combines, typename S>
+void launch(const AttentionForward& p, const Combine& sum, cudaStream_t stream) {
+  const auto kernel = attention_forward_kernel<T, Combines, S>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes));
   // Without keys nothing is copied, but a description needs a tensor: any.
   const Rows k = p.N > 0 ? p.k : p.q, v = p.N > 0 ? p.v : p.q;
@@ -26,7 +26,7 @@ void launch(const AttentionForward& p, cudaStream_t stream) {
   const auto v_map = tensor_map(v, p.storage, p.B, std::max(p.N, 1), p.G, S::Dv, S::kKeys);
   const int rows = p.S * (p.Hq / p.G), tiles = (rows + S::kRows - 1) / S::kRows * p.B * p.G;
   const int blocks = std::min(tiles, multiprocessors("attention_forward_hopper"));
-  kernel<<<blocks, S::kThreads, S::kSharedBytes, stream>>>(p, k_map, v_map);
+  kernel<<<blocks, S::kThreads, S::kSharedBytes, stream>>>(p, sum, k_map, v_map);
   check_launch("attention_forward_hopper");
 }
 
@@ -37,12 +37,13 @@ using NarrowWindow = Shape<64, 64, 112, 4, 2>;
 using Square = Shape<128, 128, 112, 2, 2>;
 using Wide = Shape<192, 128, 112, 2, 1>;
 
-template <typename T>
-void launch(const AttentionForward& p, cudaStream_t stream) {
-  if (p.Dk == 64 && p.mask == Mask::window) return launch<T, NarrowWindow>(p, stream);
-  if (p.Dk == 64) return launch<T, Narrow>(p, stream);
-  if (p.Dk == 128) return launch<T, Square>(p, stream);
-  return launch<T, Wide>(p, stream);
+template <typename T, bool Combines>
+void launch(const AttentionForward& p, const Combine& sum, cudaStream_t stream) {
+  if (p.Dk == 64 && p.mask == Mask::window) return launch<T, Combines, NarrowWindow>(p, sum, stream);
+  if constexpr (!Combines)
+    if (p.Dk == 64) return launch<T, Combines, Narrow>(p, sum, stream);
+  if (p.Dk == 128) return launch<T, Combines, Square>(p, sum, stream);
+  return launch<T, Combines, Wide>(p, sum, stream);
 }
 
 }  // namespace
@@ -61,9 +62,22 @@ void attention_forward_hopper(const AttentionForward& p, cudaStream_t stream) {
   if (!attention_forward_hopper_supports(p))
     throw LaunchError("attention_forward_hopper: this problem is not supported");
   if (p.storage == Storage::bf16)
-    hopper::launch<bf16>(p, stream);
+    hopper::launch<bf16, false>(p, {}, stream);
   else
-    hopper::launch<fp16>(p, stream);
+    hopper::launch<fp16, false>(p, {}, stream);
+}
+
+bool window_and_combine_hopper_supports(const AttentionForward& p) {
+  return p.mask == Mask::window && attention_forward_hopper_supports(p);
+}
+
+void window_and_combine_hopper(const AttentionForward& p, const Combine& sum, cudaStream_t stream) {
+  if (!window_and_combine_hopper_supports(p))
+    throw LaunchError("window_and_combine_hopper: this problem is not supported");
+  if (p.storage == Storage::bf16)
+    hopper::launch<bf16, true>(p, sum, stream);
+  else
+    hopper::launch<fp16, true>(p, sum, stream);
 }
 
 }  // namespace nsa::kernels

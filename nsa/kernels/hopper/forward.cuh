@@ -20,6 +20,7 @@
 #include <cuda.h>
 
 #include "nsa/kernels/attention/softmax.cuh"
+#include "nsa/kernels/combine/gates.cuh"
 #include "nsa/kernels/common/tile.cuh"
 #include "nsa/kernels/hopper/forward_tiles.cuh"
 #include "nsa/kernels/hopper/hopper.hpp"
@@ -120,20 +121,60 @@ struct OwnRows {
   }
 };
 
-// Writes a warpgroup's 64 rows from first_row on. `sees`: bit i is set when this thread's row i sees any key.
-template <typename T, typename S>
-__device__ inline void write_rows(const Work<S>& work, const TileOfRows& tile, int first_row, unsigned sees,
-                                  const RunningSoftmax& softmax, const float (&o)[S::Dv / 8][4]) {
+// Row (b, t, head) of the last branch, as store_row() has it, and of the sum of all.
+template <typename T, int N>
+__device__ inline void store_row_and_sum(const Combine& p, int b, int t, int head, bool inside, const float (&c)[N][4],
+                                         int half, float scale, bool zero) {
+  constexpr int kLast = kBranches - 1;
+  const int own = threadIdx.x & 3;
+  float gate[kBranches];
+  if (p.gates_fp32)
+    load_gates<float>(gate, p, b, t, head / (p.Hq / p.G));
+  else
+    load_gates<T>(gate, p, b, t, head / (p.Hq / p.G));
+  uint4 others[kLast][N / 4];
+#pragma unroll
+  for (int n = 0; n < N / 4; ++n)
+#pragma unroll
+    for (int branch = 0; branch < kLast; ++branch)
+      others[branch][n] = *chunk_of<T>(p.branch[branch], b, t, head, n * 4 + own);
+#pragma unroll
+  for (int n = 0; n < N / 4; ++n) {
+    std::uint32_t x[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      x[e] = zero ? 0 : pack<T>(c[4 * n + e][2 * half] * scale, c[4 * n + e][2 * half + 1] * scale);
+    transpose_quad(x);
+    const uint4 last = make_uint4(x[0], x[1], x[2], x[3]);
+    float sum[kEight] = {};
+#pragma unroll
+    for (int branch = 0; branch < kLast; ++branch) add_gated<T>(sum, gate[branch], others[branch][n]);
+    add_gated<T>(sum, gate[kLast], last);
+    if (!inside) continue;
+    store_whole(chunk_of<T>(p.branch[kLast], b, t, head, n * 4 + own), last);
+    store<T>(chunk_of<T>(p.o, b, t, head, n * 4 + own), sum);
+  }
+}
+
+// Writes a warpgroup's 64 rows from first_row on. `sees`: bit i is set when this thread's row i sees any key. `sum`:
+// for all branches, Combines.
+template <typename T, bool Combines, typename S>
+__device__ inline void write_rows(const Work<S>& work, const Combine& sum, const TileOfRows& tile, int first_row,
+                                  unsigned sees, const RunningSoftmax& softmax, const float (&o)[S::Dv / 8][4]) {
   const AttentionForward& p = work.p;
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = first_row + OwnRows::own_row(half);
-    const bool inside = row < work.rows;
+    const int wanted = first_row + OwnRows::own_row(half), row = min(wanted, work.rows - 1);
+    const bool inside = wanted < work.rows;
     const int t = work.heads.token(row), head = tile.group * work.heads.h + work.heads.head(row, t);
     const float total = total_of(softmax.quad_total<T>(half, factor_of(p)), sees >> half & 1);
-    T* const out = static_cast<T*>(p.o.data) + tile.b * p.o.batch + t * p.o.token + head * p.o.head;
-    store_row(inside ? out : nullptr, o, half, normaliser(total), total == 0.f);
+    if constexpr (Combines) {
+      store_row_and_sum<T>(sum, tile.b, t, head, inside, o, half, normaliser(total), total == 0.f);
+    } else {
+      T* const out = static_cast<T*>(p.o.data) + tile.b * p.o.batch + t * p.o.token + head * p.o.head;
+      store_row(inside ? out : nullptr, o, half, normaliser(total), total == 0.f);
+    }
     if (inside && (lane & 3) == 0) {
       const std::int64_t at = (static_cast<std::int64_t>(tile.b) * p.Hq + head) * p.S + t;
       reinterpret_cast<float2*>(p.stats)[at] = stored_statistics(softmax.maximum[half], total, factor_of(p));
@@ -141,8 +182,8 @@ __device__ inline void write_rows(const Work<S>& work, const TileOfRows& tile, i
   }
 }
 
-template <typename T, typename S>
-__device__ inline void consume(const Work<S>& work, const Places<S>& places, int warpgroup) {
+template <typename T, bool Combines, typename S>
+__device__ inline void consume(const Work<S>& work, const Combine& sum, const Places<S>& places, int warpgroup) {
   constexpr int kN = S::kKeys / 8, kSteps = S::kKeys / 16, kO = S::Dv / 8;
   const int lane = threadIdx.x & 31;
   const float factor = factor_of(work.p);
@@ -204,14 +245,15 @@ __device__ inline void consume(const Work<S>& work, const Places<S>& places, int
       release(places.v_empty(place));
     }
     release(places.q_empty(q_ring.place()));
-    write_rows<T, S>(work, tile, first_row, own.sees, softmax, o);
+    write_rows<T, Combines>(work, sum, tile, first_row, own.sees, softmax, o);
   }
 }
 
-template <typename T, typename S>
+// Combines: the last branch, whose rows are written with the gated sum of all.
+template <typename T, bool Combines, typename S>
 __global__ void __launch_bounds__(S::kThreads, 1)
-    attention_forward_kernel(const __grid_constant__ AttentionForward p, const __grid_constant__ CUtensorMap k,
-                             const __grid_constant__ CUtensorMap v) {
+    attention_forward_kernel(const __grid_constant__ AttentionForward p, const __grid_constant__ Combine sum,
+                             const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v) {
 #if NSA_ON_HOPPER
   extern __shared__ char shared[];
   const Places<S> places{(shared_address(shared) + S::kAlignment - 1) / S::kAlignment * S::kAlignment};
@@ -226,7 +268,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
       produce_queries<T, S>(work, places, static_cast<int>(threadIdx.x) - 32);
   } else {
     take_registers<S::kConsumerRegisters>();
-    consume<T, S>(work, places, uniform(threadIdx.x / 128 - 1));
+    consume<T, Combines>(work, sum, places, uniform(threadIdx.x / 128 - 1));
   }
 #else
   __trap();  // never launched: attention_forward_hopper_supports() is false where this is the code

@@ -118,24 +118,12 @@ class IntervalConsumer {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int key = first_key() + warp * 16 + lane / 4 + 8 * half;
-        T* const row = static_cast<T*>(x.data) + b * x.batch + key * x.token + group * x.head + lane % 4 * 8;
-        store_row<D / 8>(row, c, half, scale, key < work.f.N);
+        T* const row = static_cast<T*>(x.data) + b * x.batch + key * x.token + group * x.head;
+        store_row<T>(key < work.f.N ? row : nullptr, c, half, scale, false);
       }
     };
     store(p.dk, work.f.scale, dk);
     store(p.dv, 1.f, dv);
-  }
-  // A quad's lanes write 64 bytes of a row at a time.
-  template <int N>
-  __device__ static void store_row(T* row, const float (&c)[N][4], int half, float scale, bool exists) {
-#pragma unroll
-    for (int n = 0; n < N; n += 4) {
-      std::uint32_t x[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) x[e] = pack<T>(c[n + e][2 * half] * scale, c[n + e][2 * half + 1] * scale);
-      transpose_quad(x);
-      if (exists) *reinterpret_cast<uint4*>(row + n * 8) = make_uint4(x[0], x[1], x[2], x[3]);
-    }
   }
 
   // ---- products, started
@@ -254,9 +242,10 @@ class IntervalConsumer {
       for (int half = 0; half < 2; ++half) {
         const int row = warp * 16 + lane / 4 + 8 * half, entry = work.heads.token(row);
         const int token = tile * work.plan.tokens + entry, head = group * work.heads.h + work.heads.head(row, entry);
-        T* const to = static_cast<T*>(p.dq.data) + b * p.dq.batch + token * p.dq.token + head * p.dq.head +
-                      warpgroup * kHalf + lane % 4 * 8;
-        store_row<kHalf / 8>(to, dq, half, work.f.scale, entry < work.plan.tokens && token < work.f.S);
+        T* const to =
+            static_cast<T*>(p.dq.data) + b * p.dq.batch + token * p.dq.token + head * p.dq.head + warpgroup * kHalf;
+        const bool exists = entry < work.plan.tokens && token < work.f.S;
+        store_row(exists ? to : nullptr, dq, half, work.f.scale, false, p.adds_dq);
       }
     }
     handed.advance();

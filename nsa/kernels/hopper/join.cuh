@@ -76,8 +76,8 @@ struct JoinShape {
 // dQ of some queries from their parts, in the parts' order. Once: a query has no more than kParts parts, so that
 // nothing is looked at again. By a block of threads, number `block` of as many as the rows need.
 template <typename T, int D, bool Once>
-__device__ inline void join_parts(const AttentionForward& p, const Rows& dq, const Parts& parts, const JoinRows& rows,
-                                  int block) {
+__device__ inline void join_parts(const AttentionForward& p, const Rows& dq, bool adds, const Parts& parts,
+                                  const JoinRows& rows, int block) {
   if (parts.unless && *parts.unless) return;
   using Shape = JoinShape<D>;
   constexpr int kLanes = Shape::kLanes, kChunks = Shape::kChunks, kParts = Shape::kParts;
@@ -91,6 +91,13 @@ __device__ inline void join_parts(const AttentionForward& p, const Rows& dq, con
                        t - (p.packed.first_token ? p.packed.first_token[t] : 0), n, p.geometry.l_sel, rows.by_tiles};
   const T* data =
       static_cast<const T*>(parts.data) + (static_cast<std::int64_t>(parts.at(pair, t, 0)) * h + head) * D + lane * 8;
+  uint4* const to =
+      reinterpret_cast<uint4*>(static_cast<T*>(dq.data) + b * dq.batch + t * dq.token + (group * h + head) * dq.head) +
+      lane;
+  uint4 before[kChunks];
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk)
+    before[chunk] = adds && wanted < rows.count ? to[chunk * kLanes] : uint4{};
   float sum[kChunks][kEight] = {};
 #pragma unroll 1
   for (int base = 0; base < (Once ? 1 : n); base += kParts) {
@@ -119,21 +126,20 @@ __device__ inline void join_parts(const AttentionForward& p, const Rows& dq, con
         for (int j = 0; j < kEight; ++j) sum[chunk][j] = fmaf(has(found, i) ? p.scale : 0.f, x[j], sum[chunk][j]);
       }
   }
-  T* to = static_cast<T*>(dq.data) + b * dq.batch + t * dq.token + (group * h + head) * dq.head + lane * 8;
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk) {  // see Note [Order of a part]
     const uint4 packed = narrowed<T>(sum[chunk]);
     std::uint32_t x[4] = {packed.x, packed.y, packed.z, packed.w};
     transpose_quad(x);
-    if (wanted < rows.count)
-      store_whole(reinterpret_cast<uint4*>(to + chunk * kLanes * 8), make_uint4(x[0], x[1], x[2], x[3]));
+    const uint4 own = make_uint4(x[0], x[1], x[2], x[3]);
+    if (wanted < rows.count) store_whole(to + chunk * kLanes, adds ? added<T>(own, before[chunk]) : own);
   }
 }
 
 template <typename T, int D, bool Once>
 __global__ void __launch_bounds__(JoinShape<D>::kThreads, JoinShape<D>::kBlocks)
-    join_parts_kernel(const AttentionForward p, const Rows dq, const Parts parts, const JoinRows rows) {
-  join_parts<T, D, Once>(p, dq, parts, rows, static_cast<int>(blockIdx.x));
+    join_parts_kernel(const AttentionBackward p, const Parts parts, const JoinRows rows) {
+  join_parts<T, D, Once>(p.forward, p.dq, p.adds_dq, parts, rows, static_cast<int>(blockIdx.x));
 }
 
 }  // namespace nsa::kernels::hopper

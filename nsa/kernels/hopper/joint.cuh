@@ -37,6 +37,7 @@ struct Joint {
   Rows dout;
   const float* delta = nullptr;
   Rows out;
+  bool adds = false;  // to what `out` holds
   Ways ways;
 };
 
@@ -309,7 +310,7 @@ class JointConsumer {
       }
       const Rows& out = joint.out;
       T* const to = static_cast<T*>(out.data) + tile.b * out.batch + row.t * out.token + row.head * out.head;
-      store_row(row.inside ? to : nullptr, result, half, scale, total == 0.f);
+      store_row(row.inside ? to : nullptr, result, half, scale, total == 0.f, Backward && joint.adds);
     }
   }
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "nsa/kernels/attention/params.hpp"
+#include "nsa/kernels/combine/params.hpp"
 
 namespace nsa::kernels {
 
@@ -12,6 +13,11 @@ namespace nsa::kernels {
 [[nodiscard]] bool attention_forward_hopper_supports(const AttentionForward& p);
 // Throws LaunchError when the problem is not supported.
 void attention_forward_hopper(const AttentionForward& p, cudaStream_t stream);
+
+// The window branch and, in the same kernel, the gated sum: the contract is window_and_combine's
+// (attention/params.hpp). Supported where attention_forward_hopper supports the window.
+[[nodiscard]] bool window_and_combine_hopper_supports(const AttentionForward& p);
+void window_and_combine_hopper(const AttentionForward& p, const Combine& sum, cudaStream_t stream);
 
 // The backward pass over intervals in one kernel (interval_backward.cuh): the contract is attention_backward's. For
 // widths (128, 128) where dQ, dK and dV are all wanted, without a packed batch, up to 64 heads a group, no dimension of

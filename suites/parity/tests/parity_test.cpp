@@ -153,6 +153,27 @@ TEST(Parity, CatchesAPackedBatchThatForgetsItsBoundaries) {
   EXPECT_TRUE(holds(found(forget, "model_packed"), codes::kPackedDiffers));
 }
 
+// From the second model on another function, or another gradient alone.
+TEST(Parity, CatchesAModelThatComputesSomethingElseWhenWatched) {
+  constexpr int kLayers = 2;
+  const auto later = [](auto&& change) {
+    return [change, calls = std::make_shared<int>(0)](const auto& inner, nsa::AttendWindowArgs args) {
+      return (*calls)++ < kLayers ? inner(args) : change(inner, args);
+    };
+  };
+  const Change forward = on_window(later([](const auto& inner, nsa::AttendWindowArgs args) {
+    ++args.geometry.w;
+    return inner(args);
+  }));
+  EXPECT_EQ(found(forward, "model_watched"), std::set<std::string>{std::string(codes::kIdentity)});
+  const Change backward = on_window(later([](const auto& inner, const nsa::AttendWindowArgs& args) {
+    const nsa::Attended out = inner(args);
+    out.o.register_hook([](const at::Tensor& gradient) { return gradient * 1.01; });
+    return out;
+  }));
+  EXPECT_EQ(found(backward, "model_watched"), std::set<std::string>{std::string(codes::kIdentity)});
+}
+
 TEST(Parity, NamesCuSeqlensThatWereNeverFilled) {
   const Change unfilled = on_window([](const auto& inner, nsa::AttendWindowArgs args) {
     if (args.cu_seqlens) args.cu_seqlens = at::full_like(*args.cu_seqlens, 0x7f7f7f7f);

@@ -1,0 +1,181 @@
+// The branches and their sum in one node (cuda::attend_all) against one after the other, and who gets which. That it
+// agrees with fp64 is looked at with every other function of the backend (cuda_test.cpp, cuda_rounding_test.cpp).
+#include <ATen/ATen.h>
+
+#include "nsa/tests/cuda_fixtures.hpp"
+#include "nsa/tests/model_fixtures.hpp"
+
+namespace nsa::cuda {
+namespace {
+
+using fixtures::bytes;
+using fixtures::cu;
+using fixtures::cuda_cases;
+using fixtures::CudaCase;
+using fixtures::CudaKernels;
+using fixtures::CudaShape;
+using fixtures::device;
+using fixtures::evaluate;
+using fixtures::kGradientBound;
+using fixtures::on_device;
+using fixtures::relative_error;
+using fixtures::Tensors;
+
+// The backend's functions, each behind another one that counts.
+Ops counted(int& calls) {
+  const auto behind = [&calls]<typename R, typename A>(const std::function<R(const A&)>& op) {
+    return std::function<R(const A&)>([op, &calls](const A& args) {
+      ++calls;
+      return op(args);
+    });
+  };
+  const Ops own = ops();
+  return {behind(own.compress),        behind(own.attend_compressed), behind(own.select),
+          behind(own.attend_selected), behind(own.attend_window),     behind(own.combine)};
+}
+Ops counted() {
+  static int calls = 0;
+  return counted(calls);
+}
+
+// The inputs of `attend`, which chooses for itself.
+CudaCase attend_case(const CudaShape& s) {
+  auto cases = cuda_cases(s);
+  CudaCase c = *(cases.end() - 2);
+  c.call = [s](const Ops& ops, const Tensors& in) {
+    return Tensors{attend(ops, {in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], in[7], s.g, s.cu_seqlens})};
+  };
+  return c;
+}
+
+TEST_F(CudaKernels, InOneIsForwardTheSameToTheBit) {
+  const Geometry g{.l = 32, .d = 16, .l_sel = 64, .n_sel = 4, .w = 100};
+  const bool gpu = device().is_cuda();
+  std::vector<CudaShape> shapes = {{.S = 20, .h = 3, .g = g},  // no compressed block
+                                   {.S = gpu ? 700 : 150, .h = 6, .B = 2, .g = g},
+                                   {.S = 131, .h = 16, .Dk = 128, .Dv = 128, .G = 1, .type = at::kHalf, .g = g},
+                                   {.S = 131, .h = 4, .Dk = 192, .Dv = 128, .G = 1, .g = g},
+                                   {.S = 100, .h = 2, .Dk = 32, .Dv = 32, .g = g},
+                                   {.S = 160, .h = 6, .g = g, .cu_seqlens = cu({0, 5, 5, 77, 160})}};
+  if (gpu) shapes.push_back({.S = 9000, .h = 16, .Dk = 128, .Dv = 128, .G = 2});  // the kernels of long sequences
+  for (const CudaShape& s : shapes) {
+    SCOPED_TRACE(s.name());
+    const CudaCase c = attend_case(s);
+    const auto one = evaluate(c, ops(), c.inputs), each = evaluate(c, counted(), c.inputs);
+    EXPECT_TRUE(at::equal(one.outputs[0], each.outputs[0]));
+    for (std::size_t i = 0; i < c.inputs.size(); ++i)
+      EXPECT_LE(relative_error(one.gradients[i], each.gradients[i].to(at::kDouble)), 2 * kGradientBound) << i;
+  }
+}
+
+// A gate of 0 cuts its branch off: not nearly, and without a NaN.
+TEST_F(CudaKernels, InOneAGateOfZeroLetsNothingThrough) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+    CudaCase c = attend_case({.S = 150, .h = 6});
+    c.inputs[7] = at::zeros(c.inputs[7].sizes(), c.inputs[7].options().dtype(type));
+    c.inputs[7].select(3, 1).fill_(1);
+    const auto got = evaluate(c, ops(), c.inputs);
+    EXPECT_EQ(got.gradients[7].scalar_type(), type);
+    for (const std::size_t i : {1, 2, 5, 6}) EXPECT_TRUE(got.gradients[i].eq(0).all().item<bool>()) << i;
+    const auto each = evaluate(c, counted(), c.inputs);
+    for (std::size_t i = 0; i < c.inputs.size(); ++i)
+      EXPECT_LE(relative_error(got.gradients[i], each.gradients[i].to(at::kDouble)), kGradientBound) << i;
+  }
+}
+
+TEST_F(CudaKernels, InOneAGateThatIsNotFiniteShows) {
+  for (const float gate : {INFINITY, NAN}) {
+    CudaCase c = attend_case({.S = 80, .h = 2});
+    c.inputs[7].select(1, 70).select(2, 2).fill_(gate);
+    const auto got = evaluate(c, ops(), c.inputs);
+    EXPECT_FALSE(got.outputs[0].select(1, 70).isfinite().any().item<bool>());
+    EXPECT_FALSE(got.gradients[0].select(1, 70).isfinite().any().item<bool>());
+    EXPECT_TRUE(got.outputs[0].narrow(1, 0, 70).isfinite().all().item<bool>());
+  }
+}
+
+// Whoever has put something around a function of the table is asked.
+TEST(AttendInOne, IsForTheBackendsOwnFunctionsOnly) {
+  EXPECT_EQ(attend_in_one(ops()), &attend_all);
+  EXPECT_EQ(attend_in_one(backend_ops(Backend::cuda)), &attend_all);
+  EXPECT_EQ(attend_in_one(backend_ops(Backend::sdpa)), nullptr);
+  EXPECT_EQ(attend_in_one(backend_ops(Backend::reference)), nullptr);
+  EXPECT_EQ(attend_in_one({}), nullptr);
+  EXPECT_EQ(attend_in_one(strict(ops(), [](Op) {})), nullptr);
+  const Ops other = counted();
+  const auto with = [&](auto member) {
+    Ops table = ops();
+    table.*member = other.*member;
+    return attend_in_one(table);
+  };
+  EXPECT_EQ(with(&Ops::attend_compressed), nullptr);
+  EXPECT_EQ(with(&Ops::select), nullptr);
+  EXPECT_EQ(with(&Ops::attend_selected), nullptr);
+  EXPECT_EQ(with(&Ops::attend_window), nullptr);
+  EXPECT_EQ(with(&Ops::combine), nullptr);
+  EXPECT_EQ(with(&Ops::compress), &attend_all);  // is no part of it
+}
+
+TEST_F(CudaKernels, AModelThatIsWatchedComputesTheSame) {
+  ModelConfig config = fixtures::tiny();
+  config.d_k = config.d_v = 32;
+  const auto step = [&](bool watched, const Ops& table) {
+    auto model = fixtures::make_model(config);
+    model->runtime->ops = [table](const Call&) { return table; };
+    int stages = 0;
+    if (watched) model->runtime->observe = [&](std::string_view, const at::Tensor&) { ++stages; };
+    model->to(device(), at::kBFloat16);
+    const auto loss = model->loss(bytes({2, 101}, 3).to(device()));
+    loss.backward();
+    EXPECT_EQ(stages > 0, watched);
+    Tensors all = {loss.detach()};
+    for (const auto& p : model->parameters()) all.push_back(p.grad());
+    return all;
+  };
+  int calls = 0;
+  const Tensors alone = step(false, ops()), watched = step(true, ops()), in_steps = step(false, counted(calls));
+  EXPECT_EQ(calls, 2 * 6);  // layers, functions
+  for (const Tensors& other : {watched, in_steps}) {
+    EXPECT_TRUE(at::equal(alone[0], other[0]));
+    for (std::size_t i = 1; i < alone.size(); ++i) EXPECT_LE(fixtures::distance(alone[i], other[i]), 3e-2) << i;
+  }
+}
+
+TEST_F(CudaKernels, InOneRefusesWhatEachWould) {
+  const CudaCase c = attend_case({.S = 80, .h = 2});
+  const auto args = [&](std::size_t changed, const at::Tensor& by) {
+    Tensors in = c.inputs;
+    in[changed] = by;
+    return AttendArgs{in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], in[7], {}, {}};
+  };
+  const auto expect_refusal = [&](std::size_t changed, const at::Tensor& by, const std::string& name) {
+    const auto x = args(changed, by);
+    EXPECT_THROW((void)attend_all(x), ContractError);
+    const auto message = fixtures::message_of([&] { (void)attend_all(x); });
+    EXPECT_TRUE(message.starts_with("attend: " + name + " is ")) << message;
+  };
+  const auto& in = c.inputs;
+  expect_refusal(7, in[7].narrow(3, 0, 2), "gates");
+  expect_refusal(7, in[7].narrow(2, 0, 1), "gates");
+  expect_refusal(6, in[6].narrow(3, 0, 32), "v_win");
+  expect_refusal(5, in[5].narrow(1, 0, 70), "k_win");
+  expect_refusal(5, in[5].narrow(2, 0, 1), "v_win");  // of two groups beside it
+  expect_refusal(3, in[3].to(at::kFloat), "k_sel");
+  expect_refusal(1, in[1].narrow(1, 0, 1), "k_cmp");
+  auto one_group = args(3, in[3].narrow(2, 0, 1));
+  one_group.v_sel = one_group.v_sel.narrow(2, 0, 1);
+  EXPECT_THROW((void)attend_all(one_group), ContractError);
+  auto table = args(0, in[0]);
+  table.blocks = at::zeros({1, 80, 2, 4}, at::device(device()).dtype(at::kInt));
+  EXPECT_THROW((void)attend_all(table), ContractError);
+  EXPECT_THROW((void)attend_all(args(0, in[0].narrow(3, 0, 24))), ContractError);
+}
+TEST_F(CudaKernels, InOneServesWhatTheTableOfFeaturesSays) {
+  const CudaCase c = attend_case({.S = 80, .h = 2, .type = at::kFloat});
+  const auto& in = c.inputs;
+  const AttendArgs args{in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], in[7], {}, {}};
+  EXPECT_THROW((void)attend_all(args), Unsupported);
+}
+
+}  // namespace
+}  // namespace nsa::cuda
