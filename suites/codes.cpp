@@ -225,7 +225,9 @@ std::vector<Code> finding_codes() {
        "something wipes it away before the loss: nan_to_num, a clamp, or a mask by multiplication further on",
        "look at the stage, row and operation in the evidence; a wiped NaN is a wrong number that nobody sees"},
       {c::kWatchOverhead, "Watching for non-finite values slows the training step more than it may", "performance",
-       degrade, "the step is bound by launches, and the watch adds one for each stage and each gradient of a stage",
+       degrade,
+       "the step is bound by launches, and the watch adds one for each stage and each gradient of a stage; our own "
+       "kernels also compute the branches of a watched model one by one",
        "read the step times in the evidence; switch the watch off for timing runs, or give the step more work"},
       {c::kPoisonLeak, "A NaN in padding reaches rows that may not see it", "anomaly", block,
        "padding is multiplied by a probability of 0 instead of being left out (0 * NaN is NaN), or an index of -1 "

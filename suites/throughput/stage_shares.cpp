@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "nsa/attend.hpp"
 #include "suites/probes/stage_clock.hpp"
 #include "suites/probes/tokens.hpp"
 #include "suites/throughput/cases.hpp"
@@ -51,7 +52,7 @@ PassTimes clocked_pass(Bench& bench, probes::StageClock& clock, const at::Tensor
   return clock.end();
 }
 
-// One layer's attention at the model's shape: random projections, the six functions, and back.
+// One layer's attention at the model's shape, as the model calls it: random projections, the six functions, and back.
 class Attention {
  public:
   Attention(const Subject& subject, Context& context, const nsa::Config& config)
@@ -73,10 +74,7 @@ class Attention {
     const nsa::Geometry& g = model_.nsa;
     const nsa::Compressed blocks =
         ops_.compress({.k = cmp_.k, .v = cmp_.v, .geometry = g, .cu_seqlens = {}, .phi_k = {}, .phi_v = {}});
-    const at::Tensor chosen = ops_.select({q_.detach(), blocks.k.detach(), g, {}});
-    return ops_.combine({gates_, ops_.attend_compressed({q_, blocks, g, {}}).o,
-                         ops_.attend_selected({q_, sel_.k, sel_.v, chosen, g, {}}).o,
-                         ops_.attend_window({q_, win_.k, win_.v, g, {}}).o});
+    return nsa::attend(ops_, {q_, blocks, sel_.k, sel_.v, win_.k, win_.v, gates_, g, {}});
   }
   // All keys before each query, no choice of any: on a GPU by FlashAttention-2 itself.
   at::Tensor dense() const {

@@ -77,8 +77,18 @@ __device__ inline void transpose_quad(std::uint32_t (&x)[4]) {
   exchange(x[1], x[3], upper, 2);
 }
 
-// Stores row g (half 0) or g + 8 of a product's result times `scale`, rounded; `zero`: zeros, also where a value is not
-// finite; `adds`: to what stands there. By a whole quad; `row`: null for none.
+// Of row g (half 0) or g + 8 of a product's result times `scale`, rounded: the caller's eight of the columns 32*n..; by
+// a whole quad. `zero`: zeros, also where a value is not finite.
+template <typename T, int N>
+__device__ inline uint4 row_chunk(const float (&c)[N][4], int n, int half, float scale, bool zero) {
+  std::uint32_t x[4];
+#pragma unroll
+  for (int e = 0; e < 4; ++e)
+    x[e] = zero ? 0 : pack<T>(c[4 * n + e][2 * half] * scale, c[4 * n + e][2 * half + 1] * scale);
+  transpose_quad(x);
+  return make_uint4(x[0], x[1], x[2], x[3]);
+}
+// Stores all of the row. `adds`: to what stands there. `row`: null for none.
 template <typename T, int N>
 __device__ inline void store_row(T* row, const float (&c)[N][4], int half, float scale, bool zero, bool adds = false) {
   static_assert(N % 4 == 0);
@@ -88,12 +98,7 @@ __device__ inline void store_row(T* row, const float (&c)[N][4], int half, float
   for (int n = 0; n < N / 4; ++n) before[n] = adds && row ? to[n * 4] : uint4{};
 #pragma unroll
   for (int n = 0; n < N / 4; ++n) {
-    std::uint32_t x[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      x[e] = zero ? 0 : pack<T>(c[4 * n + e][2 * half] * scale, c[4 * n + e][2 * half + 1] * scale);
-    transpose_quad(x);
-    const uint4 own = make_uint4(x[0], x[1], x[2], x[3]);
+    const uint4 own = row_chunk<T>(c, n, half, scale, zero);
     if (row) to[n * 4] = adds ? added<T>(own, before[n]) : own;
   }
 }

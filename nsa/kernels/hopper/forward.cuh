@@ -140,12 +140,7 @@ __device__ inline void store_row_and_sum(const Combine& p, int b, int t, int hea
       others[branch][n] = *chunk_of<T>(p.branch[branch], b, t, head, n * 4 + own);
 #pragma unroll
   for (int n = 0; n < N / 4; ++n) {
-    std::uint32_t x[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      x[e] = zero ? 0 : pack<T>(c[4 * n + e][2 * half] * scale, c[4 * n + e][2 * half + 1] * scale);
-    transpose_quad(x);
-    const uint4 last = make_uint4(x[0], x[1], x[2], x[3]);
+    const uint4 last = row_chunk<T>(c, n, half, scale, zero);
     float sum[kEight] = {};
 #pragma unroll
     for (int branch = 0; branch < kLast; ++branch) add_gated<T>(sum, gate[branch], others[branch][n]);

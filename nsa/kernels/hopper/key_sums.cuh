@@ -130,16 +130,8 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int key = own_key + 8 * half;
-      T* const row = static_cast<T*>(x.data) + b * x.batch + key * x.token + group * x.head + lane % 4 * 8;
-#pragma unroll
-      for (int n = 0; n < D / 8; n += 4) {
-        std::uint32_t packed[4];
-#pragma unroll
-        for (int e = 0; e < 4; ++e) packed[e] = pack<T>(c[n + e][2 * half] * scale, c[n + e][2 * half + 1] * scale);
-        transpose_quad(packed);
-        if (key < keys.last)
-          *reinterpret_cast<uint4*>(row + n * 8) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
-      }
+      T* const row = static_cast<T*>(x.data) + b * x.batch + key * x.token + group * x.head;
+      store_row(key < keys.last ? row : nullptr, c, half, scale, false);
     }
   };
   store.template operator()<Dk>(p.dk, f.scale, sums);
