@@ -1,11 +1,10 @@
 // Attention of one branch on our kernels; the three branches differ in their Mask.
 #pragma once
 
-#include <span>
-
 #include <torch/csrc/autograd/edge.h>
 
 #include <mutex>
+#include <span>
 
 #include "nsa/cuda/packing.hpp"
 #include "nsa/cuda/stream.hpp"

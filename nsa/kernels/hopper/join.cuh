@@ -76,9 +76,11 @@ struct JoinShape {
 // dQ of some queries from their parts, in the parts' order. Once: a query has no more than kParts parts, so that
 // nothing is looked at again. By a block of threads, number `block` of as many as the rows need.
 template <typename T, int D, bool Once>
-__device__ inline void join_parts(const AttentionForward& p, const Rows& dq, bool adds, const Parts& parts,
-                                  const JoinRows& rows, int block) {
+__device__ inline void join_parts(const AttentionBackward& backward, const Parts& parts, const JoinRows& rows,
+                                  int block) {
   if (parts.unless && *parts.unless) return;
+  const AttentionForward& p = backward.forward;
+  const Rows& dq = backward.dq;
   using Shape = JoinShape<D>;
   constexpr int kLanes = Shape::kLanes, kChunks = Shape::kChunks, kParts = Shape::kParts;
   const int lane = threadIdx.x % kLanes, first_lane = static_cast<int>(threadIdx.x) % 32 - lane;  // of the warp
@@ -97,7 +99,7 @@ __device__ inline void join_parts(const AttentionForward& p, const Rows& dq, boo
   uint4 before[kChunks];
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk)
-    before[chunk] = adds && wanted < rows.count ? to[chunk * kLanes] : uint4{};
+    before[chunk] = backward.adds_dq && wanted < rows.count ? to[chunk * kLanes] : uint4{};
   float sum[kChunks][kEight] = {};
 #pragma unroll 1
   for (int base = 0; base < (Once ? 1 : n); base += kParts) {
@@ -132,14 +134,14 @@ __device__ inline void join_parts(const AttentionForward& p, const Rows& dq, boo
     std::uint32_t x[4] = {packed.x, packed.y, packed.z, packed.w};
     transpose_quad(x);
     const uint4 own = make_uint4(x[0], x[1], x[2], x[3]);
-    if (wanted < rows.count) store_whole(to + chunk * kLanes, adds ? added<T>(own, before[chunk]) : own);
+    if (wanted < rows.count) store_whole(to + chunk * kLanes, backward.adds_dq ? added<T>(own, before[chunk]) : own);
   }
 }
 
 template <typename T, int D, bool Once>
 __global__ void __launch_bounds__(JoinShape<D>::kThreads, JoinShape<D>::kBlocks)
     join_parts_kernel(const AttentionBackward p, const Parts parts, const JoinRows rows) {
-  join_parts<T, D, Once>(p.forward, p.dq, p.adds_dq, parts, rows, static_cast<int>(blockIdx.x));
+  join_parts<T, D, Once>(p, parts, rows, static_cast<int>(blockIdx.x));
 }
 
 }  // namespace nsa::kernels::hopper

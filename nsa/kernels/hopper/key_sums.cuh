@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(JoinShape<Dk>::kThreads, JoinShape<Dk>::kBlock
   if (block < adders.count())
     add_pieces<Dk, Dv>(p.forward, lists, pieces, key_sums, adders, block);
   else
-    join_parts<T, Dk, Once>(p.forward, p.dq, p.adds_dq, parts, rows, block - adders.count());
+    join_parts<T, Dk, Once>(p, parts, rows, block - adders.count());
 }
 
 // dK and dV of a turn's pairs from the sums. Grid: (tiles of keys, pairs).
