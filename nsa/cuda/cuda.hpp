@@ -23,8 +23,8 @@ namespace nsa::cuda {
 [[nodiscard]] Attended attend_selected(const AttendSelectedArgs& args);
 [[nodiscard]] Attended attend_window(const AttendWindowArgs& args);
 [[nodiscard]] at::Tensor combine(const CombineArgs& args);
-// All of these but compress, in one node of autograd: the same to the bit forward. Gradients are summed in fewer
-// roundings, and a gate weighs P where it would weigh dO.
+// All of these but compress, in one node of autograd: forward the same to the bit. Backward a gate weighs P where it
+// would weigh dO, which is then not rounded once more; dQ's sum is rounded as autograd's.
 [[nodiscard]] at::Tensor attend_all(const AttendArgs& args);
 
 [[nodiscard]] Ops ops();
