@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -223,6 +224,7 @@ void run_backward(std::span<const kernels::AttentionBackward> passes, const at::
   const auto run = [&](kernels::AttentionBackward part, cudaStream_t stream) {
     const auto room = workspace(kernels::attention_backward_workspace(part), q);
     part.workspace = room.data_ptr();
+    if (q.is_cuda()) part.beside = c10::cuda::getStreamFromPool();
     kernels::attention_backward(part, stream);
     return room;
   };

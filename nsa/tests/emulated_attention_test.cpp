@@ -168,6 +168,10 @@ TEST_P(EmulatedMerged, SomePairsInATurn) {  // two whole entries, then one; two 
     check(batches, kCall);
   }
 }
+TEST_P(EmulatedMerged, InOneLane) {
+  emulation::limits.lane_tokens = 0;
+  check(kSelected, kCall);
+}
 TEST_P(EmulatedMerged, ManyPieces) {  // more than add_pieces asks for at once
   emulation::limits.piece_rows = 64;
   const Problem pieces[] = {{.S = 70, .h = 16, .G = 1, .geometry = {16, 8, 128, 3, 50}, .storage = Storage::bf16},
@@ -189,6 +193,10 @@ TEST_P(EmulatedIntervals, SumsWithoutAWait) {  // room for all of them
   emulation::limits.interval_sums_bytes = kLimits.interval_sums_bytes;
   check(kMeetings, {.mask = Mask::compressed}, 2);
   check(kMeetings, {.mask = Mask::window}, 2);
+}
+TEST_P(EmulatedIntervals, SumsOfChunksInTurn) {  // no room for one of each
+  emulation::limits.interval_key_bytes = 0;
+  check(kMeetings, {.mask = Mask::compressed, .again = true});
 }
 
 class EmulatedMma : public Emulated {};
@@ -229,6 +237,18 @@ TEST(EmulatedWorkspace, MergedBackwardEndsAtItsBound) {
   };
   EXPECT_TRUE(merged(8192, 128) && merged(65536, 128) && merged(131072, 128) && merged(262144, 64));
   EXPECT_FALSE(merged(4096, 128) || merged(262144, 128) || merged(524288, 64));
+}
+TEST(EmulatedWorkspace, ShortSequencesGoInTwoLanes) {
+  const auto two = [](int G, int S, int D) {
+    emulation::limits = kLimits;
+    const std::int64_t with = workspace_of(16 * G, G, D, D, S, Mask::selected);
+    emulation::limits.lane_tokens = 0;
+    const std::int64_t without = workspace_of(16 * G, G, D, D, S, Mask::selected);
+    emulation::limits = emulation::kLowLimits;
+    return with != without;
+  };
+  EXPECT_TRUE(two(4, 8192, 128) && two(4, 16384, 128));
+  EXPECT_FALSE(two(1, 8192, 128) || two(4, 16385, 128));
 }
 // What hopper/interval_backward.cuh takes, and what it leaves to the kernels for dQ and for dK, dV.
 TEST(EmulatedWorkspace, IntervalsAreMergedWhereItSaysSo) {

@@ -7,6 +7,7 @@
 #include "nsa/kernels/attention/plan.cuh"
 #include "nsa/kernels/common/arena.hpp"
 #include "nsa/kernels/common/early.cuh"
+#include "nsa/kernels/common/fork.hpp"
 #include "nsa/kernels/hopper/device.hpp"
 #include "nsa/kernels/hopper/hopper.hpp"
 #include "nsa/kernels/hopper/join.cuh"
@@ -200,32 +201,39 @@ struct SelectedLaunches {
     for (std::int64_t from = 0; from < f.S; from += made) {
       const std::int64_t to = std::min<std::int64_t>(from + made, f.S);
       plan.parts.make_lists(f, from, to, true, stream);
+      Fork fork(stream, plan.lanes > 1 ? p.beside : nullptr);
       std::int64_t pair = 0;
-      in_turns<T>(p, f.B, f.G, plan.turn_batches(f), plan.turn_groups(f), [&](const AttentionBackward& own) {
-        merged_of_turn(own, f, pair, from, to, plan, stream);
-        pair += static_cast<std::int64_t>(own.forward.B) * own.forward.G;
+      int turn = 0;
+      in_turns<T>(p, f.B, f.G, plan.turn_batches(f), plan.turn_groups(f), [&](const AttentionBackward& x) {
+        const int lane = turn++ % plan.lanes;
+        merged_of_turn(x, f, pair, from, to, plan, plan.lane[lane], lane == 0 ? stream : fork.side());
+        pair += static_cast<std::int64_t>(x.forward.B) * x.forward.G;
       });
+      fork.join();
     }
   }
   // The chunks [from, to) of a turn's pairs, which are those from `pair` on of `slice`, whose lists have been made.
   static void merged_of_turn(const AttentionBackward& p, const AttentionForward& slice, std::int64_t pair,
-                             std::int64_t from, std::int64_t to, PartsBackwardPlan<T, Dk, Dv>& plan,
-                             cudaStream_t stream) {
+                             std::int64_t from, std::int64_t to, const PartsBackwardPlan<T, Dk, Dv>& plan,
+                             const typename PartsBackwardPlan<T, Dk, Dv>::Lane& lane, cudaStream_t stream) {
     using Shape = hopper::PartsBackwardShape<Dk, Dv>;
     using Join = hopper::JoinShape<Dk>;
     const auto kernel = hopper::parts_backward_kernel<T, Dk, Dv>;
     allow_shared(kernel, Shape::kSharedBytes);
     const AttentionForward& f = p.forward;
-    PartsPlan<T, Dk>& own = plan.parts;
+    const PartsPlan<T, Dk>& own = plan.parts;
     const std::int64_t pairs = static_cast<std::int64_t>(f.B) * f.G;
     // Of a long sequence few lists have more than a piece, of a short one all.
     constexpr int kShares = kPartial<Dk, Dv> / 4 / kSumThreads;
     const std::int64_t adding =
         std::clamp<std::int64_t>(kWantedBlocks / (kShares * pairs), tiles_of(plan.tiles, kSumThreads), plan.tiles);
     const hopper::Adders adders{kShares, static_cast<int>(adding), static_cast<int>(pairs)};
-    if (from == 0) cudaMemsetAsync(plan.sums.sums, 0, plan.sums_bytes(pairs), stream);
+    if (from == 0) cudaMemsetAsync(lane.sums.sums, 0, plan.sums_bytes(pairs), stream);
     hopper::Parts parts = own.parts;
+    parts.data = lane.parts;
     parts.pairs = static_cast<int>(pairs);
+    // Blocks of threads that wait would stand where the other lane's could work.
+    const bool early = plan.lanes == 1;
     for (std::int64_t begin = from, number = 0; begin < to; begin += own.chunk, ++number) {
       const QueryLists lists = own.lists_of(slice, number, pair);
       parts.first = static_cast<int>(begin);
@@ -233,19 +241,19 @@ struct SelectedLaunches {
       parts.unless = own.ways.unless_jointly(begin);
       const dim3 blocks(grid(own.item_count(f, begin, begin + parts.count)), grid(own.pieces.tiles_a_block),
                         grid(pairs));
-      launch(number > 0, kernel, blocks, Shape::kThreads, Shape::kSharedBytes, stream, p, lists, own.pieces,
-             own.items_of(slice, number, pair), parts, plan.sums);
+      launch(early && number > 0, kernel, blocks, Shape::kThreads, Shape::kSharedBytes, stream, p, lists, own.pieces,
+             own.items_of(slice, number, pair), parts, lane.sums);
       check_launch("parts_backward");
       const hopper::JoinRows rows(f.Hq / f.G, parts, own.pieces);
       const auto finish = parts.per_token <= Join::kParts ? hopper::finish_chunk_kernel<T, Dk, Dv, true>
                                                           : hopper::finish_chunk_kernel<T, Dk, Dv, false>;
-      launch(true, finish, dim3(grid(adders.count() + tiles_of(rows.count, Join::kRows))), kSumThreads, 0, stream, p,
-             lists, own.pieces, plan.sums, adders, parts, rows);
+      launch(early, finish, dim3(grid(adders.count() + tiles_of(rows.count, Join::kRows))), kSumThreads, 0, stream, p,
+             lists, own.pieces, lane.sums, adders, parts, rows);
       check_launch("finish_chunk");
     }
     if (to < f.S) return;
     hopper::store_sums_kernel<T, Dk, Dv>
-        <<<dim3(grid(plan.tiles), grid(pairs)), 128, 0, stream>>>(p, own.pieces, plan.sums);
+        <<<dim3(grid(plan.tiles), grid(pairs)), 128, 0, stream>>>(p, own.pieces, lane.sums);
     check_launch("store_sums");
   }
 };

@@ -27,6 +27,8 @@ struct Limits {
   // and what the pieces of a chunk's lists add to them. Where a single pair needs more (at n = 16 and 16 heads beyond
   // 163,000 tokens of widths 128), dQ and dK, dV are made one after the other.
   std::int64_t sums_bytes = std::int64_t{192} << 20;
+  // Up to so many tokens chunks of queries are halved there, for two lanes (Note [Two lanes], plan.cuh).
+  std::int64_t lane_tokens = 16384;
   // There a piece of a list has so many rows (token, head): each but the first writes and reads its 64 keys' sums.
   int piece_rows = 2048;
   // Of the query lists that are made in one go, for parts or for dK and dV, and of the partial sums of dK and dV that
@@ -35,9 +37,11 @@ struct Limits {
   std::int64_t lists_bytes = std::int64_t{128} << 20, partials_bytes = std::int64_t{128} << 20;
   // The merged backward pass over intervals (hopper/interval_backward.cuh): from so many meetings of 64 rows with 128
   // keys on (fewer do not fill a GPU); the compressed branch in about so many items, of so many tiles of rows at least;
-  // bytes of the sums of dQ that exist at once, where no more are needed, and of the whole workspace.
+  // bytes of the sums of dQ that exist at once, where no more are needed, of dK and dV where each chunk leaves its own,
+  // and of the whole workspace.
   std::int64_t interval_steps = 16384, interval_items = 400, interval_tiles = 16;
-  std::int64_t interval_sums_bytes = std::int64_t{256} << 20, interval_bytes = std::int64_t{512} << 20;
+  std::int64_t interval_sums_bytes = std::int64_t{256} << 20, interval_key_bytes = std::int64_t{128} << 20;
+  std::int64_t interval_bytes = std::int64_t{512} << 20;
 };
 inline constexpr Limits kLimits;
 

@@ -62,6 +62,9 @@ struct AttentionBackward {
   Rows dq, dk, dv;               // as q, k, v; every element is written. A null `data` leaves that part out
   void* workspace = nullptr;     // attention_backward_workspace(p) bytes, aligned to 256
   bool adds_dq = false;          // dQ is added to what dq holds, each rounded, as autograd would
+  // Another stream of the same device, or null. What is launched there begins after all that the call's stream was
+  // given before, and ends before all that it is given later.
+  cudaStream_t beside = nullptr;
 };
 [[nodiscard]] std::int64_t attention_backward_workspace(const AttentionBackward& p);
 // Deterministic: every sum has a fixed order.

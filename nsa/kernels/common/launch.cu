@@ -1,5 +1,6 @@
 #include <string>
 
+#include "nsa/kernels/common/fork.hpp"
 #include "nsa/kernels/params.hpp"
 
 namespace nsa::kernels {
@@ -11,5 +12,37 @@ void check_launch(const char* kernel) {
 }
 
 bool on_processor() { return false; }
+
+namespace {
+
+void wait_for(cudaStream_t later, cudaStream_t earlier) {
+  if (later == earlier) return;
+  cudaEvent_t event = nullptr;
+  cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (error == cudaSuccess) {
+    error = cudaEventRecord(event, earlier);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(later, event);
+    cudaEventDestroy(event);  // the runtime keeps it until it was reached
+  }
+  if (error != cudaSuccess)
+    throw LaunchError(std::string("one stream cannot wait for another: ") + cudaGetErrorString(error));
+}
+
+}  // namespace
+
+Fork::Fork(cudaStream_t main, cudaStream_t side) : main_(main), side_(side ? side : main) { wait_for(side_, main_); }
+
+Fork::~Fork() {
+  if (joined_) return;
+  try {
+    join();
+  } catch (const LaunchError&) {  // the one on its way says more
+  }
+}
+
+void Fork::join() {
+  joined_ = true;
+  wait_for(main_, side_);
+}
 
 }  // namespace nsa::kernels

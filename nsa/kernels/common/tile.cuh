@@ -88,19 +88,35 @@ __device__ inline uint4 row_chunk(const float (&c)[N][4], int n, int half, float
   transpose_quad(x);
   return make_uint4(x[0], x[1], x[2], x[3]);
 }
-// Stores all of the row. `adds`: to what stands there. `row`: null for none.
+// What stands in a row that is to be added to, as store_row() has it; zeros without one.
+template <int Columns>
+struct RowBefore {
+  uint4 chunks[Columns / 32] = {};
+
+  RowBefore() = default;
+  template <typename T>
+  __device__ explicit RowBefore(const T* row) {
+#pragma unroll
+    for (int n = 0; n < Columns / 32; ++n)
+      if (row) chunks[n] = reinterpret_cast<const uint4*>(row)[n * 4 + static_cast<int>(threadIdx.x & 3)];
+  }
+};
+// Stores all of the row. `adds`: to `before`. `row`: null for none.
 template <typename T, int N>
-__device__ inline void store_row(T* row, const float (&c)[N][4], int half, float scale, bool zero, bool adds = false) {
+__device__ inline void store_row(T* row, const float (&c)[N][4], int half, float scale, bool zero, bool adds,
+                                 const RowBefore<N * 8>& before) {
   static_assert(N % 4 == 0);
   uint4* const to = reinterpret_cast<uint4*>(row) + (threadIdx.x & 3);
-  uint4 before[N / 4];  // asked for before the first store, over which nvcc cannot move a load
-#pragma unroll
-  for (int n = 0; n < N / 4; ++n) before[n] = adds && row ? to[n * 4] : uint4{};
 #pragma unroll
   for (int n = 0; n < N / 4; ++n) {
     const uint4 own = row_chunk<T>(c, n, half, scale, zero);
-    if (row) to[n * 4] = adds ? added<T>(own, before[n]) : own;
+    if (row) to[n * 4] = adds ? added<T>(own, before.chunks[n]) : own;
   }
+}
+// The same; what stands there is asked for here, before the first store, over which nvcc cannot move a load.
+template <typename T, int N>
+__device__ inline void store_row(T* row, const float (&c)[N][4], int half, float scale, bool zero, bool adds = false) {
+  store_row<T>(row, c, half, scale, zero, adds, RowBefore<N * 8>(adds ? row : nullptr));
 }
 
 }  // namespace nsa::kernels

@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "nsa/kernels/common/fork.hpp"
 #include "nsa/kernels/emulation/block.hpp"
 #include "nsa/kernels/emulation/cuda.hpp"
 #include "nsa/kernels/emulation/races.hpp"
@@ -19,6 +20,10 @@ namespace nsa::kernels {
 
 void check_launch(const char*) {}
 bool on_processor() { return true; }
+// There are no streams: what is launched has run.
+Fork::Fork(cudaStream_t main, cudaStream_t side) : main_(main), side_(side) {}
+Fork::~Fork() = default;
+void Fork::join() { joined_ = true; }
 
 namespace emulation {
 

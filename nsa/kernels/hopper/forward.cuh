@@ -121,35 +121,59 @@ struct OwnRows {
   }
 };
 
-// Row (b, t, head) of the last branch, as store_row() has it, and of the sum of all.
-template <typename T, int N>
-__device__ inline void store_row_and_sum(const Combine& p, int b, int t, int head, bool inside, const float (&c)[N][4],
-                                         int half, float scale, bool zero) {
-  constexpr int kLast = kBranches - 1;
-  const int own = threadIdx.x & 3;
-  float gate[kBranches];
-  if (p.gates_fp32)
-    load_gates<float>(gate, p, b, t, head / (p.Hq / p.G));
-  else
-    load_gates<T>(gate, p, b, t, head / (p.Hq / p.G));
-  uint4 others[kLast][N / 4];
-#pragma unroll
-  for (int n = 0; n < N / 4; ++n)
-#pragma unroll
-    for (int branch = 0; branch < kLast; ++branch)
-      others[branch][n] = *chunk_of<T>(p.branch[branch], b, t, head, n * 4 + own);
-#pragma unroll
-  for (int n = 0; n < N / 4; ++n) {
-    const uint4 last = row_chunk<T>(c, n, half, scale, zero);
-    float sum[kEight] = {};
-#pragma unroll
-    for (int branch = 0; branch < kLast; ++branch) add_gated<T>(sum, gate[branch], others[branch][n]);
-    add_gated<T>(sum, gate[kLast], last);
-    if (!inside) continue;
-    store_whole(chunk_of<T>(p.branch[kLast], b, t, head, n * 4 + own), last);
-    store<T>(chunk_of<T>(p.o, b, t, head, n * 4 + own), sum);
+// A row of a warpgroup's tile.
+struct RowPlace {
+  int b, t, head;
+  bool inside;  // false: no row of the problem, and this its last one
+
+  template <typename S>
+  __device__ RowPlace(const Work<S>& work, const TileOfRows& tile, int wanted) : b(tile.b) {
+    const int row = min(wanted, work.rows - 1);
+    t = work.heads.token(row), head = tile.group * work.heads.h + work.heads.head(row, t);
+    inside = wanted < work.rows;
   }
-}
+};
+
+// What the gated sum of a row takes from elsewhere: the gates, and of the other branches what store_row() would store.
+template <typename T, int Dv>
+struct OtherBranches {
+  static constexpr int kOthers = kBranches - 1, kChunks = Dv / 32, kLine = 128 / static_cast<int>(sizeof(T));
+  float gate[kBranches];
+  uint4 values[kOthers][kChunks];
+
+  // Into L2: each of a row's four threads asks for a line.
+  __device__ static void prefetch(const Combine& p, const RowPlace& x) {
+    const int own = threadIdx.x & 3, branch = own % kOthers, line = own / kOthers;
+    if (line < Dv / kLine) prefetch_line(chunk_of<T>(p.branch[branch], x.b, x.t, x.head, line * kLine / kEight));
+  }
+  __device__ void load(const Combine& p, const RowPlace& x) {
+    if (p.gates_fp32)
+      load_gates<float>(gate, p, x.b, x.t, x.head / (p.Hq / p.G));
+    else
+      load_gates<T>(gate, p, x.b, x.t, x.head / (p.Hq / p.G));
+#pragma unroll
+    for (int n = 0; n < kChunks; ++n)
+#pragma unroll
+      for (int i = 0; i < kOthers; ++i)
+        values[i][n] = *chunk_of<T>(p.branch[i], x.b, x.t, x.head, n * 4 + static_cast<int>(threadIdx.x & 3));
+  }
+  // The row itself, as store_row() does, and the sum.
+  __device__ void store(const Combine& p, const RowPlace& x, const float (&c)[Dv / 8][4], int half, float scale,
+                        bool zero) const {
+#pragma unroll
+    for (int n = 0; n < kChunks; ++n) {
+      const uint4 own = row_chunk<T>(c, n, half, scale, zero);
+      float sum[kEight] = {};
+#pragma unroll
+      for (int i = 0; i < kOthers; ++i) add_gated<T>(sum, gate[i], values[i][n]);
+      add_gated<T>(sum, gate[kOthers], own);
+      if (!x.inside) continue;
+      const int chunk = n * 4 + static_cast<int>(threadIdx.x & 3);
+      store_whole(chunk_of<T>(p.branch[kOthers], x.b, x.t, x.head, chunk), own);
+      store_whole(chunk_of<T>(p.o, x.b, x.t, x.head, chunk), narrowed<T>(sum));
+    }
+  }
+};
 
 // Writes a warpgroup's 64 rows from first_row on. `sees`: bit i is set when this thread's row i sees any key. `sum`:
 // for all branches, Combines.
@@ -157,21 +181,24 @@ template <typename T, bool Combines, typename S>
 __device__ inline void write_rows(const Work<S>& work, const Combine& sum, const TileOfRows& tile, int first_row,
                                   unsigned sees, const RunningSoftmax& softmax, const float (&o)[S::Dv / 8][4]) {
   const AttentionForward& p = work.p;
-  const int lane = threadIdx.x & 31;
+  // Asked for before the first store, over which nvcc cannot move a load.
+  OtherBranches<T, S::Dv> others[2];
+  if constexpr (Combines)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      others[half].load(sum, RowPlace(work, tile, first_row + OwnRows::own_row(half)));
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int wanted = first_row + OwnRows::own_row(half), row = min(wanted, work.rows - 1);
-    const bool inside = wanted < work.rows;
-    const int t = work.heads.token(row), head = tile.group * work.heads.h + work.heads.head(row, t);
+    const RowPlace x(work, tile, first_row + OwnRows::own_row(half));
     const float total = total_of(softmax.quad_total<T>(half, factor_of(p)), sees >> half & 1);
     if constexpr (Combines) {
-      store_row_and_sum<T>(sum, tile.b, t, head, inside, o, half, normaliser(total), total == 0.f);
+      others[half].store(sum, x, o, half, normaliser(total), total == 0.f);
     } else {
-      T* const out = static_cast<T*>(p.o.data) + tile.b * p.o.batch + t * p.o.token + head * p.o.head;
-      store_row(inside ? out : nullptr, o, half, normaliser(total), total == 0.f);
+      T* const out = static_cast<T*>(p.o.data) + x.b * p.o.batch + x.t * p.o.token + x.head * p.o.head;
+      store_row(x.inside ? out : nullptr, o, half, normaliser(total), total == 0.f);
     }
-    if (inside && (lane & 3) == 0) {
-      const std::int64_t at = (static_cast<std::int64_t>(tile.b) * p.Hq + head) * p.S + t;
+    if (x.inside && (threadIdx.x & 3) == 0) {
+      const std::int64_t at = (static_cast<std::int64_t>(x.b) * p.Hq + x.head) * p.S + x.t;
       reinterpret_cast<float2*>(p.stats)[at] = stored_statistics(softmax.maximum[half], total, factor_of(p));
     }
   }
@@ -199,6 +226,10 @@ __device__ inline void consume(const Work<S>& work, const Combine& sum, const Pl
 #pragma unroll 1
     for (int step = 0; step < steps; ++step, ring.advance()) {
       const int place = ring.place(), k = uniform(places.k(place)), v = uniform(places.v(place));
+      if constexpr (Combines)
+        if (step == steps - 1)
+          for (int half = 0; half < 2; ++half)
+            OtherBranches<T, S::Dv>::prefetch(sum, RowPlace(work, tile, first_row + OwnRows::own_row(half)));
       barrier_wait(places.k_full(place), ring.parity());
       pin(s);
       products_begin();

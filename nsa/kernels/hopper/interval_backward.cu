@@ -50,7 +50,9 @@ struct Plan : IntervalBackwardPlan {
     chunks = static_cast<int>(tiles_of(row_tiles, chunk));
     const std::int64_t key_tiles_of_all = std::int64_t{pairs} * key_tiles;
     rows = arena.take<IntervalRows>(std::int64_t{pairs} * row_tiles);
-    if (chunks > 1) key_sums = arena.take<float>(key_tiles_of_all * Shape::kKeySums);
+    const std::int64_t a_slot = key_tiles_of_all * Shape::kKeySums;
+    if (chunks * a_slot * static_cast<std::int64_t>(sizeof(float)) <= kLimits.interval_key_bytes) key_slots = chunks;
+    if (chunks > 1) key_sums = arena.take<float>(key_slots * a_slot);
     const std::int64_t a_place = std::int64_t{pairs} * Shape::kSums * static_cast<std::int64_t>(sizeof(float));
     // 8 MiB are kept for the numbers below. Whether all is within the bound is looked at in the end (supports()).
     const std::int64_t left = kLimits.interval_bytes - arena.used() - (std::int64_t{8} << 20);
@@ -79,7 +81,7 @@ void launch(const AttentionBackward& p, cudaStream_t stream) {
   describe_rows_kernel<<<dim3(static_cast<unsigned>(plan.row_tiles), static_cast<unsigned>(plan.pairs)),
                          IntervalRows::kRows, 0, stream>>>(p, plan);
   check_launch("attention_backward_hopper: describe_rows");
-  const auto kernel = interval_backward_kernel<T, Shape>;
+  const auto kernel = p.adds_dq ? interval_backward_kernel<T, Shape, true> : interval_backward_kernel<T, Shape, false>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
   const int h = f.Hq / f.G;
   const auto q_map = rows_map(f.q, f.storage, f.B, f.S, f.Hq, Shape::D, h, plan.tokens);
@@ -90,6 +92,11 @@ void launch(const AttentionBackward& p, cudaStream_t stream) {
       static_cast<int>(std::min<std::int64_t>(plan.tickets(), multiprocessors("attention_backward_hopper")));
   kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, plan, q_map, o_map, k_map, v_map);
   check_launch("attention_backward_hopper");
+  if (plan.key_slots == 1) return;
+  sum_chunks_kernel<T, Shape>
+      <<<dim3(2 * Shape::D / 32, static_cast<unsigned>(plan.key_tiles), static_cast<unsigned>(plan.pairs)),
+         Shape::kConsumers, 0, stream>>>(p, plan);
+  check_launch("attention_backward_hopper: sum_chunks");
 }
 
 }  // namespace

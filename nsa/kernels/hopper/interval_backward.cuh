@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(IntervalRows::kRows)
 }
 
 // Of `q` and `dout` a box is one slab of a tile's rows.
-template <typename T, typename S>
+template <typename T, typename S, bool Adds>
 __global__ void __launch_bounds__(S::kThreads, 1)
     interval_backward_kernel(const __grid_constant__ AttentionBackward p,
                              const __grid_constant__ IntervalBackwardPlan plan, const __grid_constant__ CUtensorMap q,
@@ -67,11 +67,53 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   } else {
     take_registers<S::kConsumerRegisters>();
     const char* const descriptions = tiles + (places.description(0) - shared_address(tiles));
-    IntervalConsumer<T, S>(p, work, places, shared, reinterpret_cast<const IntervalRows*>(descriptions)).run();
+    IntervalConsumer<T, S, Adds>(p, work, places, shared, reinterpret_cast<const IntervalRows*>(descriptions)).run();
   }
 #else
   __trap();  // never launched: attention_backward_hopper_supports() is false where this is the code
 #endif
+}
+
+// dK and dV of the tiles of keys whose chunks have left a sum each, added in their order. A block of threads has 32
+// columns. Grid: (2 * D / 32, tiles of keys, pairs).
+template <typename T, typename S>
+__global__ void __launch_bounds__(S::kConsumers)
+    sum_chunks_kernel(const AttentionBackward p, const IntervalBackwardPlan plan) {
+  constexpr int kQuads = 4, kAtOnce = 8, kShares = S::D / 32;
+  const IntervalBackwardWork<S> work(p.forward, plan);
+  const int share = static_cast<int>(blockIdx.x), keys = static_cast<int>(blockIdx.y),
+            pair = static_cast<int>(blockIdx.z);
+  const int count = work.chunks_of(work.rows_of(keys)).count;
+  if (count <= 1) return;  // written by whom has all
+  float sum[kQuads][4] = {};
+#pragma unroll 1
+  for (int piece = 0; piece < count; piece += kAtOnce) {
+    float4 more[kAtOnce][kQuads];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const float4* from = work.key_sums(pair, keys, min(piece + k, count - 1)) + share * kQuads * S::kConsumers;
+#pragma unroll
+      for (int n = 0; n < kQuads; ++n) more[k][n] = __ldcs(from + n * S::kConsumers + threadIdx.x);
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (piece + k >= count) break;
+#pragma unroll
+      for (int n = 0; n < kQuads; ++n) {
+        const float4 x = more[k][n];
+        sum[n][0] += x.x, sum[n][1] += x.y, sum[n][2] += x.z, sum[n][3] += x.w;
+      }
+    }
+  }
+  const int b = pair / p.forward.G, group = pair - b * p.forward.G, lane = static_cast<int>(threadIdx.x) % 32;
+  const Rows& out = share < kShares ? p.dk : p.dv;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int key = keys * S::kKeys + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4 + 8 * half;
+    T* const row =
+        static_cast<T*>(out.data) + b * out.batch + key * out.token + group * out.head + share % kShares * 32;
+    store_row<T>(key < p.forward.N ? row : nullptr, sum, half, share < kShares ? p.forward.scale : 1.f, false);
+  }
 }
 
 }  // namespace nsa::kernels::hopper

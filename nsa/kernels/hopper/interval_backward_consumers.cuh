@@ -13,7 +13,8 @@
 
 namespace nsa::kernels::hopper {
 
-template <typename T, typename S>
+// Adds: AttentionBackward::adds_dq; what it takes is not to slow the others down.
+template <typename T, typename S, bool Adds>
 class IntervalConsumer {
  public:
   __device__ IntervalConsumer(const AttentionBackward& problem, const IntervalBackwardWork<S>& all,
@@ -83,16 +84,12 @@ class IntervalConsumer {
     if (lane == 0) barrier_arrive(barrier);
   }
   __device__ int first_key() const { return item.keys * S::kKeys + warpgroup * 64; }
-  __device__ float4* key_sums() const {
-    return reinterpret_cast<float4*>(work.plan.key_sums +
-                                     (static_cast<std::int64_t>(item.pair) * work.plan.key_tiles + item.keys) *
-                                         S::kKeySums) +
-           (threadIdx.x - 128);
-  }
+  __device__ float4* key_sums() const { return work.key_sums(item.pair, item.keys, item.piece) + (threadIdx.x - 128); }
   __device__ int* key_turn() const { return work.plan.key_turns + item.pair * work.plan.key_tiles + item.keys; }
 
   __device__ void end() {
-    if (item.piece > 0) {
+    const bool in_turn = work.plan.key_slots == 1;
+    if (in_turn && item.piece > 0) {
       wait_for_turn(key_turn(), item.piece);
       const float4* from = key_sums();
 #pragma unroll
@@ -102,13 +99,14 @@ class IntervalConsumer {
         dv[n][0] += y.x, dv[n][1] += y.y, dv[n][2] += y.z, dv[n][3] += y.w;
       }
     }
-    if (item.piece < item.pieces - 1) {
+    if (in_turn ? item.piece < item.pieces - 1 : item.pieces > 1) {
       float4* to = key_sums();
 #pragma unroll
       for (int n = 0; n < D / 8; ++n, to += S::kConsumers) {
         to[0] = make_float4(dk[n][0], dk[n][1], dk[n][2], dk[n][3]);
         to[D / 8 * S::kConsumers] = make_float4(dv[n][0], dv[n][1], dv[n][2], dv[n][3]);
       }
+      if (!in_turn) return;
       meet(1, S::kConsumers);
       if (threadIdx.x == 128) pass_turn(key_turn(), item.piece + 1);
       return;
@@ -179,9 +177,18 @@ class IntervalConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int before_end = (i % 2 ? end.y : end.x) - 1 - own_key - i / 2 * 8;  // keys
-        if (before_end < 0 || before_end >= work.plan.seen) c[n][i] = 0.f;
+        if (static_cast<unsigned>(before_end) >= static_cast<unsigned>(work.plan.seen)) c[n][i] = 0.f;
       }
     }
+  }
+  // In four chains.
+  __device__ static bool are_finite(const float (&c)[kTiles][4]) {
+    float nothing[4] = {};
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) nothing[i] = fmaf(c[n][i], 0.f, nothing[i]);
+    return nothing[0] + nothing[1] + nothing[2] + nothing[3] == 0.f;
   }
   __device__ void weigh() {  // S^T to P^T
     const float factor = work.f.scale * kLog2E;
@@ -204,8 +211,8 @@ class IntervalConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) dp[n][i] = s[n][i] * (dp[n][i] - (i % 2 ? delta.y : delta.x));
     }
-    // Once more: a row that the keys do not concern may hold a NaN in dO, and 0 * NaN is one.
-    if (masked) mask(dp);
+    // Once more where it matters: a row that the keys do not concern may hold a NaN in dO, and 0 * NaN is one.
+    if (masked && !are_finite(dp)) mask(dp);
     // 16 rows further is two chunks further: of the swizzled place it changes two bits.
     const std::uint32_t place =
         S::Ds::at(anew(places.ds(ds.place())), warpgroup * 64 + warp * 16 + lane % 16, lane / 16);
@@ -215,6 +222,14 @@ class IntervalConsumer {
       as_a<T>(gradients, dp, kk);
       store_matrices(place ^ static_cast<std::uint32_t>(kk * 32), gradients);
     }
+  }
+  // Where this thread's rows of dQ stand, of a tile's; null for none.
+  __device__ T* dq_row(int tile, int half) const {
+    const int b = item.pair / work.f.G, group = item.pair - b * work.f.G;
+    const int row = warp * 16 + lane / 4 + 8 * half, entry = work.heads.token(row);
+    const int token = tile * work.plan.tokens + entry, head = group * work.heads.h + work.heads.head(row, entry);
+    if (entry >= work.plan.tokens || token >= work.f.S) return nullptr;
+    return static_cast<T*>(p.dq.data) + b * p.dq.batch + token * p.dq.token + head * p.dq.head + warpgroup * kHalf;
   }
   // To the warp that hands it over, or, as the last one, rounded to its place.
   __device__ void hand_over(float (&dq)[kHalf / 8][4], const IntervalTurn& turn, int tile) {
@@ -226,6 +241,10 @@ class IntervalConsumer {
         stage(places.staging(warpgroup) + own + n * 128 * 16, make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]));
       publish_to_async();
     } else {
+      RowBefore<kHalf> before[2];
+      if constexpr (Adds)  // asked for while the turn is awaited
+#pragma unroll
+        for (int half = 0; half < 2; ++half) before[half] = RowBefore<kHalf>(dq_row(tile, half));
       if (!turn.first) {
         barrier_wait(places.turn_come(), handed.parity());
         const char* sum =
@@ -237,16 +256,9 @@ class IntervalConsumer {
           dq[n][0] += x.x, dq[n][1] += x.y, dq[n][2] += x.z, dq[n][3] += x.w;
         }
       }
-      const int b = item.pair / work.f.G, group = item.pair - b * work.f.G;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = warp * 16 + lane / 4 + 8 * half, entry = work.heads.token(row);
-        const int token = tile * work.plan.tokens + entry, head = group * work.heads.h + work.heads.head(row, entry);
-        T* const to =
-            static_cast<T*>(p.dq.data) + b * p.dq.batch + token * p.dq.token + head * p.dq.head + warpgroup * kHalf;
-        const bool exists = entry < work.plan.tokens && token < work.f.S;
-        store_row(exists ? to : nullptr, dq, half, work.f.scale, false, p.adds_dq);
-      }
+      for (int half = 0; half < 2; ++half)
+        store_row<T>(dq_row(tile, half), dq, half, work.f.scale, false, Adds, before[half]);
     }
     handed.advance();
     __syncwarp();

@@ -8,7 +8,8 @@
 // sum back: it rounds it into dQ. So every sum has a fixed order, and a sum exists only between its first and its last
 // turn: `ring` of them are enough, tile r (counted from the end) has place r % ring, and the number counts the rounds
 // of the ring too. A long row of queries is cut into chunks of tiles, the last ones first. What each adds to dK and dV
-// of a tile of keys is summed in fp32, in turn too.
+// of a tile of keys is summed in fp32, in the chunks' order too: in turn, or, where each may leave its own in memory
+// (`key_slots`), by sum_chunks_kernel. Chunks that begin together end together, and would wait for each other.
 //
 // Note [Tickets]
 // Blocks of threads draw tickets. What a ticket waits for belongs to earlier ones, which somebody has drawn and is at
@@ -126,7 +127,8 @@ struct IntervalBackwardPlan {
   int row_tiles, key_tiles;
   int chunk, chunks, ring, period;  // tiles of rows
   float* sums = nullptr;            // dQ [pairs, ring, S::kSums], in the order of the consumers' registers
-  float* key_sums = nullptr;        // [pairs, key_tiles, S::kKeySums], too; where there are several chunks
+  float* key_sums = nullptr;        // [pairs, key_tiles, key_slots, S::kKeySums], too; where there are several chunks
+  int key_slots = 1;                // 1, or one for every chunk
   IntervalRows* rows = nullptr;     // [pairs, row_tiles]
   // Zero before the kernel starts. Whose turn it is: [pairs, ring] rounds of the ring * kRound + position,
   // [pairs, key_tiles] pieces that are done.
@@ -187,6 +189,20 @@ struct IntervalBackwardWork {
     return {item.pair * plan.ring + from_end - round * plan.ring, round * plan.kRound + position, position == 0,
             item.keys == keys.first};
   }
+  // The chunks that a tile of keys meets, whose rows are `all`: the first one's number, and how many.
+  struct Chunks {
+    int first, count;
+  };
+  __device__ Chunks chunks_of(const Range& all) const {
+    const int first = (plan.row_tiles - all.last) / plan.chunk;
+    return {first, (plan.row_tiles - 1 - all.first) / plan.chunk - first + 1};
+  }
+  // What one of them adds to dK and dV, or the sum of all so far.
+  __device__ float4* key_sums(int pair, int keys, int piece) const {
+    const std::int64_t tile = static_cast<std::int64_t>(pair) * plan.key_tiles + keys;
+    return reinterpret_cast<float4*>(plan.key_sums +
+                                     (tile * plan.key_slots + (plan.key_slots > 1 ? piece : 0)) * S::kKeySums);
+  }
   // See Note [Tickets].
   __device__ IntervalItem draw() const {
     const int a_chunk = plan.key_tiles * plan.pairs, tickets = plan.chunks * a_chunk;
@@ -205,9 +221,9 @@ struct IntervalBackwardWork {
       item.last = min(all.last, end);
       item.start = (item.first + plan.period - 1) / plan.period * plan.period;
       if (item.start >= item.last) item.start = item.first;
-      const int before = (plan.row_tiles - all.last) / plan.chunk;  // the chunk where this tile of keys begins
-      item.piece = chunk - before;
-      item.pieces = (plan.row_tiles - 1 - all.first) / plan.chunk - before + 1;
+      const Chunks chunks = chunks_of(all);
+      item.piece = chunk - chunks.first;
+      item.pieces = chunks.count;
       item.pair = rest - from_last * plan.pairs;
       return item;
     }
