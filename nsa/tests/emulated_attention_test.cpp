@@ -194,6 +194,11 @@ TEST_P(EmulatedIntervals, SumsWithoutAWait) {  // room for all of them
   check(kMeetings, {.mask = Mask::compressed}, 2);
   check(kMeetings, {.mask = Mask::window}, 2);
 }
+TEST_P(EmulatedIntervals, NaNInAGradient) {  // reaches dK of the keys that its row sees, and of no other
+  const Problem spoiled[] = {{.S = 401, .h = 6, .G = 1, .geometry = {4, 2, 64, 4, 50}, .nan_gradient = 200}};
+  check(spoiled, {.mask = Mask::window});
+  check(spoiled, {.mask = Mask::compressed});
+}
 TEST_P(EmulatedIntervals, SumsOfChunksInTurn) {  // no room for one of each
   emulation::limits.interval_key_bytes = 0;
   check(kMeetings, {.mask = Mask::compressed, .again = true});

@@ -28,6 +28,7 @@ struct Problem {
   int alike_from = 1 << 30;          // from this token on most rows are as the one before
   std::vector<int> ways = {};        // that the device must find for the chunks (hopper/ways.hpp)
   int nan_key = -1, nan_value = -1;  // K, V of this key are NaN
+  int nan_gradient = -1;             // dO of this token is NaN; then dV is not looked at, whose tiles share it
   double size = 1;                   // of Q and K; with others than 1 statistics are not looked at
   // What the test says.
   int Dk = 64, Dv = 64;

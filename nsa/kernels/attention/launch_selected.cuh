@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "nsa/kernels/attention/limits.hpp"
+#include "nsa/kernels/attention/merged_plan.cuh"
 #include "nsa/kernels/attention/plan.cuh"
 #include "nsa/kernels/common/arena.hpp"
 #include "nsa/kernels/common/early.cuh"

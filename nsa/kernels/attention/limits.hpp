@@ -27,7 +27,7 @@ struct Limits {
   // and what the pieces of a chunk's lists add to them. Where a single pair needs more (at n = 16 and 16 heads beyond
   // 163,000 tokens of widths 128), dQ and dK, dV are made one after the other.
   std::int64_t sums_bytes = std::int64_t{192} << 20;
-  // Up to so many tokens chunks of queries are halved there, for two lanes (Note [Two lanes], plan.cuh).
+  // Up to so many tokens chunks of queries are halved there, for two lanes (Note [Two lanes], merged_plan.cuh).
   std::int64_t lane_tokens = 16384;
   // There a piece of a list has so many rows (token, head): each but the first writes and reads its 64 keys' sums.
   int piece_rows = 2048;
