@@ -168,8 +168,9 @@ TEST_P(EmulatedMerged, SomePairsInATurn) {  // two whole entries, then one; two 
     check(batches, kCall);
   }
 }
-TEST_P(EmulatedMerged, InOneLane) {
+TEST_P(EmulatedMerged, InOneLane) {  // a chain of early kernels, over all chunks
   emulation::limits.lane_tokens = 0;
+  emulation::limits.lists_bytes = kLimits.lists_bytes;
   check(kSelected, kCall);
 }
 TEST_P(EmulatedMerged, ManyPieces) {  // more than add_pieces asks for at once

@@ -197,6 +197,7 @@ std::string differences(Problem x) {
   f.workspace = forward_space.at();
   attention_forward(f, nullptr);
   AttentionBackward backward{f, dout.rows(), delta.data(), dq.rows(), dk.rows(), dv.rows(), nullptr};
+  backward.beside = emulation::second_stream();
   Workspace backward_space(x.call.forward_alone ? 0 : attention_backward_workspace(backward));
   backward.workspace = backward_space.at();
   if (!x.call.forward_alone) {

@@ -9,6 +9,7 @@
 #include "nsa/kernels/emulation/block.hpp"
 #include "nsa/kernels/emulation/cuda.hpp"
 #include "nsa/kernels/emulation/emulator.hpp"
+#include "nsa/kernels/emulation/launches.hpp"
 #include "nsa/kernels/emulation/races.hpp"
 
 namespace nsa::kernels::emulation {
@@ -156,12 +157,14 @@ void warpgroup_barrier(int number) {
 }
 
 void wait_for_turn(const int* number, int expected) {
+  launch_reads(number, sizeof *number);
   while (*number != expected) {
     waiting_for_turns.push_back(static_cast<int>(threadIdx.x));
     wait_here();
   }
 }
 void pass_turn(int* number, int next) {
+  launch_writes(number, sizeof *number);
   *number = next;
   for (const int thread : waiting_for_turns) wake(thread, 1);
   waiting_for_turns.clear();

@@ -1,5 +1,5 @@
-// What fibers.cpp, which runs a block of threads, products.cpp, barriers.cpp, engine.cpp and races.cpp know of each
-// other.
+// What fibers.cpp, which runs a block of threads, products.cpp, barriers.cpp, engine.cpp, races.cpp and launches.cpp
+// know of each other.
 #pragma once
 
 #include <cstddef>
@@ -31,6 +31,16 @@ constexpr std::size_t kStackBytes = 128 << 10;
 extern char stacks[kMostThreads][kStackBytes];
 inline bool on_a_stack(const void* at) {
   return static_cast<std::size_t>(static_cast<const char*>(at) - stacks[0]) < sizeof stacks;
+}
+
+// Memory of the program itself: constants, __shared__ (which is static), dynamic shared memory.
+extern "C" char __executable_start, _end;  // by the linker
+inline bool in_image(const void* at) {
+  return static_cast<const char*>(at) >= &__executable_start && static_cast<const char*>(at) < &_end;
+}
+// For addr2line.
+inline std::ptrdiff_t place_in_program(const void* code) {
+  return static_cast<const char*>(code) - &__executable_start;
 }
 
 // Before and after a block.

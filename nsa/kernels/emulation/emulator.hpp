@@ -44,11 +44,16 @@ inline Limits limits = kLowLimits;
 struct Grid {
   dim3 blocks;
   int threads, shared_bytes;
+  cudaStream_t stream;
+  bool early = false;  // it may begin before the launch before it on its stream has ended
   std::source_location from;
-  Grid(dim3 grid, unsigned block, std::int64_t shared, cudaStream_t,
+  Grid(dim3 grid, unsigned block, std::int64_t shared, cudaStream_t on,
        const std::source_location& at = std::source_location::current())
-      : blocks(grid), threads(static_cast<int>(block)), shared_bytes(static_cast<int>(shared)), from(at) {}
+      : blocks(grid), threads(static_cast<int>(block)), shared_bytes(static_cast<int>(shared)), stream(on), from(at) {}
 };
+// For a fork beside null, the main one: launches run in the order in which they are made, but only what the streams
+// order may depend on it (launches.hpp).
+cudaStream_t second_stream();
 void launch(const void* kernel, const Grid& grid, const std::function<void()>& thread);
 cudaError_t allow_shared(const void* kernel, int bytes);
 
@@ -79,6 +84,7 @@ inline void require(bool holds, const char* otherwise) {
 void block_barrier();
 void sync_warp();
 void thread_fence();
+void wait_for_previous();
 void atomic_access(const void* at, std::size_t bytes);
 // All threads of the warp come to the same call (`name`); the last one does the work with what each has brought.
 void warp_barrier(const char* name, void* own = nullptr, void (*work)(void* const* lanes) = nullptr);

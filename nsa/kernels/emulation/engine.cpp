@@ -10,6 +10,7 @@
 #include "nsa/kernels/emulation/block.hpp"
 #include "nsa/kernels/emulation/cuda.hpp"
 #include "nsa/kernels/emulation/emulator.hpp"
+#include "nsa/kernels/emulation/launches.hpp"
 
 namespace nsa::kernels::emulation {
 namespace {
@@ -162,6 +163,7 @@ void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5]
         row.from += index * static_cast<std::int64_t>(x.strides[d]);
     }
     if (row.elements >= 8) check_inside(row.from);
+    if (row.elements > 0) launch_reads(row.from, static_cast<std::size_t>(row.elements * kElementBytes));
     box.rows.push_back(row);
   }
   start(std::move(box));
@@ -173,6 +175,7 @@ void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint
   check_published(barrier);
   Box box{barrier, destination, destination + bytes, {}, false};
   take_place(box);
+  launch_reads(from, static_cast<std::size_t>(bytes));
   for (int at = 0; at < bytes; at += kRowBytes)
     box.rows.push_back({destination + at, static_cast<const char*>(from) + at, 0, kRowBytes / kElementBytes});
   start(std::move(box));
@@ -181,6 +184,7 @@ void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint
 void copy_bulk(float* to, std::uint32_t from, int bytes, bool add) {
   require(bytes > 0 && bytes % 16 == 0 && from % 16 == 0 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0,
           "a bulk copy that is not aligned");
+  launch_writes(to, static_cast<std::size_t>(bytes));
   bulks.push_back({to, from, bytes, add, threadIdx.x});
 }
 void wait_bulk() {

@@ -11,19 +11,15 @@
 #include <random>
 #include <vector>
 
-#include "nsa/kernels/common/fork.hpp"
 #include "nsa/kernels/emulation/block.hpp"
 #include "nsa/kernels/emulation/cuda.hpp"
+#include "nsa/kernels/emulation/launches.hpp"
 #include "nsa/kernels/emulation/races.hpp"
 
 namespace nsa::kernels {
 
 void check_launch(const char*) {}
 bool on_processor() { return true; }
-// There are no streams: what is launched has run.
-Fork::Fork(cudaStream_t main, cudaStream_t side) : main_(main), side_(side) {}
-Fork::~Fork() = default;
-void Fork::join() { joined_ = true; }
 
 namespace emulation {
 
@@ -94,6 +90,7 @@ void resume(int thread) {
   self = thread;
   threadIdx.x = static_cast<unsigned>(thread);
   races_thread(thread);
+  launches_thread(thread);
   Fiber& fiber = *fibers[thread];
   if (_setjmp(scheduler) == 0) {
     if (fiber.begun) _longjmp(fiber.at, 1);
@@ -117,6 +114,7 @@ void run_block() {
   begin_barriers(threads);
   begin_engine();
   races_begin_block(threads);
+  launches_begin_block(threads);
   arrived = 0;
   alive = threads;
   for (int i = 0; i < threads; ++i) {
@@ -150,6 +148,7 @@ void run_block() {
   }
   end_products();
   end_engine();
+  launches_end_block();
 }
 
 }  // namespace
@@ -194,7 +193,8 @@ void launch(const void* kernel, const Grid& grid, const std::function<void()>& t
   shared_bytes = grid.shared_bytes;
   body = &thread;
   launched_from = grid.from;
-  const RaceWatch watch;
+  const RaceWatch races;
+  const LaunchWatch order_of_launches(grid.stream, grid.early, grid.from);
   while (static_cast<int>(fibers.size()) < threads) fibers.push_back(std::make_unique<Fiber>());
   std::vector<std::uint64_t> blocks(static_cast<std::size_t>(grid.blocks.x) * grid.blocks.y * grid.blocks.z);
   for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = i;
@@ -272,6 +272,7 @@ void copy_async(std::uint32_t destination, const void* source) {
   Copy copy{destination, source, race_moment(), {}};
   if (source) {
     check_inside(source);
+    launch_reads(source, 16);
     std::memcpy(copy.bytes, source, sizeof copy.bytes);
   }
   race_copy_starts(shared_at(destination, 16), 16);
@@ -329,7 +330,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t) { return "an error that the emulation does not make"; }
-cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  using namespace nsa::kernels::emulation;
+  const LaunchWatch watch(stream, false, std::source_location::current());
+  launch_writes(to, bytes);
   std::memset(to, value, bytes);
   return cudaSuccess;
 }

@@ -10,19 +10,17 @@
 #include <memory>
 #include <ostream>
 #include <sstream>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "nsa/kernels/emulation/block.hpp"
 #include "nsa/kernels/emulation/cuda.hpp"
-
-extern "C" char __executable_start, _end;  // of the program's image, by the linker
+#include "nsa/kernels/emulation/launches.hpp"
+#include "nsa/kernels/emulation/shadow.hpp"
 
 namespace nsa::kernels::emulation {
 namespace {
 
-constexpr int kWordBytes = 4, kPageBytes = 4096;
 constexpr std::size_t kMostPages = 8192;  // 200 MB of shadow, 1 GB if all are accessed by bytes
 
 // Two readers stand for all: two of different warps, or two lanes of a warp since its last barrier, if there are such;
@@ -35,9 +33,10 @@ struct Cell {
   Last reads;
 };
 struct Page {
-  bool shared;  // memory of a block, not of the grid: __shared__ is static
-  Cell words[kPageBytes / kWordBytes];
-  std::bitset<kPageBytes / kWordBytes> split;  // words that are accessed by bytes
+  explicit Page(const char* at) : shared(in_image(at)) {}
+  bool shared;  // memory of a block, not of the grid
+  Cell words[kPageWords] = {};
+  std::bitset<kPageWords> split;  // words that are accessed by bytes
   std::unique_ptr<Cell[]> bytes;
   std::unique_ptr<Last[]> atomics;  // of each word
 
@@ -48,12 +47,7 @@ struct Page {
   }
 };
 
-std::unordered_map<std::uintptr_t, std::unique_ptr<Page>> pages;
-struct Recent {
-  std::uintptr_t number = 0;
-  Page* page = nullptr;
-};
-std::array<Recent, 256> recent;
+Shadow<Page> shadow;
 
 Moment now;
 std::uint32_t interval = 0, launch_begin = 0, block_begin = 0;
@@ -111,7 +105,6 @@ const Block& block_of(Moment x) {
   while (blocks[i].begin > x.interval) --i;
   return blocks[i];
 }
-bool in_image(const char* at) { return at >= &__executable_start && at < &_end; }
 // What was done to memory, and by whom.
 struct Deed {
   const char* what;
@@ -131,7 +124,7 @@ std::ostream& operator<<(std::ostream& to, const Deed& x) {
   else
     what << (in_image(at) ? "static shared memory " : "global memory ") << static_cast<const void*>(at);
   what << " is " << a << " and " << b << ", in no order";
-  if (code) what << " (addr2line 0x" << std::hex << code - &__executable_start << ")";
+  if (code) what << " (addr2line 0x" << std::hex << place_in_program(code) << ")";
   fail(what.str());
 }
 
@@ -193,20 +186,6 @@ struct Place {
   }
 };
 
-Page& page_of(const char* at) {
-  const std::uintptr_t number = reinterpret_cast<std::uintptr_t>(at) / kPageBytes;
-  Recent& entry = recent[number % recent.size()];
-  if (entry.number != number) {
-    std::unique_ptr<Page>& page = pages[number];
-    if (!page) {
-      page = std::make_unique<Page>();
-      page->shared = in_image(at);
-    }
-    entry = {number, page.get()};
-  }
-  return *entry.page;
-}
-
 template <typename Each>
 void for_places(const void* first, std::size_t bytes, Each&& each) {
   if (!judging) return;
@@ -214,7 +193,7 @@ void for_places(const void* first, std::size_t bytes, Each&& each) {
   const char* at = static_cast<const char*>(first);
   const char* const end = at + bytes;
   while (at < end) {
-    Page& page = page_of(at);
+    Page& page = shadow.of(at);
     do {
       const std::size_t byte = reinterpret_cast<std::uintptr_t>(at) % kPageBytes, word = byte / kWordBytes;
       Last* const atomics = page.atomics ? &page.atomics[word] : nullptr;
@@ -239,9 +218,11 @@ void plain(const void* at, std::size_t bytes, const void* caller, Each&& each) {
   code = nullptr;
 }
 void plain_read(const void* at, std::size_t bytes, const void* caller) {
+  launch_reads(at, bytes, caller);
   plain(at, bytes, caller, [](const Place& place) { place.read(now); });
 }
 void plain_write(const void* at, std::size_t bytes, const void* caller) {
+  launch_writes(at, bytes, caller);
   plain(at, bytes, caller, [](const Place& place) { place.write(now); });
 }
 
@@ -256,9 +237,7 @@ RaceWatch::RaceWatch() {
   blocks.clear();
   rewrites.clear();
   code = nullptr;
-  if (pages.size() <= kMostPages) return;
-  pages.clear();
-  recent = {};
+  shadow.forget_beyond(kMostPages);
 }
 RaceWatch::~RaceWatch() { judging = false; }
 void races_begin_block(int count) {
@@ -342,8 +321,9 @@ void race_written(const void* to, std::size_t bytes) {
 }
 
 void atomic_access(const void* at, std::size_t bytes) {
-  Page& page = page_of(static_cast<const char*>(at));
-  if (!page.atomics) page.atomics = std::make_unique<Last[]>(kPageBytes / kWordBytes);
+  launch_writes(at, bytes);
+  Page& page = shadow.of(static_cast<const char*>(at));
+  if (!page.atomics) page.atomics = std::make_unique<Last[]>(kPageWords);
   for_places(at, bytes, [](const Place& place) { place.change(now); });
   if (fences == 0) return;
   for (std::size_t i = 0; i < releases.size(); ++i)
