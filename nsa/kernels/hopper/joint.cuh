@@ -161,6 +161,7 @@ class JointConsumer {
       begin(tile);
       if (own_tile) barrier_wait(places.q_full(warpgroup), rows.parity());
       walk(choice);
+      __syncwarp();  // every lane has read what it chose
       release(places.choice_empty(choices.place()));
       choices.advance();
       if (!own_tile) continue;
