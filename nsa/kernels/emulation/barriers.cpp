@@ -26,6 +26,7 @@ struct Barrier {
   unsigned author;         // the thread that started it
   bool published = false;  // the copy engine may use it
   std::vector<int> waiting;
+  Clock arrived, ended;  // of all who have arrived, now and when the last phase ended
 };
 std::map<std::uint32_t, Barrier> barriers;
 
@@ -40,6 +41,7 @@ Barrier& barrier_at(std::uint32_t address) {
 void end_phase_when_complete(Barrier& x) {
   if (x.missing > 0 || x.bytes != 0) return;
   ++x.phase;
+  x.ended = x.arrived;
   x.missing = x.arrivals;
   for (const int thread : x.waiting) wake(thread, 1);
   x.waiting.clear();
@@ -101,9 +103,9 @@ void barrier_start(std::uint32_t address, int arrivals) {
   require(address % 8 == 0, "a barrier that is not aligned");
   require(arrivals > 0 && arrivals < 1 << 20, "a barrier of so many arrivals");
   std::memcpy(shared_at(address, 8), &kMark, 8);
-  const bool is_new = barriers.insert({address, {arrivals, arrivals, 0, 0, threadIdx.x, false, {}}}).second;
+  const bool is_new = barriers.insert({address, {arrivals, arrivals, 0, 0, threadIdx.x, false, {}, {}, {}}}).second;
   require(is_new, "a barrier that runs is started again");
-  races_leave_block();
+  races_keep_clocks();
 }
 void publish_barriers() {
   for (auto& [address, x] : barriers) x.published |= x.author == threadIdx.x;
@@ -113,6 +115,7 @@ void barrier_expect(std::uint32_t address, int bytes) {
   Barrier& x = barrier_at(address);
   require(x.missing > 0, "more arrivals at a barrier than end its phase");
   expect(x, bytes);
+  races_arrive(x.arrived);
   --x.missing;
   end_phase_when_complete(x);
 }
@@ -122,13 +125,15 @@ void barrier_wait(std::uint32_t address, unsigned parity) {
   // Looks again when it has been woken: who is late may find the next phase ended too, and waits on.
   for (;;) {
     Barrier& x = barrier_at(address);
-    if ((x.phase & 1) != parity) return;
+    if ((x.phase & 1) != parity) return races_learn(x.ended);
     x.waiting.push_back(static_cast<int>(threadIdx.x));
     wait_here();
   }
 }
-void check_published(std::uint32_t address) {
-  require(barrier_at(address).published, "the copy engine is given a barrier that its thread has not published");
+void ask_for_copy(std::uint32_t address) {
+  Barrier& x = barrier_at(address);
+  require(x.published, "the copy engine is given a barrier that its thread has not published");
+  races_copy_arrives(x.arrived);
 }
 void barrier_deliver(std::uint32_t address, int bytes) {
   Barrier& x = barrier_at(address);
@@ -141,9 +146,9 @@ void meet(int number, int threads) {
   Meeting& x = meetings[number];
   if (x.arrived.empty()) x.threads = threads;
   require(x.threads == threads && threads % 32 == 0, "a barrier of one number for different numbers of threads");
-  races_leave_block();
   x.arrived.push_back(static_cast<int>(threadIdx.x));
   if (static_cast<int>(x.arrived.size()) < threads) return wait_here();
+  races_meet(x.arrived);
   for (const int thread : x.arrived) wake(thread, 1);
   x.arrived.clear();
 }

@@ -52,8 +52,8 @@ void end_engine();
 
 // Of a deadlock.
 std::string describe_barriers();
-// The copy engine uses a barrier: it is one, and bytes have come.
-void check_published(std::uint32_t barrier);
+// The copy engine uses a barrier: the thread that runs asks it to, and bytes have come.
+void ask_for_copy(std::uint32_t barrier);
 void barrier_deliver(std::uint32_t barrier, int bytes);
 // Once a turn of the block's: whether the copy engine delivered something. It always does when all threads wait.
 bool engine_turn(bool threads_wait);

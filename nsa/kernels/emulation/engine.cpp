@@ -11,6 +11,7 @@
 #include "nsa/kernels/emulation/cuda.hpp"
 #include "nsa/kernels/emulation/emulator.hpp"
 #include "nsa/kernels/emulation/launches.hpp"
+#include "nsa/kernels/emulation/races.hpp"
 
 namespace nsa::kernels::emulation {
 namespace {
@@ -74,6 +75,7 @@ struct Box {
   std::uint32_t barrier, begin, end;  // in shared memory
   std::vector<Row> rows;              // in the order in which they come, the first last
   bool swizzled = true;
+  Moment asked = {};
 };
 std::vector<Box> boxes;
 // From shared memory to floats elsewhere.
@@ -83,26 +85,32 @@ struct Bulk {
   int bytes;
   bool add;
   unsigned thread;
+  Moment asked;
 };
 std::vector<Bulk> bulks;
 int patience;  // turns between deliveries, more or less; 0: nothing comes before all threads wait
 
-void deliver(const Row& row, bool swizzled) {
+void deliver(const Row& row, const Box& box) {
   char line[kRowBytes] = {};
   if (row.elements > 0)
     std::memcpy(line + row.skipped * kElementBytes, row.from, static_cast<std::size_t>(row.elements * kElementBytes));
   for (int i = 0; i < kRowBytes; i += 16) {
-    const std::uint32_t at = row.to + i, place = swizzled ? at ^ (at >> 7 & 7) << 4 : at;  // works on address bits
+    const std::uint32_t at = row.to + i, place = box.swizzled ? at ^ (at >> 7 & 7) << 4 : at;  // works on address bits
     std::memcpy(shared_at(place, 16), line + i, 16);
     std::memcpy(published_at(place, 16), line + i, 16);
   }
+  race_written_by(box.asked, shared_at(row.to, kRowBytes), kRowBytes);
+  race_written_by(box.asked, published_at(row.to, kRowBytes), kRowBytes);
 }
 
 // Nothing else may be on its way to where it goes, and what was there is gone.
-void take_place(const Box& box) {
+void take_place(Box& box) {
   for (const Box& other : boxes)
     require(box.end <= other.begin || other.end <= box.begin, "a box goes where another one is on its way");
   const int bytes = static_cast<int>(box.end - box.begin);
+  box.asked = race_moment();
+  race_copy_starts(shared_at(box.begin, bytes), static_cast<std::size_t>(bytes));
+  race_copy_starts(published_at(box.begin, bytes), static_cast<std::size_t>(bytes));
   spoil(shared_at(box.begin, bytes), bytes);
   spoil(published_at(box.begin, bytes), bytes);
 }
@@ -131,7 +139,7 @@ bool engine_turn(bool threads_wait) {
   const std::size_t which = (random >> 8) % boxes.size();
   Box& box = boxes[which];
   for (std::size_t count = (random >> 32) % box.rows.size() + 1; count > 0; --count) {
-    deliver(box.rows.back(), box.swizzled);
+    deliver(box.rows.back(), box);
     box.rows.pop_back();
     barrier_deliver(box.barrier, kRowBytes);
   }
@@ -145,7 +153,7 @@ void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5]
   std::memcpy(&x, map, sizeof x);
   require(x.mark == kMark, "no tensor map is here");
   require(destination % kRowBytes == 0, "a box whose destination is not aligned");
-  check_published(barrier);
+  ask_for_copy(barrier);
   const int count = x.box[1] * x.box[2] * x.box[3] * x.box[4];
   Box box{barrier, destination, destination + count * kRowBytes, {}};
   take_place(box);
@@ -172,7 +180,7 @@ void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint
   require(
       bytes > 0 && bytes % kRowBytes == 0 && destination % 16 == 0 && reinterpret_cast<std::uintptr_t>(from) % 16 == 0,
       "a bulk copy that is not aligned, or not whole rows of 128 bytes, which alone are emulated");
-  check_published(barrier);
+  ask_for_copy(barrier);
   Box box{barrier, destination, destination + bytes, {}, false};
   take_place(box);
   launch_reads(from, static_cast<std::size_t>(bytes));
@@ -185,7 +193,7 @@ void copy_bulk(float* to, std::uint32_t from, int bytes, bool add) {
   require(bytes > 0 && bytes % 16 == 0 && from % 16 == 0 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0,
           "a bulk copy that is not aligned");
   launch_writes(to, static_cast<std::size_t>(bytes));
-  bulks.push_back({to, from, bytes, add, threadIdx.x});
+  bulks.push_back({to, from, bytes, add, threadIdx.x, race_moment()});
 }
 void wait_bulk() {
   const auto mine = [](const Bulk& x) { return x.thread == threadIdx.x; };
@@ -193,6 +201,8 @@ void wait_bulk() {
     if (!mine(x)) continue;
     require(std::memcmp(shared_at(x.from, x.bytes), published_at(x.from, x.bytes), x.bytes) == 0,
             "the copy engine reads what no thread has published");
+    race_read_since(x.asked, shared_at(x.from, x.bytes), static_cast<std::size_t>(x.bytes));
+    race_check_written(x.asked, published_at(x.from, x.bytes), static_cast<std::size_t>(x.bytes));
     const auto* values = reinterpret_cast<const float*>(published_at(x.from, x.bytes));
     for (int i = 0; i < x.bytes / 4; ++i) x.to[i] = x.add ? x.to[i] + values[i] : values[i];
   }

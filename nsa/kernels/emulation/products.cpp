@@ -180,8 +180,8 @@ void start_for_warp(ProductLane* const* lanes) {
 
 void finish(const Running& x, Accumulator& sum) {
   if (left_of(x) != x.left || right_of(x) != x.right) fail("an operand changed while a product runs");
-  note_reads(x);
-  std::vector<float> right(x.right.size());  // [16][columns]
+  if (!races_have_clocks() || draw() % 4 == 0) note_reads(x);  // or a test of pipelines would take twice as long
+  std::vector<float> right(x.right.size());                    // [16][columns]
   for (int k = 0; k < 16; ++k)
     for (int n = 0; n < x.columns; ++n)
       right[k * x.columns + n] = x.wide(x.right[x.sums_rows_of_right() ? k * x.columns + n : n * 16 + k]);

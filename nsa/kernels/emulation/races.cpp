@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <bitset>
 #include <cstring>
 #include <memory>
@@ -21,7 +20,7 @@
 namespace nsa::kernels::emulation {
 namespace {
 
-constexpr std::size_t kMostPages = 8192;  // 200 MB of shadow, 1 GB if all are accessed by bytes
+constexpr std::size_t kMostPages = 5500;  // 200 MB of shadow, 1 GB if all are accessed by bytes
 
 // Two readers stand for all: two of different warps, or two lanes of a warp since its last barrier, if there are such;
 // a write that is ordered after both is ordered after every read. The same for atomic accesses. What is gone is 0.
@@ -51,9 +50,10 @@ Shadow<Page> shadow;
 
 Moment now;
 std::uint32_t interval = 0, launch_begin = 0, block_begin = 0;
-bool judging = false;        // in a launch, in a block without barriers that count
+bool judging = false;        // in a launch
 const char* code = nullptr;  // that the plain access returns to
-std::array<std::uint64_t, 32> warp_intervals;
+std::array<std::uint32_t, 32> warp_intervals, steps;
+std::vector<Clock> clocks;  // of the block's threads, or none
 struct Block {
   std::uint32_t begin;
   uint3 index;
@@ -82,6 +82,19 @@ std::vector<Acquire> acquires;  // of the block
 std::vector<Thread> threads;
 int fences = 0;  // of the launch
 
+void join(Clock& to, const Clock& from) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = std::max(to[i], from[i]);
+}
+// Its own clock tells those who learn of it of all that the thread has done.
+void begin_step(std::size_t thread) { clocks[thread][thread] = ++steps[thread / 32]; }
+bool known(const Moment& a, const Moment& b) {
+  if (clocks.empty()) return false;
+  const Clock& clock = clocks[b.thread];
+  if (!a.warp) return clock[a.thread] > a.step;
+  const auto first = clock.begin() + a.thread / 32 * 32;
+  return std::any_of(first, std::min(first + 32, clock.end()), [&](std::uint32_t step) { return step > a.step; });
+}
+
 bool released(Moment a, Moment b) {
   for (std::size_t i = 0; i < threads[b.thread].acquired; ++i) {
     const Release& x = releases[acquires[i].release];
@@ -93,11 +106,13 @@ bool released(Moment a, Moment b) {
 // Whether a comes before b in every order of threads and blocks; here it ran before b.
 inline bool precedes(Moment a, Moment b, bool shared) {
   if (a.interval < (shared ? block_begin : launch_begin)) return true;
-  if (a.interval < block_begin) return released(a, b);
+  if (a.interval < block_begin) return !clocks.empty() || released(a, b);
   if (a.running) return false;
   if (a.interval != b.interval) return a.interval < b.interval;
-  if (a.thread / 32 != b.thread / 32) return false;
-  return a.thread == b.thread || a.warp_interval != b.warp_interval || a.warp || b.warp;
+  if (a.thread / 32 == b.thread / 32 &&
+      (a.thread == b.thread || a.warp_interval != b.warp_interval || a.warp || b.warp))
+    return true;
+  return known(a, b);
 }
 
 const Block& block_of(Moment x) {
@@ -136,6 +151,7 @@ struct Rewrite {
   Moment first, second;
 };
 std::vector<Rewrite> rewrites;
+unsigned replaced = 0;
 
 // Bytes and their shadow.
 struct Place {
@@ -157,11 +173,15 @@ struct Place {
         before = x;
         return;
       }
-    if (last.two[0].thread / 32 == last.two[1].thread / 32) last.two[1] = x;  // of another warp, or no better
+    // Of another warp, or no better. Where there are clocks, two do not stand for all: now these, now those.
+    if (last.two[0].thread / 32 == last.two[1].thread / 32)
+      last.two[1] = x;
+    else if (!clocks.empty())
+      last.two[++replaced % 2] = x;
   }
 
   void read(Moment x) const {
-    if (std::bit_cast<std::uint64_t>(cell.reads.two[0]) == std::bit_cast<std::uint64_t>(x)) return;
+    if (cell.reads.two[0] == x) return;
     check("written", cell.write, "read", x);
     if (atomics) check("changed atomically", *atomics, "read", x);
     remember(cell.reads, x);
@@ -186,8 +206,13 @@ struct Place {
   }
 };
 
+// A word before and after what was last done to one: the same is done to all that are like it.
+struct Example {
+  Cell before, after;
+  bool known = false, shared = false;
+};
 template <typename Each>
-void for_places(const void* first, std::size_t bytes, Each&& each) {
+void for_places(const void* first, std::size_t bytes, Example& example, Each&& each) {
   if (!judging) return;
   if (!rewrites.empty()) races_settle();
   const char* at = static_cast<const char*>(first);
@@ -202,11 +227,27 @@ void for_places(const void* first, std::size_t bytes, Each&& each) {
         each(Place{page.bytes[byte], atomics, page.shared, at, 1});
         at += 1;
       } else {
-        each(Place{page.words[word], atomics, page.shared, at, kWordBytes});
+        Cell& cell = page.words[word];
+        if (example.known && example.shared == page.shared && !atomics &&
+            std::memcmp(&cell, &example.before, sizeof cell) == 0) {
+          cell = example.after;
+        } else {
+          example.before = cell;
+          each(Place{cell, atomics, page.shared, at, kWordBytes});
+          example.after = cell;
+          example.known = !atomics && rewrites.empty();
+          example.shared = page.shared;
+        }
         at += kWordBytes;
       }
     } while (at < end && reinterpret_cast<std::uintptr_t>(at) % kPageBytes != 0);
   }
+}
+
+template <typename Each>
+void for_places(const void* first, std::size_t bytes, Each&& each) {
+  Example example;
+  for_places(first, bytes, example, each);
 }
 
 // By compiled code, which goes on at `caller`.
@@ -245,6 +286,8 @@ void races_begin_block(int count) {
   block_begin = ++interval;
   blocks.push_back({block_begin, blockIdx});
   warp_intervals = {};
+  steps = {};
+  clocks.clear();
   acquires.clear();
   threads.assign(count, {});
 }
@@ -254,6 +297,7 @@ void races_thread(int thread) {
   now.warp_interval = warp_intervals[thread / 32];
   now.thread = thread;
   now.fences = threads[thread].fences;
+  now.step = steps[thread / 32];
 }
 void races_block_barrier() {
   ++interval;
@@ -261,13 +305,44 @@ void races_block_barrier() {
   races_thread(static_cast<int>(now.thread));
 }
 void races_warp_barrier() {
+  const std::size_t first = now.thread / 32 * 32, end = std::min(first + 32, clocks.size());
+  if (!clocks.empty()) {
+    Clock all = clocks[first];
+    for (std::size_t lane = first; lane < end; ++lane) join(all, clocks[lane]);
+    std::fill(all.begin() + first, all.begin() + end, ++steps[first / 32]);
+    std::fill(clocks.begin() + first, clocks.begin() + end, all);
+  }
   ++warp_intervals[now.thread / 32];
   races_thread(static_cast<int>(now.thread));
 }
 
-void races_leave_block() {
-  races_settle();
-  judging = false;
+void races_keep_clocks() {
+  if (clocks.empty()) clocks.assign(threads.size(), Clock(threads.size()));
+}
+bool races_have_clocks() { return !clocks.empty(); }
+void races_arrive(Clock& barrier) {
+  barrier.resize(clocks.size());
+  begin_step(now.thread);
+  join(barrier, clocks[now.thread]);
+  races_thread(static_cast<int>(now.thread));
+}
+void races_learn(const Clock& barrier) {
+  if (!barrier.empty()) join(clocks[now.thread], barrier);
+}
+void races_meet(const std::vector<int>& arrived) {
+  races_keep_clocks();
+  Clock all(clocks.size());
+  for (const int thread : arrived) {
+    begin_step(static_cast<std::size_t>(thread));
+    join(all, clocks[thread]);
+  }
+  for (const int thread : arrived) clocks[thread] = all;
+  races_thread(static_cast<int>(now.thread));
+}
+void races_copy_arrives(Clock& barrier) {
+  barrier.resize(clocks.size());
+  std::uint32_t& step = barrier[now.thread];
+  step = std::max(step, now.step + 1);
 }
 
 void races_settle() {
@@ -301,23 +376,32 @@ void race_read_of_lane(int lane, const void* at, std::size_t bytes) {
   for_places(at, bytes, [&](const Place& place) { place.read(moment); });
 }
 void race_read_since(Moment start, const void* at, std::size_t bytes) {
+  static Moment last_start, last_end;
+  static Example example;  // a product reads thousands of words, a few at a time
   Moment end = now;
   end.warp = start.warp;
-  for_places(at, bytes, [&](const Place& place) {
+  example.known &= start == last_start && end == last_end;
+  last_start = start, last_end = end;
+  for_places(at, bytes, example, [&](const Place& place) {
     place.check("written", place.cell.write, "read", start);
     place.read(end);
   });
 }
 void race_check_written(Moment before, const void* at, std::size_t bytes) {
-  for_places(at, bytes, [&](const Place& place) { place.check("written", place.cell.write, "read", before); });
+  static Moment last;
+  static Example example;
+  example.known &= before == last;
+  last = before;
+  for_places(at, bytes, example, [&](const Place& place) { place.check("written", place.cell.write, "read", before); });
 }
 void race_copy_starts(const void* to, std::size_t bytes) {
   Moment moment = now;
   moment.running = true;
   for_places(to, bytes, [&](const Place& place) { place.write(moment); });
 }
-void race_written(const void* to, std::size_t bytes) {
-  for_places(to, bytes, [](const Place& place) { place.cell.write = now; });
+void race_written(const void* to, std::size_t bytes) { race_written_by(now, to, bytes); }
+void race_written_by(Moment asked, const void* to, std::size_t bytes) {
+  for_places(to, bytes, [&](const Place& place) { place.cell.write = asked; });
 }
 
 void atomic_access(const void* at, std::size_t bytes) {
