@@ -519,7 +519,7 @@ TEST(Launches, ThatBeginEarly) {
 }
 TEST(Launches, ThatBeginEarlyWaitInEveryBlock) {
   Words x;
-  const auto early = [](const Kernel& kernel) { return [=] { run(kernel, nullptr, true); }; };
+  const auto early = [](const Kernel& kernel) { return [=] { run_chain({[] {}, kernel}); }; };
   const auto one_waits = [] {
     if (blockIdx.x == 0) wait_for_previous();
   };

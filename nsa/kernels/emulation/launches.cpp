@@ -47,7 +47,7 @@ int number_of(cudaStream_t stream) {
   return stream ? 1 : 0;
 }
 bool has_ended(std::uint32_t launch) {
-  if (launch == own) return true;
+  if (launch == 0 || launch == own) return true;
   return launch < ended && (!forked || launch < forked || launches[launch].stream == launches[own].stream);
 }
 // Nothing of a launch that began as usual, without a fork, can be too soon.
