@@ -36,7 +36,9 @@ constexpr std::array kFlags = {
     FlagSpec{"NSA_FORCE_UNIFORM_GATE", "bool", "0", kBool, "every gate is 1/3"},
     FlagSpec{"NSA_STOPGRAD_GATES", "bool", "0", kBool, "no gradient flows into the gates"},
     FlagSpec{"NSA_FORCE_BRANCH", "branch", "none", "none, cmp, sel, win", "the output is this branch alone"},
-    FlagSpec{"NSA_ROPE_SCALE", "real", "1", "a number from 1e-06 to 1e+06", "positions are multiplied by it"},
+    FlagSpec{"NSA_ROPE_SCALE", "real", "1", "a number from 1e-06 to 1e+06",
+             "RoPE's positions are divided by it: at 4, token 4000 turns as token 1000 does without; below 1 they are "
+             "stretched"},
     FlagSpec{"NSA_NVTX", "bool", "0", kBool, "NVTX ranges round every stage"},
     FlagSpec{"NSA_DETECT_ANOMALY", "bool", "0", kBool, "autograd's anomaly mode in training steps"},
 };

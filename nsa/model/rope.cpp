@@ -12,7 +12,7 @@ at::Tensor rope_rotations(std::int64_t S, std::int64_t D, double base, double sc
   std::vector<at::Tensor> positions;
   for (const auto& [begin, end] : documents(cu_seqlens, S)) positions.push_back(at::arange(end - begin, options));
   const auto frequency = at::exp(at::arange(0, D, 2, options) * (-std::log(base) / static_cast<double>(D)));
-  const auto angle = at::outer(at::cat(positions) * scale, frequency);
+  const auto angle = at::outer(at::cat(positions) / scale, frequency);
   const auto wide = angle.to(accumulation_type(c10::typeMetaToScalarType(model.dtype())));
   return at::polar(at::ones_like(wide), wide);
 }

@@ -1,4 +1,4 @@
-// Rotary position embedding: interleaved pairs (x0,x1), (x2,x3), ...; pair i turns by position * scale / base^(2i/D).
+// Rotary position embedding: interleaved pairs (x0,x1), (x2,x3), ...; pair i turns by position / scale / base^(2i/D).
 #pragma once
 
 #include "nsa/ops.hpp"

@@ -131,7 +131,7 @@ std::vector<Setting> settings() {
                                          {{"NSA_FORCE_BRANCH", "sel"}},
                                          {{"NSA_FORCE_BRANCH", "win"}},
                                          {{"NSA_FORCE_UNIFORM_GATE", "1"}},
-                                         {{"NSA_ROPE_SCALE", "0.25"}},
+                                         {{"NSA_ROPE_SCALE", "4"}},
                                          {{"NSA_FORCE_PARITY", "1"}},
                                          {{"NSA_STRICT_ASSERTS", "1"}}})
     all.push_back({tiny(), environment});

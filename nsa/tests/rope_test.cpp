@@ -53,10 +53,14 @@ TEST(Rope, PositionsRestartInEveryDocument) {
   EXPECT_TRUE(at::equal(packed.narrow(0, 3, 4), whole));
 }
 
-TEST(Rope, ScaleMultipliesPositions) {
-  const auto once = rope_rotations(9, 4, 100.0, 1.0, {}, kDoubles),
-             twice = rope_rotations(5, 4, 100.0, 2.0, {}, kDoubles);
-  EXPECT_LE(distance(at::view_as_real(twice[4]), at::view_as_real(once[8])), 1e-12);
+TEST(Rope, ScaleDividesPositions) {
+  const auto plain = rope_rotations(9, 4, 100.0, 1.0, {}, kDoubles),
+             two = rope_rotations(9, 4, 100.0, 2.0, {}, kDoubles),
+             half = rope_rotations(5, 4, 100.0, 0.5, {}, kDoubles);
+  for (const std::int64_t t : {0, 1, 4}) {
+    EXPECT_LE(distance(at::view_as_real(two[2 * t]), at::view_as_real(plain[t])), 1e-12) << t;
+    EXPECT_LE(distance(at::view_as_real(half[t]), at::view_as_real(plain[2 * t])), 1e-12) << t;
+  }
 }
 
 TEST(Rope, Bf16IsTurnedInFp32) {

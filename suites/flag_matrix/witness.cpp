@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "harness/compare.hpp"
 #include "nsa/sdpa/sdpa.hpp"
 #include "suites/codes.hpp"
 
@@ -36,6 +37,18 @@ bool contains_all(const std::string& text, const std::vector<std::string>& words
   return std::all_of(words.begin(), words.end(), [&](const std::string& word) { return text.find(word) != text.npos; });
 }
 
+// Queries [B,S,heads,D], pair i of each turned by its position times `factor` / base^(2i/D); in fp64.
+at::Tensor turned_further(const at::Tensor& q, const nsa::CuSeqlens& cu_seqlens, double base, double factor) {
+  const at::TensorOptions options(at::TensorOptions(q.device()).dtype(at::kDouble));
+  const std::int64_t D = q.size(3);
+  std::vector<at::Tensor> positions;
+  for (const auto& [begin, end] : nsa::documents(cu_seqlens, q.size(1)))
+    positions.push_back(at::arange(end - begin, options));
+  const at::Tensor angle = at::outer(at::cat(positions) * factor, at::pow(base, at::arange(0, D, 2, options) / -D));
+  const at::Tensor pairs = at::view_as_complex(q.to(at::kDouble).unflatten(-1, {D / 2, 2}).contiguous());
+  return at::view_as_real(pairs * at::polar(at::ones_like(angle), angle).unsqueeze(1)).flatten(-2);
+}
+
 // The judgements on one execution.
 class Judge {
  public:
@@ -43,6 +56,7 @@ class Judge {
       : environment_(environment),
         yardstick_(yardstick),
         seen_(seen),
+        rope_base_(plan.model.rope_base),
         call_(flag_execution::call_of(plan, yardstick.training)) {}
 
   void way(const std::string& op, const std::string& wanted) {
@@ -144,22 +158,31 @@ class Judge {
     }
   }
 
-  // Positions times 2 turn the queries differently; nothing else may.
+  // The queries are those without flags, each turned further by its position times (1/scale - 1); nothing else may turn
+  // them. Bits are asked for where the scale is 1, else 2 % of their size: more than what bf16 rounds away.
   void rope_scale() {
     const auto queries = [](const Execution& e) {
       return e.called("attend_window")       ? e.inputs.window.q
              : e.called("attend_compressed") ? e.inputs.compressed.q
                                              : e.inputs.selected.q;
     };
-    const bool same = at::equal(queries(seen_), queries(yardstick_.plain));
-    const auto scale = environment_.find("NSA_ROPE_SCALE");
-    const bool wanted = scale == environment_.end() || scale->second == "1";
-    if (same != wanted) {
-      disagree(
-          codes::kFlagIgnored,
-          same ? "the queries are turned as if NSA_ROPE_SCALE were 1" : "the queries differ from those without flags",
-          {{"queries_bit_equal", same}});
+    const at::Tensor plain = queries(yardstick_.plain), seen = queries(seen_);
+    const bool same = at::equal(seen, plain);
+    const auto set = environment_.find("NSA_ROPE_SCALE");
+    const double scale = set == environment_.end() ? 1.0 : std::stod(set->second);
+    if (scale == 1.0) {
+      if (!same)
+        disagree(codes::kFlagIgnored, "the queries differ from those without flags", {{"queries_bit_equal", same}});
+      return;
     }
+    const at::Tensor wanted =
+        turned_further(plain, yardstick_.plain.inputs.window.cu_seqlens, rope_base_, 1 / scale - 1);
+    const double off = ((seen.to(at::kDouble) - wanted).norm() / wanted.norm()).item<double>();
+    if (harness::at_most(off, 0.02)) return;
+    disagree(codes::kFlagIgnored,
+             same ? "the queries are turned as if NSA_ROPE_SCALE were 1"
+                  : fmt::format("the queries are not turned by their positions divided by NSA_ROPE_SCALE={}", scale),
+             {{"queries_bit_equal", same}, {"relative_error", off}});
   }
 
   [[nodiscard]] const nsa::Call& call() const { return call_; }
@@ -186,6 +209,7 @@ class Judge {
   const nsa::Environment& environment_;
   const Yardstick& yardstick_;
   const Execution& seen_;
+  const double rope_base_;
   const nsa::Call call_;
 };
 

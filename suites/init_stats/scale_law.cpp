@@ -75,7 +75,7 @@ double turned_pool_mean_square(const at::Tensor& n, const nsa::ModelConfig& mode
   const nsa::Geometry& g = model.nsa;
   const at::TensorOptions options = n.options();
   const at::Tensor frequency = at::pow(model.rope_base, at::arange(0, model.d_k, 2, options) / -double(model.d_k));
-  const at::Tensor place = at::arange(g.l, options) * rope_scale;
+  const at::Tensor place = at::arange(g.l, options) / rope_scale;
   // E |sum_j R_j W n_j|^2 holds <n_i, n_j> times the mean of cos((i-j) theta): what two turned copies have in common.
   const at::Tensor common =
       at::cos((place.unsqueeze(1) - place.unsqueeze(0)).unsqueeze(-1) * frequency).mean(-1);  // [l,l]

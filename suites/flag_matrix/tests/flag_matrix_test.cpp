@@ -167,6 +167,13 @@ TEST(FlagMatrix, EveryWitnessedFlagIsMissedWhenItIsNotInForce) {
   }
 }
 
+// The queries differ from those without the flag in either way: only their angles tell a divisor from a factor.
+TEST(FlagMatrix, APositionScaleThatMultipliesIsFound) {
+  const Subject subject(std::make_shared<Seams>());
+  EXPECT_GT(disagreements(subject, {{"NSA_ROPE_SCALE", "0.5"}}, {{"NSA_ROPE_SCALE", "2"}}, false), 0U);
+  EXPECT_EQ(disagreements(subject, {{"NSA_ROPE_SCALE", "0.5"}}, {{"NSA_ROPE_SCALE", "0.5"}}, false), 0U);
+}
+
 TEST(FlagMatrix, OneIgnoredFlagOfAPairIsFound) {
   const Subject subject(std::make_shared<Seams>());
   EXPECT_GT(disagreements(subject, {{"NSA_FORCE_UNIFORM_GATE", "1"}},

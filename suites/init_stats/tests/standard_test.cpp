@@ -91,8 +91,10 @@ TEST(InitStandard, ActivationsAreSilentUnderFlags) {
     }
   }
   setting.flags.forced_branch = nsa::ForcedBranch::none;
-  setting.flags.rope_scale = 4;
-  EXPECT_TRUE(run(init_checks::activations, setting).findings.empty());
+  for (const double scale : {4.0, 0.25}) {
+    setting.flags.rope_scale = scale;
+    EXPECT_TRUE(run(init_checks::activations, setting).findings.empty()) << scale;
+  }
 }
 
 TEST(InitStandard, TheSuiteRunsEachAtStandardLevel) {
