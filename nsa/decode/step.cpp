@@ -30,7 +30,9 @@ at::Tensor scores(const StepSelectArgs& args, std::int64_t candidates) {
   const auto wide = accumulation_type(args.q.scalar_type());
   const std::int64_t B = args.q.size(0), N_c = args.k_cmp.defined() ? args.k_cmp.size(2) : 0;
   if (N_c == 0) return at::zeros({B, args.G, candidates}, args.q.options().dtype(wide));
-  const auto p = at::softmax(logits(args.q, args.k_cmp), -1).sum(2);  // [B,G,N_c], over the heads of the group
+  // [B,G,N_c], over the heads of the group. They are laid side by side first: then at::sum adds those of every block in
+  // one order, and blocks that tie have the same bits.
+  const auto p = at::softmax(logits(args.q, args.k_cmp), -1).transpose(2, 3).contiguous().sum(-1);
 
   // A compressed block is l/d strides of d tokens and a selection block l'/d of them: what each stride gets, then what
   // the strides of a block have together. That is the overlap in units of d (1,2,2,2,1 for 32/16/64).

@@ -34,6 +34,15 @@ at::Tensor scores(const at::Tensor& q, const at::Tensor& k) {
          std::sqrt(static_cast<double>(q.size(3)));
 }
 
+// The same, of which equal keys get equal bits (Note [Equal blocks have equal bits] in selection.cpp).
+at::Tensor scores_key_by_key(const at::Tensor& q, const at::Tensor& k) {
+  if (k.size(1) == 0) return scores(q, k);
+  const auto rows = by_group(widen(q), k.size(2)).permute({0, 2, 3, 1, 4}).flatten(2, 3);  // [B,G,h*S,D]
+  std::vector<at::Tensor> columns;                                                         // [B,G,h*S,1]
+  for (const auto& key : widen(k).unbind(1)) columns.push_back(at::matmul(rows, key.unsqueeze(-1)));
+  return at::cat(columns, -1).unflatten(2, {-1, q.size(1)}) / std::sqrt(static_cast<double>(q.size(3)));
+}
+
 // `visible` [S,K], or [B,G,1,S,K].
 Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& visible) {
   const auto rows = masked_softmax(scores(q, k), visible);
@@ -90,7 +99,7 @@ at::Tensor compressed_probabilities(const at::Tensor& q, const at::Tensor& k_cmp
   for (const auto& [begin, end] : documents(cu_seqlens, q.size(1))) {
     const std::int64_t S = end - begin, N_c = compressed_blocks(g, S);
     if (S == 0) continue;
-    const auto own = scores(q.narrow(1, begin, S), k_cmp.narrow(1, first, N_c));
+    const auto own = scores_key_by_key(q.narrow(1, begin, S), k_cmp.narrow(1, first, N_c));
     const auto p = masked_softmax(own, complete_blocks(g, S, N_c, q)).p.flatten(1, 2);  // [B,Hq,S,N_c]
     rows.push_back(at::constant_pad_nd(p, {first, k_cmp.size(1) - first - N_c}));       // 0 for others' blocks
     first += N_c;

@@ -53,11 +53,25 @@ at::Tensor overlap_weights(const Geometry& g, std::int64_t N_c, std::int64_t N_s
 }
 
 at::Tensor importance(const at::Tensor& p_cmp, const Geometry& g, std::int64_t G, std::int64_t S) {
-  const auto weights =
-      overlap_weights(g, p_cmp.size(3), selection_blocks(g, S)).to(p_cmp.device(), p_cmp.scalar_type());
-  const auto per_head = at::matmul(p_cmp, weights);  // [B,Hq,S,N_sel]
-  const auto per_group = per_head.unflatten(1, {G, p_cmp.size(1) / G}).sum(2);
-  return per_group.permute({0, 2, 1, 3});
+  // Note [Equal blocks have equal bits]
+  // Ties go to the lower number only where equal scores are the same bits. A library's sum or matrix product groups its
+  // addends by the place of the result (a SIMD lane, a tile's edge), and equal blocks then differ in the last bit. So
+  // both sums are written out, every block's addends in the same order.
+  const std::int64_t N_c = p_cmp.size(3), N_sel = selection_blocks(g, S);
+  const auto heads = p_cmp.unflatten(1, {G, p_cmp.size(1) / G}).unbind(2);
+  auto p = heads.front();  // [B,G,S,N_c]
+  for (std::size_t i = 1; i < heads.size(); ++i) p = p + heads[i];
+
+  const auto weights = overlap_weights(g, N_c, N_sel);
+  const auto weight = weights.accessor<double, 2>();
+  std::vector<at::Tensor> scores;  // [B,G,S] each
+  for (std::int64_t j = 0; j < N_sel; ++j) {
+    auto score = at::zeros(p.sizes().slice(0, 3), p.options());
+    for (std::int64_t i = 0; i < N_c; ++i)
+      if (weight[i][j] > 0) score = score + weight[i][j] * p.select(3, i);
+    scores.push_back(score);
+  }
+  return at::stack(scores, 3).transpose(1, 2);
 }
 
 at::Tensor choose(const at::Tensor& importance, const Geometry& g) {

@@ -26,9 +26,13 @@ at::Tensor group_probability(const at::Tensor& q, const at::Tensor& k_cmp, const
   const auto complete = at::floor_divide(t + (1 - g.l), g.d) + 1;
   const auto hidden = positions(0, N_c, q).unsqueeze(0).ge(complete.unsqueeze(1)).unsqueeze(1);  // [T,1,N_c]
   // A row without any visible block becomes NaN in the softmax and 0 after it.
-  return at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1)
-      .masked_fill(hidden, 0.0)
-      .sum(3);
+  const auto p =
+      at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1).masked_fill(hidden, 0.0);
+  // Head after head: at::sum groups the heads by the place of the block, and blocks that tie would part in the last
+  // bit.
+  auto sum = p.select(3, 0).clone();
+  for (std::int64_t head = 1; head < p.size(3); ++head) sum.add_(p.select(3, head));
+  return sum;
 }
 
 // Eq 9 as a correlation with stride l'/d. A stretch of d tokens lies in l/d compressed blocks and a selection block has

@@ -4,6 +4,7 @@
 #include "nsa/kernels/attention/params.hpp"
 #include "nsa/tests/cuda_fixtures.hpp"
 #include "nsa/tests/model_fixtures.hpp"
+#include "nsa/tests/ties.hpp"
 
 namespace nsa::cuda {
 namespace {
@@ -22,6 +23,7 @@ using fixtures::kSmall;
 using fixtures::lse_of;
 using fixtures::on_device;
 using fixtures::Tensors;
+using fixtures::Ties;
 
 void expect_all_close(const CudaShape& shape) {
   SCOPED_TRACE(shape.name());
@@ -83,6 +85,14 @@ TEST_P(CudaWidths, TheChoice) {
 INSTANTIATE_TEST_SUITE_P(
     All, CudaWidths, testing::Values(std::pair{32, 32}, std::pair{64, 64}, std::pair{128, 128}, std::pair{192, 128}),
     [](const auto& i) { return std::to_string(i.param.first) + "_" + std::to_string(i.param.second); });
+
+TEST_F(CudaKernels, TiesGoToTheLowerNumber) {
+  for (const Ties& x : fixtures::ties(at::kBFloat16)) {
+    if (x.Dk < 32 || (!device().is_cuda() && x.S > 400)) continue;
+    for (const bool hopper : {true, false})
+      EXPECT_EQ(x.wrong_rows(select_by(x.args(device()), hopper)), 0) << x.name() << (hopper ? " by wgmma" : "");
+  }
+}
 
 TEST_F(CudaKernels, OtherGeometries) {
   for (const Geometry& g : {kSmall,
