@@ -41,21 +41,20 @@ at::Tensor pool(const at::Tensor& x, const CompressArgs& args, const std::option
 // q [B,S,Hq,Dk] of one document against its blocks k [B,N_c,G,Dk], v [B,N_c,G,Dv].
 at::Tensor attend_blocks(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Geometry& g) {
   const std::int64_t S = q.size(1), G = k.size(2), h = q.size(2) / G;
-  const auto keys = k.transpose(1, 2), values = v.transpose(1, 2);
   // No block at all: products over no keys are 0 and still part of the graph, so that every gradient is 0, not missing.
   if (k.size(1) == 0)
-    return rows_to_heads(at::matmul(at::matmul(heads_to_rows(q, G), keys.transpose(2, 3)), values), S);
+    return rows_to_heads(at::matmul(at::matmul(heads_to_rows(q, G), k.permute({0, 2, 3, 1})), v.transpose(1, 2)), S);
 
   const std::int64_t blind = g.l - 1;  // tokens before the first complete block see nothing and never reach a softmax
   const auto rows = heads_to_rows(q.narrow(1, blind, S - blind), G);
+  const Keys keys = keys_for_rows(k, v);
   std::vector<at::Tensor> parts;
   for (std::int64_t begin = blind; begin < S; begin += kQueryChunk) {
     const std::int64_t count = std::min(kQueryChunk, S - begin);
     const std::int64_t complete = compressed_blocks(g, begin + count);
     const auto last_token = positions(0, complete, q) * g.d + (g.l - 1);
     const auto visible = positions(begin, count, q).unsqueeze(1).ge(last_token.unsqueeze(0));
-    parts.push_back(attend(rows.narrow(2, (begin - blind) * h, count * h), keys.narrow(2, 0, complete),
-                           values.narrow(2, 0, complete), repeat_rows(visible, h)));
+    parts.push_back(attend_rows(rows.narrow(2, (begin - blind) * h, count * h), keys.narrow(0, complete), visible, h));
   }
   const auto o = rows_to_heads(parts.size() == 1 ? parts.front() : at::cat(parts, 2), S - blind);
   return at::constant_pad_nd(o, {0, 0, 0, 0, blind, 0});

@@ -12,9 +12,29 @@
 
 namespace nsa::sdpa {
 
-[[nodiscard]] at::Tensor heads_to_rows(const at::Tensor& q, std::int64_t G);   // [B,S,Hq,D] -> [B,G,S*h,D]
-[[nodiscard]] at::Tensor rows_to_heads(const at::Tensor& o, std::int64_t S);   // [B,G,S*h,D] -> [B,S,Hq,D]
-[[nodiscard]] at::Tensor repeat_rows(const at::Tensor& mask, std::int64_t h);  // [S,K] -> [S*h,K]
+[[nodiscard]] at::Tensor heads_to_rows(const at::Tensor& q, std::int64_t G);  // [B,S,Hq,D] -> [B,G,S*h,D]
+[[nodiscard]] at::Tensor rows_to_heads(const at::Tensor& o, std::int64_t S);  // [B,G,S*h,D] -> [B,S,Hq,D]
+
+// Keys and values of a group as attend_rows takes them.
+struct Keys {
+  at::Tensor k, v;  // [B,G,keys,D]
+  [[nodiscard]] Keys narrow(std::int64_t first, std::int64_t count) const {
+    return {k.narrow(2, first, count), v.narrow(2, first, count)};
+  }
+};
+[[nodiscard]] Keys keys_for_rows(const at::Tensor& k, const at::Tensor& v);  // of [B,keys,G,D]
+
+// Rows [B,G,T*h,D] of T queries against their group's keys; `visible` bool [T,keys], the same for the h heads.
+//
+// Note [Sums of 16 bits]
+// ATen's attention on the CPU adds every few hundred rows' share of dK and dV to sums in the storage type. Heads as
+// rows make these shares h times as many: with 16 heads a group and bf16, errors grew to 3.5 times those of a key head
+// for every query head. So 16-bit rows on the CPU are computed in fp32: keys and values are widened once
+// (keys_for_rows), so that chunks of queries add up in fp32 too; queries and outputs are kept in 16 bits and widened a
+// chunk at a time. The kernel's mask of numbers is made anew for the backward pass from `visible`, which is h * 2 times
+// as small.
+[[nodiscard]] at::Tensor attend_rows(const at::Tensor& rows, const Keys& keys, const at::Tensor& visible,
+                                     std::int64_t h);
 
 // Note [Without cuDNN]
 // Where cuDNN serves a call, ATen prefers it on Hopper and later to its own kernels. With torch 2.11 its backward pass

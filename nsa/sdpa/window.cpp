@@ -17,16 +17,17 @@ constexpr std::int64_t kSmallestChunk = 256;
 // q, k, v of one document.
 at::Tensor attend_band(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::int64_t w) {
   const std::int64_t S = q.size(1), G = k.size(2), h = q.size(2) / G;
-  const auto rows = heads_to_rows(q, G), keys = k.transpose(1, 2), values = v.transpose(1, 2);
+  const auto rows = heads_to_rows(q, G);
+  const Keys keys = keys_for_rows(k, v);
   const std::int64_t chunk = std::max(w, kSmallestChunk);
   std::vector<at::Tensor> parts;
   for (std::int64_t begin = 0; begin < S; begin += chunk) {
     const std::int64_t end = std::min(begin + chunk, S), first = std::max<std::int64_t>(0, begin - w + 1);
     const auto t = positions(begin, end - begin, q).unsqueeze(1), j = positions(first, end - first, q).unsqueeze(0);
     const auto distance = t - j;
-    const auto visible = repeat_rows(distance.ge(0).logical_and(distance.lt(w)), h);
-    parts.push_back(attend(rows.narrow(2, begin * h, (end - begin) * h), keys.narrow(2, first, end - first),
-                           values.narrow(2, first, end - first), visible));
+    const auto visible = distance.ge(0).logical_and(distance.lt(w));
+    parts.push_back(
+        attend_rows(rows.narrow(2, begin * h, (end - begin) * h), keys.narrow(first, end - first), visible, h));
   }
   return rows_to_heads(parts.size() == 1 ? parts.front() : at::cat(parts, 2), S);
 }
