@@ -52,10 +52,21 @@ torch::Tensor packed_targets(const torch::Tensor& tokens, const torch::Tensor& c
   return targets;
 }
 
+const ModelConfig& checked(const ModelConfig& model) {
+  auto errors = validate({.model = model, .train = {}, .source = ""});
+  // A file's widths are what kernels load; a model that is built by hand may have any that can be computed with.
+  std::erase_if(errors, [&](const ConfigError& error) {
+    return (error.key == "model.d_k" && model.d_k >= 2 && model.d_k % 2 == 0) ||
+           (error.key == "model.d_v" && model.d_v >= 1);
+  });
+  if (!errors.empty()) throw ConfigInvalid(std::move(errors));
+  return model;
+}
+
 }  // namespace
 
 LanguageModelImpl::LanguageModelImpl(const ModelConfig& model_config, Runtime model_runtime)
-    : config(model_config), runtime(std::make_shared<Runtime>(std::move(model_runtime))) {
+    : config(checked(model_config)), runtime(std::make_shared<Runtime>(std::move(model_runtime))) {
   embedding = register_module("embedding", torch::nn::Embedding(config.vocab, config.dim));
   layers = register_module("layers", torch::nn::ModuleList());
   for (std::int64_t i = 0; i < config.n_layers; ++i) layers->push_back(Block(config, i, runtime));
@@ -79,6 +90,10 @@ torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const CuSe
 }
 
 torch::Tensor LanguageModelImpl::through(const torch::Tensor& tokens, const Layer& layer) {
+  if (!runtime->ops)
+    throw ContractError(
+        "Runtime::ops is empty; allowed: a provider of the attention's functions, as Dispatcher(flags).provider() "
+        "(nsa/dispatch.hpp) gives");
   const auto observe = [&](std::string_view stage, const torch::Tensor& value) {
     if (runtime->observe) runtime->observe(stage, value);
   };

@@ -21,9 +21,10 @@ void check_tokens(const torch::Tensor& tokens, std::int64_t vocab);
 
 class LanguageModelImpl : public torch::nn::Module {
  public:
+  // Throws ConfigInvalid with every error of the configuration's values.
   LanguageModelImpl(const ModelConfig& config, Runtime runtime);
   // tokens [B,S] int64 -> logits [B,S,vocab] in the parameters' dtype. `cu_seqlens`: packed batch, B = 1. Throws
-  // ContractError for anything else (token values are looked at on the CPU only).
+  // ContractError for anything else (token values are looked at on the CPU only), and where `runtime` has no ops.
   torch::Tensor forward(const torch::Tensor& tokens, const CuSeqlens& cu_seqlens = {});
   // What every pass shares: embedding, `layer` for each layer in turn (x [B,S,dim] -> [B,S,dim]), final norm, head.
   using Layer = std::function<torch::Tensor(BlockImpl& block, std::int64_t index, const torch::Tensor& x)>;

@@ -37,6 +37,24 @@ TEST(LanguageModel, HasAsManyParametersAsSaid) {
   EXPECT_EQ(count(*make_model(seed)), 78'295'332);
 }
 
+TEST(LanguageModel, WhatCannotWorkIsRefusedByName) {
+  auto config = tiny();
+  config.n_heads = 7;
+  config.nsa.d = 3;
+  EXPECT_THROW(static_cast<void>(make_model(config)), ConfigInvalid);
+  const auto message = message_of([&] { static_cast<void>(make_model(config)); });
+  EXPECT_NE(message.find("model.n_heads = 7: must be a multiple of model.n_kv_groups (2)"), std::string::npos)
+      << message;
+  EXPECT_NE(message.find("nsa.d = 3: must divide nsa.l (4)"), std::string::npos) << message;
+
+  LanguageModel bare(tiny(), Runtime{});
+  EXPECT_THROW(static_cast<void>(bare(bytes({1, 9}, 1))), ContractError);
+  EXPECT_NE(message_of([&] {
+              static_cast<void>(bare(bytes({1, 9}, 1)));
+            }).find("Runtime::ops is empty"),
+            std::string::npos);
+}
+
 TEST(LanguageModel, LossAtTheStartIsThatOfAnUntrainedModel) {
   auto config = tiny();
   config.dim = 128;
