@@ -59,6 +59,11 @@ class Contract {
   void grouped(const at::Tensor& q, std::int64_t G) const {
     require(q.size(2) % G == 0, "q", q, fmt::format("Hq a multiple of the {} groups", G));
   }
+  // Heads before tokens, as torch's own attention takes them: worth more than which size differs first.
+  void not_heads_first(bool heads_first, std::string_view name, const at::Tensor& t, std::string_view shape) const {
+    require(!heads_first, name, t,
+            fmt::format("{}; these sizes fit if heads came before tokens: transpose(1, 2)", shape));
+  }
   void packing(const CuSeqlens& cu_seqlens, const at::Tensor& t, std::string_view name) const {
     if (!cu_seqlens) return;
     size(name, t, 0, 1, "B (a packed batch)");
@@ -74,6 +79,10 @@ class Contract {
     activation("q", q, "[B,S,Hq,Dk]");
     activation(k.name, k.tensor, "[B,S,G,Dk]");
     activation(v.name, v.tensor, "[B,S,G,Dv]");
+    const auto& keys = k.tensor;
+    not_heads_first(
+        q.size(1) != keys.size(1) && q.size(2) == keys.size(2) && q.size(1) % keys.size(1) == 0 && q.size(2) != 1, "q",
+        q, "[B,S,Hq,Dk]");
     for (const auto& [name, tensor] : {k, v}) {
       like(name, tensor, "q", q);
       for (const std::int64_t i : {0, 1}) size(name, tensor, i, q.size(i), i == 0 ? "B" : "S");
@@ -90,6 +99,9 @@ class Contract {
     like("k_cmp", k, "q", q);
     size("k_cmp", k, 0, q.size(0), "B");
     size("k_cmp", k, 3, q.size(3), "Dk");
+    not_heads_first(!cu_seqlens && k.size(1) > 0 && k.size(1) != compressed_blocks(g, q.size(1)) &&
+                        k.size(2) == compressed_blocks(g, q.size(2)) && q.size(1) % k.size(1) == 0,
+                    "q", q, "[B,S,Hq,Dk]");
     grouped(q, k.size(2));
     packing(cu_seqlens, q, "q");
     size("k_cmp", k, 1, compressed_blocks(g, cu_seqlens, q.size(1)), "N_c");
@@ -126,7 +138,8 @@ void check_phi(const Contract& contract, const std::optional<PhiWeights>& phi, c
   weight("fc2", phi->fc2, D, D);
 }
 
-// Ascending block numbers of the row's document, then nothing but -1. Only for a tensor on the CPU.
+// Ascending block numbers of the row's document, none of which starts after the row's token, then nothing but -1. Only
+// for a tensor on the CPU.
 void check_block_numbers(const Contract& contract, const at::Tensor& table, const Geometry& g,
                          const CuSeqlens& cu_seqlens) {
   const auto blocks = table.contiguous();
@@ -134,17 +147,19 @@ void check_block_numbers(const Contract& contract, const at::Tensor& table, cons
   const std::int64_t B = blocks.size(0), G = blocks.size(2), n = blocks.size(3);
   for (std::int64_t b = 0; b < B; ++b)
     for (const auto& [begin, end] : documents(cu_seqlens, blocks.size(1))) {
-      const std::int64_t count = selection_blocks(g, end - begin);
-      for (std::int64_t i = 0; i < (end - begin) * G; ++i, row += n)
+      for (std::int64_t i = 0; i < (end - begin) * G; ++i, row += n) {
+        const std::int64_t current = i / G / g.l_sel;
         for (std::int64_t j = 0; j < n; ++j) {
           const bool padding = row[j] == -1;
           const bool number =
-              row[j] >= 0 && row[j] < count && (j == 0 || row[j] > row[j - 1]) && (j == 0 || row[j - 1] != -1);
+              row[j] >= 0 && row[j] <= current && (j == 0 || row[j] > row[j - 1]) && (j == 0 || row[j - 1] != -1);
           contract.require(
               padding || number, "blocks", table,
-              fmt::format("ascending numbers below {} and then -1; row of token {}, group {}, place {} holds {}", count,
-                          begin + i / G, i % G, j, row[j]));
+              fmt::format("ascending numbers up to {}, the token's own block, and then -1; row of token {}, group {}, "
+                          "place {} holds {}",
+                          current, begin + i / G, i % G, j, row[j]));
         }
+      }
     }
 }
 
@@ -231,6 +246,8 @@ void check(const CombineArgs& args) {
   contract.size("gates", args.gates, 3, 3, "branches");
   contract.activation("o_cmp", args.o_cmp, "[B,S,Hq,Dv]");
   contract.size("o_cmp", args.o_cmp, 0, args.gates.size(0), "B");
+  contract.not_heads_first(args.o_cmp.size(1) != args.gates.size(1) && args.o_cmp.size(2) == args.gates.size(1),
+                           "o_cmp", args.o_cmp, "[B,S,Hq,Dv]");
   contract.size("o_cmp", args.o_cmp, 1, args.gates.size(1), "S");
   contract.require(args.o_cmp.size(2) % args.gates.size(2) == 0, "o_cmp", args.o_cmp,
                    fmt::format("Hq a multiple of the {} groups", args.gates.size(2)));

@@ -115,7 +115,10 @@ struct AttendArgs {
 
 // What every function of every backend calls first: defined tensors, shapes that fit one another, one floating dtype
 // and device, a geometry that can work, a sound cu_seqlens. Throws ContractError; reads no device memory (block numbers
-// are looked at on the CPU only: elsewhere a number outside the document counts as padding).
+// are looked at on the CPU only, where one that starts after its token is refused as well. On a GPU nobody looks: a
+// number outside the document counts as padding, one that stands twice counts once, and of a block that starts after
+// the token no key is seen). Sizes that fit if heads came before tokens are called so; with one key head for every
+// query head they cannot be told apart.
 void check(const CompressArgs& args);
 void check(const AttendCompressedArgs& args);
 void check(const SelectArgs& args);

@@ -97,6 +97,24 @@ TEST_P(Contract, BlockTables) {
   for (const auto& [a, b, c] : {std::tuple{0, 1, 1}, {0, 2, 1}, {0, 1, 3}, {0, -1, 2}, {-2, 0, 1}})
     refuses([&, t = with(a, b, c)] { ops.attend_selected(good.selected(t)); }, "row of token 19, group 1");
   EXPECT_NO_THROW(ops.attend_selected(good.selected(with(-1, -1, -1))));
+
+  // Block 1 is of the document and starts after token 7.
+  auto early = blocks.clone();
+  early[0][7][1] = at::tensor({0, 1, -1}, at::kInt);
+  refuses([&] { ops.attend_selected(good.selected(early)); },
+          "numbers up to 0, the token's own block, and then -1; row of token 7, group 1, place 1 holds 1");
+}
+
+TEST_P(Contract, HeadsBeforeTokensAreCalledSo) {
+  const auto turned = [](const at::Tensor& t) { return t.transpose(1, 2).contiguous(); };
+  auto bad = good;
+  for (auto* t : {&bad.q, &bad.k, &bad.v}) *t = turned(*t);
+  const std::string hint = "heads came before tokens";
+  refuses([&] { ops.attend_window(bad.window()); }, hint);
+  refuses([&] { ops.attend_selected(bad.selected(good.blocks())); }, hint);
+  refuses([&] { ops.attend_compressed(bad.compressed({turned(kv.k), turned(kv.v)})); }, hint);
+  refuses([&] { ops.select({bad.q, turned(kv.k), kSmall, {}}); }, hint);
+  refuses([&] { ops.combine({good.gates, bad.q, bad.q, bad.q}); }, hint);
 }
 
 TEST_P(Contract, GeometryAndPacking) {

@@ -38,7 +38,9 @@ double mean_of_powers(std::int64_t first, std::int64_t last) {
 TEST_P(Traps, TheLastQueryReadsEveryKeyNotTheFirstOnly) {
   // A mask aligned at the top left gives one late query the first key only.
   const std::int64_t S = 24;
-  const auto blocks = at::tensor({0, 1, 2}, at::kInt).expand({1, S, 1, 3}).contiguous();
+  auto blocks = at::tensor({0, 1, 2}, at::kInt).expand({1, S, 1, 3}).contiguous();
+  blocks.slice(1, 0, 8).slice(3, 1).fill_(-1);
+  blocks.slice(1, 8, 16).slice(3, 2).fill_(-1);
   const at::NoGradGuard no_grad;
   const auto sel = ops.attend_selected({zeros(S), zeros(S), powers(S), blocks, kSmall, {}}).o;
   EXPECT_NEAR(sel[0][S - 1].item<double>() / mean_of_powers(0, S - 1), 1.0, 1e-12);
