@@ -63,10 +63,12 @@ void CaseFeed::finding(const Json& event) {
 
 void CaseFeed::end(const Json& event) {
   const auto status = reports::parse_status(text_at(event, "status"));
-  if (status != Status::pass && status != Status::error && status != Status::skip && status != Status::crash)
+  if (status != Status::pass && status != Status::error && status != Status::skip && status != Status::crash &&
+      status != Status::inconclusive)
     throw ProtocolViolation(fmt::format("a case cannot say of itself that it ends with {}", event.at("status").dump()));
   const CaseEnd end{*status, text_at(event, "reason_code"), text_at(event, "reason")};
-  if (status == Status::skip && end.reason_code.empty()) throw ProtocolViolation("a skip without a reason code");
+  if ((status == Status::skip || status == Status::inconclusive) && end.reason_code.empty())
+    throw ProtocolViolation(fmt::format("a case that is {} without a reason code", reports::to_string(*status)));
   recorder_.end_case(end);
   ++ended_;
 }

@@ -88,8 +88,7 @@ CLI::Option* add_repeatable(CLI::App& app, const char* name, std::vector<Value>&
 
 void Parser::add_selection() {
   constexpr const char* kGroup = "Selection";
-  add_repeatable(app_, "--suite", suites_, "a level (smoke, standard, full, soak) or suite names, comma-separated")
-      ->group(kGroup);
+  add_repeatable(app_, "--suite", suites_, "a level (smoke, standard) or suite names, comma-separated")->group(kGroup);
   app_.add_option("--level", line_.level, "level at which named suites run (default smoke)")->group(kGroup);
   add_repeatable(app_, "--case", line_.cases, "case id, hash or pattern with * and ?; repeatable")->group(kGroup);
   add_repeatable(app_, "--exclude", line_.excludes, "leave out cases: id, hash or pattern; repeatable")->group(kGroup);

@@ -22,6 +22,12 @@ struct Skipped {
   std::string reason;
 };
 
+// Thrown by Context::inconclusive; a case must not catch it.
+struct Inconclusive {
+  std::string reason_code;
+  std::string reason;
+};
+
 class Context {
  public:
   virtual ~Context() = default;
@@ -62,6 +68,10 @@ class Context {
 
   [[noreturn]] void skip(std::string reason_code, std::string reason) const {
     throw Skipped{std::move(reason_code), std::move(reason)};
+  }
+  // It ran, and what it saw does not decide: a timing under load, a sample that is too small. Accuses nobody.
+  [[noreturn]] void inconclusive(std::string reason_code, std::string reason) const {
+    throw Inconclusive{std::move(reason_code), std::move(reason)};
   }
 
  protected:

@@ -11,9 +11,15 @@ namespace harness {
 namespace {
 
 std::optional<Level> parse_level(const std::string& word) {
-  for (const Level level : {Level::smoke, Level::standard, Level::full, Level::soak})
+  for (const Level level : kLevels)
     if (to_string(level) == word) return level;
   return std::nullopt;
+}
+
+std::vector<std::string> level_words() {
+  std::vector<std::string> words;
+  for (const Level level : kLevels) words.emplace_back(to_string(level));
+  return words;
 }
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& candidates) {
@@ -38,10 +44,10 @@ Scope scope_of(const Program& program, const Selection& selection) {
     } else if (word.empty() || std::find(names.begin(), names.end(), word) != names.end()) {
       scope.suites.insert(word);  // the empty name (--suite "") selects nothing
     } else {
-      std::vector<std::string> words = names;
-      words.insert(words.end(), {"smoke", "standard", "full", "soak"});
-      throw UsageError(fmt::format("--suite: unknown suite '{}'{} (suites: {}; levels: smoke, standard, full, soak)",
-                                   word, did_you_mean(word, words), fmt::join(names, ", ")));
+      std::vector<std::string> words = level_words();
+      words.insert(words.end(), names.begin(), names.end());
+      throw UsageError(fmt::format("--suite: unknown suite or level '{}'{} (suites: {}; levels: {})", word,
+                                   did_you_mean(word, words), fmt::join(names, ", "), fmt::join(level_words(), ", ")));
     }
   }
   if (levels.size() > 1 || (!levels.empty() && (!scope.suites.empty() || !selection.level.empty())))
@@ -50,8 +56,8 @@ Scope scope_of(const Program& program, const Selection& selection) {
   const std::string level = levels.empty() ? selection.level : levels.front();
   if (!level.empty()) {
     if (!parse_level(level))
-      throw UsageError(fmt::format("--level: unknown level '{}'{} (levels: smoke, standard, full, soak)", level,
-                                   did_you_mean(level, {"smoke", "standard", "full", "soak"})));
+      throw UsageError(fmt::format("--level: unknown level '{}'{} (levels: {})", level,
+                                   did_you_mean(level, level_words()), fmt::join(level_words(), ", ")));
     scope.level = *parse_level(level);
     scope.level_given = true;
   }

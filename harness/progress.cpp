@@ -67,33 +67,20 @@ void Progress::phase(const std::string& name) {
   draw();
 }
 
-void Progress::count(reports::Status status) {
-  ++done_;
-  switch (reports::tally(status)) {
-    case reports::Tally::passed:
-      ++passed_;
-      break;
-    case reports::Tally::failed:
-      ++failed_;
-      break;
-    case reports::Tally::skipped:
-      ++skipped_;
-      break;
-  }
-}
-
 void Progress::case_end(reports::Status status) {
-  count(status);
+  ++done_;
+  suite_.add(status);
   case_.clear();
 }
 
 void Progress::suite_end(const std::string& suite) {
   clear();
   if (!options_.quiet) {
-    const char* mark = failed_ > 0 ? "FAILED" : passed_ > 0 ? "ok" : "skipped";
-    fmt::print(stderr, "{:14} {:8} {} passed, {} failed, {} skipped\n", suite, mark, passed_, failed_, skipped_);
+    const bool whole = suite_.passed + suite_.skipped == suite_.planned;
+    const char* mark = suite_.failed > 0 ? "FAILED" : !whole ? "open" : suite_.passed > 0 ? "ok" : "skipped";
+    fmt::print(stderr, "{:14} {:8} {}\n", suite, mark, reports::counts(suite_));
   }
-  passed_ = failed_ = skipped_ = 0;
+  suite_ = {};
 }
 
 void Progress::finding(const Note& note) {

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <string>
 
-#include "reports/status.hpp"
+#include "reports/model.hpp"
 
 namespace harness {
 
@@ -39,12 +39,11 @@ class Progress {
  private:
   void draw();
   void clear();
-  void count(reports::Status status);
 
   Options options_;
   std::string case_, phase_;
   std::size_t done_ = 0;
-  int passed_ = 0, failed_ = 0, skipped_ = 0;  // of the suite
+  reports::Totals suite_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now(), case_begin_ = begin_, drawn_{};
   bool shown_ = false;
 };

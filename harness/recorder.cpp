@@ -72,9 +72,11 @@ void Recorder::finding(const FindingNote& note) {
 
 void Recorder::end_case(const CaseEnd& end) {
   CaseEnd decided = end;
-  // A case cannot pass, nor excuse itself, over a finding that says otherwise.
-  if ((end.status == Status::pass || end.status == Status::skip) && worst_ >= Severity::degrade)
-    decided = {Status::fail, "", ""};
+  // A case cannot pass, nor excuse itself, over a finding that says otherwise (reports::outcome).
+  if (worst_ >= Severity::degrade && reports::tally(end.status) != reports::Tally::failed) {
+    const bool excuse = end.status == Status::pass || end.status == Status::skip;
+    decided = excuse ? CaseEnd{Status::fail, "", ""} : CaseEnd{Status::fail, end.reason_code, end.reason};
+  }
   const double duration = elapsed_s();
   event(case_end_event(case_->id, decided, duration));
   case_s_ += duration;

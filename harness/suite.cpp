@@ -51,10 +51,6 @@ std::string_view to_string(Level level) {
       return "smoke";
     case Level::standard:
       return "standard";
-    case Level::full:
-      return "full";
-    case Level::soak:
-      return "soak";
   }
   throw std::logic_error("Level outside its enumeration");
 }

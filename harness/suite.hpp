@@ -16,7 +16,9 @@
 
 namespace harness {
 
-enum class Level { smoke = 1, standard, full, soak };  // each contains the ones before
+enum class Level { smoke = 1, standard };  // each contains the ones before
+inline constexpr Level kLevels[] = {Level::smoke, Level::standard};
+inline constexpr Level kTopLevel = Level::standard;
 [[nodiscard]] std::string_view to_string(Level level);
 
 // Parameters of a case in canonical (alphabetical) order; they are part of its identity.

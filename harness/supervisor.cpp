@@ -31,9 +31,10 @@ std::optional<int> Supervisor::run() {
 void Supervisor::run_suite(const PlannedSuite& suite, bool last_suite) {
   const std::vector<PlannedCase> cases = runnable(suite);
   std::span<const PlannedCase> left(cases);
+  // In this process nobody can stop between two cases, so --fail-fast hands them over one by one.
+  const bool one_by_one = isolation_ == "case" || (isolation_ == "none" && order_.fail_fast);
   while (!left.empty() && !closing_) {
-    const Session::Result result =
-        run_worker(suite.suite->name, isolation_ == "case" ? left.first(1) : left, last_suite);
+    const Session::Result result = run_worker(suite.suite->name, one_by_one ? left.first(1) : left, last_suite);
     left = left.subspan(result.ended);
     consider(result);
   }

@@ -23,9 +23,10 @@ Plan plan_to_list(const Program& program, const CommandLine& line) {
   (void)settle_device(settings, line);
   Selection selection = selection_of(line);
   const bool level_given =
-      !line.level.empty() || (line.suites.size() == 1 && (line.suites[0] == "smoke" || line.suites[0] == "standard" ||
-                                                          line.suites[0] == "full" || line.suites[0] == "soak"));
-  if (!level_given) selection.level = "soak";
+      !line.level.empty() ||
+      (line.suites.size() == 1 &&
+       std::any_of(std::begin(kLevels), std::end(kLevels), [&](Level l) { return line.suites[0] == to_string(l); }));
+  if (!level_given) selection.level = to_string(kTopLevel);
   return make_plan(program, settings, selection);
 }
 
@@ -109,7 +110,7 @@ ExitCode list(const Program& program, const CommandLine& line) {
 ExitCode describe(const Program& program, const CommandLine& line) {
   Settings settings = make_settings(program, line);
   (void)settle_device(settings, line);
-  const Plan all = make_plan(program, settings, Selection{{}, "soak", {}, {}});
+  const Plan all = make_plan(program, settings, Selection{{}, std::string(to_string(kTopLevel)), {}, {}});
   const std::string& name = line.operands.front();
   std::vector<std::string> known;
   for (const PlannedSuite& suite : all.suites) {

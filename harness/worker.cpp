@@ -121,6 +121,8 @@ Outcome run_guarded(const Case& work, WorkerContext& context) {
     return {};
   } catch (const Skipped& skipped) {
     return {reports::Status::skip, skipped.reason_code, skipped.reason};
+  } catch (const Inconclusive& open) {
+    return {reports::Status::inconclusive, open.reason_code, open.reason};
   } catch (const std::exception& error) {
     return threw(type_name(error), error.what());
   } catch (...) {

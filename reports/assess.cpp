@@ -65,7 +65,6 @@ void mark_status(Marks& marks, const Case& c, Ending ending) {
   };
   switch (outcome(c)) {
     case Status::pass:
-    case Status::xfail:
       return;
     case Status::fail:  // its findings say how bad it is; a failure without one is taken at its worst
       if (!has_failing(c.findings)) mark(Verdict::not_ready, ExitCode::failed, "failed without a finding");
@@ -76,10 +75,6 @@ void mark_status(Marks& marks, const Case& c, Ending ending) {
       return mark(Verdict::not_ready, ExitCode::crash, "crashed");
     case Status::hang:
       return mark(Verdict::not_ready, ExitCode::hang, "hung");
-    case Status::xpass:
-      return mark(Verdict::conditional, ExitCode::failed, "passed, but is listed as an expected failure");
-    case Status::flaky:
-      return mark(Verdict::conditional, ExitCode::failed, "passed only when repeated");
     case Status::inconclusive:
       return mark(Verdict::conditional, ExitCode::inconclusive, "inconclusive");
     case Status::infra_error:
@@ -159,9 +154,9 @@ std::string evidence_of_ready(const Totals& totals) {
 }
 
 // How grave an outcome is for its suite, the gravest first.
-constexpr Status kGravest[] = {Status::crash,   Status::hang,         Status::error,     Status::fail,
-                               Status::xpass,   Status::infra_error,  Status::cancelled, Status::not_run,
-                               Status::blocked, Status::inconclusive, Status::flaky};
+constexpr Status kGravest[] = {Status::crash,   Status::hang,        Status::error,
+                               Status::fail,    Status::infra_error, Status::cancelled,
+                               Status::not_run, Status::blocked,     Status::inconclusive};
 
 }  // namespace
 
@@ -179,8 +174,7 @@ bool failing(Severity severity) {
 }
 
 Status outcome(const Case& c) {
-  const bool claims_success = c.status == Status::pass || c.status == Status::xfail || c.status == Status::skip;
-  return claims_success && has_failing(c.findings) ? Status::fail : c.status;
+  return tally(c.status) != Tally::failed && has_failing(c.findings) ? Status::fail : c.status;
 }
 
 Status outcome(const Suite& suite) {
@@ -197,30 +191,51 @@ Status outcome(const Suite& suite) {
   return ran && !required_skip ? Status::pass : Status::skip;
 }
 
+Totals::Totals() {
+  for (int i = 0; i <= static_cast<int>(Status::cancelled); ++i) by_status.emplace_back(static_cast<Status>(i), 0);
+}
+
+void Totals::add(Status status) {
+  ++planned;
+  ++by_status[static_cast<std::size_t>(status)].second;
+  executed += reports::executed(status) ? 1 : 0;
+  switch (tally(status)) {
+    case Tally::passed:
+      ++passed;
+      break;
+    case Tally::failed:
+      ++failed;
+      break;
+    case Tally::skipped:
+      ++skipped;
+      break;
+    case Tally::own_word:
+      break;
+  }
+}
+
 Totals count(const std::vector<Suite>& suites) {
   Totals totals;
-  for (int i = 0; i <= static_cast<int>(Status::cancelled); ++i)
-    totals.by_status.emplace_back(static_cast<Status>(i), 0);
-  for (const auto& suite : suites) {
-    for (const auto& c : suite.cases) {
-      const Status status = outcome(c);
-      ++totals.planned;
-      ++totals.by_status[static_cast<std::size_t>(status)].second;
-      totals.executed += executed(status) ? 1 : 0;
-      switch (tally(status)) {
-        case Tally::passed:
-          ++totals.passed;
-          break;
-        case Tally::failed:
-          ++totals.failed;
-          break;
-        case Tally::skipped:
-          ++totals.skipped;
-          break;
-      }
-    }
-  }
+  for (const auto& suite : suites)
+    for (const auto& c : suite.cases) totals.add(outcome(c));
   return totals;
+}
+
+std::string without_result(const Totals& totals) {
+  std::string text;
+  for (const auto& [status, n] : totals.by_status) {
+    if (n == 0 || tally(status) != Tally::own_word) continue;
+    std::string word(to_string(status));
+    std::replace(word.begin(), word.end(), '_', ' ');
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", n, word);
+  }
+  return text;
+}
+
+std::string counts(const Totals& totals) {
+  const std::string rest = without_result(totals);
+  return fmt::format("{} passed, {} failed, {} skipped{}{}", totals.passed, totals.failed, totals.skipped,
+                     rest.empty() ? "" : ", ", rest);
 }
 
 Assessment assess(const Run& run) {

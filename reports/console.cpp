@@ -58,6 +58,7 @@ Ink ink_of(Status status) {
     case Tally::passed:
       return Ink::green;
     case Tally::skipped:
+    case Tally::own_word:
       return Ink::yellow;
     case Tally::failed:
       return Ink::red;
@@ -97,16 +98,17 @@ void write_findings(Console& out, const Run& run) {
   out.line("");
 }
 
-// Cases that failed without a finding of their own would otherwise show in a number only.
+// Cases that ran and did not pass, without a finding of their own, would otherwise show in a number only.
 void write_silent_failures(Console& out, const Run& run) {
   for (const auto& suite : run.suites) {
     for (const auto& c : suite.cases) {
       const Status status = outcome(c);
-      if (tally(status) != Tally::failed || !executed(status)) continue;
+      if (!executed(status) || tally(status) == Tally::passed) continue;
       const bool told =
           std::any_of(c.findings.begin(), c.findings.end(), [](const Finding& f) { return failing(f.severity); });
       if (!told)
-        out.line("  {} {} {}", out.ink(Ink::red, std::string(to_string(status))), c.id, Console::safe(view::why(c)));
+        out.line("  {} {} {}", out.ink(ink_of(status), std::string(to_string(status))), c.id,
+                 Console::safe(view::why(c)));
     }
   }
 }
@@ -118,9 +120,10 @@ void write_suites(Console& out, const Run& run) {
   for (const auto& suite : run.suites) {
     const Totals totals = count({suite});
     const Status status = outcome(suite);
-    out.line("  {:<{}}  {}  {:>4} pass {:>4} fail {:>4} skip  {:>10}", suite.name, width,
+    const std::string rest = without_result(totals);
+    out.line("  {:<{}}  {}  {:>4} pass {:>4} fail {:>4} skip  {:>10}{}{}", suite.name, width,
              out.ink(ink_of(status), fmt::format("{:<12}", to_string(status))), totals.passed, totals.failed,
-             totals.skipped, view::duration(suite.duration_s));
+             totals.skipped, view::duration(suite.duration_s), rest.empty() ? "" : "  ", rest);
   }
   out.line("");
 }

@@ -15,8 +15,8 @@ struct LevelRow {
   std::vector<std::string_view> leaves_open;
 };
 
-const std::array<LevelRow, 4>& levels() {
-  static const std::array<LevelRow, 4> table{{
+const std::array<LevelRow, 2>& levels() {
+  static const std::array<LevelRow, 2> table{{
       {"smoke",
        "the standard level",
        {"never covered by smoke: long runs (a few training steps only: no drift, no leak, no late divergence)",
@@ -24,16 +24,12 @@ const std::array<LevelRow, 4>& levels() {
         "never covered by smoke: several GPUs and data parallel training",
         "never covered by smoke: sequence lengths and shapes beyond its sweep"}},
       {"standard",
-       "the full level",
-       {"never covered by standard: long runs", "never covered by standard: several GPUs and data parallel training",
-        "never covered by standard: the full matrix of flags, shapes and dtypes, and the longest sequences"}},
-      {"full",
-       "the soak level",
-       {"never covered by full: endurance (hours of training, fragmentation, slow leaks, rare hangs)",
-        "never covered by full: repeated runs under sanitizers"}},
-      {"soak",
-       "long training runs of the tested configuration",
-       {"never covered by any level: configurations, machines and data other than those of this run",
+       "a watched training run of the tested configuration",
+       {"never covered by any level: endurance (hours of training, fragmentation, slow leaks, rare hangs): watch the "
+        "run, and save checkpoints",
+        "never covered by any level: several GPUs and data parallel training",
+        "never covered by any level: the whole matrix of flags, shapes and dtypes, and the longest sequences",
+        "never covered by any level: configurations, machines and data other than those of this run",
         "never covered by any level: the quality of the trained model"}},
   }};
   return table;
@@ -90,6 +86,7 @@ bool planned(const Run& run, const std::string& suite) {
 std::string scope(const Run& run, Verdict verdict) {
   const LevelRow* row = row_of(run.level);
   const std::string opens = row ? std::string(row->opens) : "the level above " + run.level;
+  const bool opens_training = row == &levels().back();
   switch (verdict) {
     case Verdict::ready:
       if (run.partial)
@@ -98,7 +95,7 @@ std::string scope(const Run& run, Verdict verdict) {
     case Verdict::conditional:
       return "not ready for " + opens + " until the listed conditions are met";
     case Verdict::not_ready:
-      return "not ready for " + opens + ", nor for training";
+      return "not ready for " + opens + (opens_training ? "" : ", nor for training");
   }
   return {};
 }

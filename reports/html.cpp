@@ -39,10 +39,7 @@ svg.chart path { fill: none; } .axis { stroke: var(--soft); } .grid { stroke: va
 const char* tone(Status status) {
   switch (status) {
     case Status::pass:
-    case Status::xfail:
       return "good";
-    case Status::xpass:
-    case Status::flaky:
     case Status::inconclusive:
     case Status::blocked:
     case Status::not_run:
@@ -161,12 +158,13 @@ void write_head(Html& out, const Run& run, const Assessment& assessment) {
 
 void write_suites(Html& out, const Run& run) {
   out.line("<h2>Suites</h2>");
-  out.table({"suite", "outcome", "cases", "passed", "failed", "skipped", "time", "key metrics"});
+  out.table({"suite", "outcome", "cases", "passed", "failed", "skipped", "no result", "time", "key metrics"});
   for (const auto& suite : run.suites) {
     const Totals totals = count({suite});
     out.row({fmt::format("{}<br><span class=\"soft\">{}</span>", esc(suite.name), esc(suite.purpose)),
              status_word(outcome(suite)), strip(suite), std::to_string(totals.passed), std::to_string(totals.failed),
-             std::to_string(totals.skipped), view::duration(suite.duration_s), esc(view::key_metrics(suite))});
+             std::to_string(totals.skipped), without_result(totals), view::duration(suite.duration_s),
+             esc(view::key_metrics(suite))});
   }
   out.end_table();
 }

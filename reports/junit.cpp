@@ -47,13 +47,10 @@ enum class Element { none, failure, error, skipped };
 Element element_of(Status status) {
   switch (status) {
     case Status::pass:
-    case Status::xfail:
       return Element::none;
     case Status::fail:
-    case Status::xpass:
-    case Status::flaky:
-    case Status::inconclusive:
       return Element::failure;
+    case Status::inconclusive:
     case Status::error:
     case Status::crash:
     case Status::hang:

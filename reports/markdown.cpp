@@ -122,19 +122,19 @@ void write_environment(Markdown& out, const Run& run) {
 
 void write_results(Markdown& out, const Run& run) {
   out.title("Results");
-  out.table({"suite", "outcome", "passed", "failed", "skipped", "time", "key metrics"});
+  out.table({"suite", "outcome", "passed", "failed", "skipped", "no result", "time", "key metrics"});
   for (const auto& suite : run.suites) {
     const Totals totals = count({suite});
     out.row({md(suite.name), fmt::format("**{}**", to_string(outcome(suite))), std::to_string(totals.passed),
-             std::to_string(totals.failed), std::to_string(totals.skipped), view::duration(suite.duration_s),
-             md(view::key_metrics(suite))});
+             std::to_string(totals.failed), std::to_string(totals.skipped), without_result(totals),
+             view::duration(suite.duration_s), md(view::key_metrics(suite))});
   }
   out.blank();
   bool any = false;
   for (const auto& suite : run.suites) {
     for (const auto& c : suite.cases) {
       const Status status = outcome(c);
-      if (tally(status) != Tally::failed) continue;
+      if (!executed(status) || tally(status) == Tally::passed) continue;
       if (!any) out.table({"case that did not pass", "status", "why"});
       any = true;
       out.row({code(c.id), std::string(to_string(status)), md(view::cut(view::why(c), 240))});

@@ -46,7 +46,7 @@ struct Case {
   std::string suite;
   std::string name;
   Json params;           // object
-  std::string level;     // smoke | standard | full | soak
+  std::string level;     // smoke | standard
   bool required = true;  // false: planned, but its absence does not lower the verdict (a GPU-only case on a CPU)
   Status status = Status::not_run;
   std::string reason_code;  // skip, blocked, not_run: "no_cuda", "blocked_by:preflight", ...
@@ -101,24 +101,30 @@ struct Run {
 // Severity degrade, block or isolate: the case that carries it has failed.
 [[nodiscard]] bool failing(Severity severity);
 
-// What became of a case when its findings are taken into account: a pass, xfail or skip that carries a failing finding
-// is a fail. The one place that decides it; counts, verdict and every writer ask here, never Case::status.
+// What became of a case when its findings are taken into account: one that carries a failing finding has failed, also
+// when it calls itself a pass, a skip or inconclusive, or was cancelled after the finding. The one place that decides
+// it; counts, verdict and every writer ask here, never Case::status.
 [[nodiscard]] Status outcome(const Case& c);
 // The worst outcome of a suite's cases; "pass" when all passed or were skipped without need, "skip" when nothing ran.
 [[nodiscard]] Status outcome(const Suite& suite);
 
 // Verdict and exit code:
 //  NOT READY    any block or isolate finding; a case that crashed, hung or erred, or failed without saying why
-//  CONDITIONAL  any degrade finding; a required case that did not run; a case that is flaky, inconclusive, an
-//               unexpected pass or the machine's fault; an interrupted or incomplete run; nothing executed at all
+//  CONDITIONAL  any degrade finding; a required case that did not run; a case that is inconclusive or the machine's
+//               fault; an interrupted or incomplete run; nothing executed at all
 //  READY        otherwise
 // READY <=> exit code 0. Findings of category "performance" alone give exit code 7.
 [[nodiscard]] Assessment assess(const Run& run);
 
+// What neither passed, failed nor was skipped is counted under its own word (Tally::own_word), and nowhere else.
 struct Totals {
   int planned = 0, executed = 0, passed = 0, failed = 0, skipped = 0;
   std::vector<std::pair<Status, int>> by_status;  // every status, in table order, zeros included
+  Totals();
+  void add(Status status);
 };
 [[nodiscard]] Totals count(const std::vector<Suite>& suites);
+[[nodiscard]] std::string without_result(const Totals& totals);  // "3 blocked, 118 cancelled"; "" when there are none
+[[nodiscard]] std::string counts(const Totals& totals);          // "49 passed, 0 failed, 1 skipped, 118 cancelled"
 
 }  // namespace reports

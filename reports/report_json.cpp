@@ -51,7 +51,7 @@ void add_reason(Json& object, const Case& c, Status status) {
   if (code.empty() && !executed(status)) code = "unknown";
   const bool told =
       std::any_of(c.findings.begin(), c.findings.end(), [](const Finding& f) { return failing(f.severity); });
-  if (reason.empty() && tally(status) == Tally::failed && !told) reason = "ended without a finding";
+  if (reason.empty() && executed(status) && !told) reason = "ended without a finding";
   if (!code.empty()) object["reason_code"] = code;
   if (!reason.empty()) object["reason"] = reason;
   if (!c.last_phase.empty() || status == Status::crash || status == Status::hang) object["last_phase"] = c.last_phase;

@@ -16,9 +16,6 @@ enum class Status {
   crash,         // the worker died by a signal or vanished (exit without a word) inside the case
   hang,          // no progress within the limit; killed by the watchdog
   skip,          // not run, with a reason code
-  xfail,         // failed as listed in the expected failures
-  xpass,         // listed as an expected failure, but passed
-  flaky,         // passed only when repeated
   inconclusive,  // ran, but the evidence does not decide
   blocked,       // a suite that it requires has an `isolate` finding
   infra_error,   // the machine, not the product (device lost, disk full)
@@ -64,10 +61,11 @@ struct ExitCodeRow {
 [[nodiscard]] std::optional<Status> parse_status(std::string_view word);
 [[nodiscard]] std::optional<Severity> parse_severity(std::string_view word);
 
-// Executed: the case's own code ran to some end (pass, fail, error, crash, hang, xfail, xpass, flaky, inconclusive).
+// Executed: the case's own code ran to some end (pass, fail, error, crash, hang, inconclusive).
 [[nodiscard]] bool executed(Status status);
-// How the three-word summary line counts it: passed (pass, xfail), skipped (skip) or failed (all the rest).
-enum class Tally { passed, failed, skipped };
+// How the summary line counts it: passed (pass), failed (fail, error, crash, hang), skipped (skip), or under its own
+// word, because it says nothing about the case (inconclusive, blocked, infra_error, not_run, cancelled).
+enum class Tally { passed, failed, skipped, own_word };
 [[nodiscard]] Tally tally(Status status);
 
 }  // namespace reports

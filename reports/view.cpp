@@ -50,10 +50,6 @@ std::string one_line(const std::string& text) {
 
 std::string utf8(const std::string& text) { return Json::parse(dump(Json(text))).get<std::string>(); }
 
-std::string counts(const Totals& totals) {
-  return fmt::format("{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
-}
-
 std::string plural(std::size_t n, const std::string& noun) {
   return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
 }

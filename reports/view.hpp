@@ -20,7 +20,7 @@ using Row = std::pair<std::string, std::string>;  // name, value
 [[nodiscard]] std::string cut(const std::string& text, std::size_t bytes);  // at a character's end, with "..."
 [[nodiscard]] std::string one_line(const std::string& text);  // breaks become spaces; no other control characters
 [[nodiscard]] std::string utf8(const std::string& text);      // ill-formed bytes become U+FFFD
-[[nodiscard]] std::string counts(const Totals& totals);       // "127 passed, 1 failed, 3 skipped"
+using reports::counts;
 [[nodiscard]] std::string plural(std::size_t n, const std::string& noun);  // "1 case", "2 cases"
 [[nodiscard]] std::string planted_faults(const Run& run);                  // "" on a real run
 

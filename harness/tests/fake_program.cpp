@@ -172,6 +172,14 @@ std::vector<Case> skipping(const harness::Settings&) {
   return {make("skips", [](Context& context) { context.skip("no_reason", "just so"); })};
 }
 
+std::vector<Case> undecided(const harness::Settings&) {
+  return {make("cannot_tell", [](Context& context) { context.inconclusive("load", "the machine is busy"); }),
+          make("knows_better", [](Context& context) {
+            context.finding("FAKE-001", "wrong");
+            context.inconclusive("load", "the machine is busy");
+          })};
+}
+
 harness::SettingSpec setting(const char* key, harness::SettingType type, const char* value) {
   harness::SettingSpec spec;
   spec.key = key;
@@ -195,6 +203,7 @@ harness::Program make_program() {
       {"stuck", "hangs", {}, stuck},
       {"speed", "is slow", {}, speed},
       {"skipping", "skips", {}, skipping},
+      {"undecided", "cannot tell", {}, undecided},
   };
   program.codes = {{"FAKE-001", "A check failed", "numerics", Severity::block, "a cause", "a next step"},
                    {"FAKE-002", "A warning", "numerics", Severity::warn, "a cause", "a next step"},

@@ -24,7 +24,7 @@ Suite suite(const std::string& name, std::vector<std::string> required = {}) {
             cases[1].name = "quick";
             cases[1].params = {{"S", "128"}};
             cases[2].name = "thorough";
-            cases[2].level = Level::full;
+            cases[2].level = Level::standard;
             return cases;
           }};
 }
@@ -61,10 +61,8 @@ TEST(Plan, RequiredSuitesRunBefore) {
 TEST(Plan, LevelsNest) {
   EXPECT_EQ(ids({}).size(), 8U);
   EXPECT_EQ(ids({{"smoke"}, "", {}, {}}).size(), 8U);
-  EXPECT_EQ(ids({{"standard"}, "", {}, {}}).size(), 8U);
-  EXPECT_EQ(ids({{"full"}, "", {}, {}}).size(), 12U);
-  EXPECT_EQ(ids({{"soak"}, "", {}, {}}).size(), 12U);
-  EXPECT_THAT(ids({{"free"}, "full", {}, {}}), ElementsAre("free/quick", "free/quick[S=128]", "free/thorough"));
+  EXPECT_EQ(ids({{"standard"}, "", {}, {}}).size(), 12U);
+  EXPECT_THAT(ids({{"free"}, "standard", {}, {}}), ElementsAre("free/quick", "free/quick[S=128]", "free/thorough"));
 }
 
 TEST(Plan, CasesByIdHashAndPattern) {
@@ -91,13 +89,21 @@ TEST(Plan, PartialSaysThatSomethingOfTheLevelWasLeftOut) {
 }
 
 TEST(Plan, UnknownNamesAreErrorsWithTheNearest) {
-  EXPECT_THAT(error_of({{"eary"}, "", {}, {}}), HasSubstr("unknown suite 'eary'; did you mean 'early'?"));
+  EXPECT_THAT(error_of({{"eary"}, "", {}, {}}), HasSubstr("unknown suite or level 'eary'; did you mean 'early'?"));
   EXPECT_THAT(error_of({{"smoke", "free"}, "", {}, {}}), HasSubstr("'smoke' is a level and stands alone"));
-  EXPECT_THAT(error_of({{"smoke", "full"}, "", {}, {}}), HasSubstr("stands alone"));
-  EXPECT_THAT(error_of({{"smoke"}, "full", {}, {}}), HasSubstr("stands alone"));
-  EXPECT_THAT(error_of({{}, "fulll", {}, {}}), HasSubstr("did you mean 'full'?"));
+  EXPECT_THAT(error_of({{"smoke", "standard"}, "", {}, {}}), HasSubstr("stands alone"));
+  EXPECT_THAT(error_of({{"smoke"}, "standard", {}, {}}), HasSubstr("stands alone"));
+  EXPECT_THAT(error_of({{}, "standad", {}, {}}), HasSubstr("did you mean 'standard'?"));
   EXPECT_THAT(error_of({{}, "", {"free/quik"}, {}}), HasSubstr("no case 'free/quik'; did you mean 'free/quick'?"));
   EXPECT_THAT(error_of({{}, "", {}, {"nothing*"}}), HasSubstr("--exclude: no case 'nothing*'"));
+}
+
+TEST(Plan, ALevelWithoutCasesOfItsOwnIsRefused) {
+  for (const std::string level : {"full", "soak"}) {
+    EXPECT_THAT(error_of({{level}, "", {}, {}}), HasSubstr("unknown suite or level '" + level + "'"));
+    EXPECT_THAT(error_of({{level}, "", {}, {}}), HasSubstr("levels: smoke, standard)"));
+    EXPECT_THAT(error_of({{}, level, {}, {}}), HasSubstr("--level: unknown level '" + level + "'"));
+  }
 }
 
 TEST(Plan, TheEmptyNameSelectsNothing) { EXPECT_TRUE(ids({{""}, "", {}, {}}).empty()); }

@@ -22,8 +22,10 @@ struct Refusal {
 
 TEST(ProgramTest, BadInputIsOneClearErrorWithItsExitCode) {
   const std::vector<Refusal> refusals{
-      {{"--suite", "god"}, 2, "unknown suite 'god'; did you mean 'good'?"},
+      {{"--suite", "god"}, 2, "unknown suite or level 'god'; did you mean 'good'?"},
       {{"--suite", "smoke,good"}, 2, "'smoke' is a level and stands alone"},
+      {{"--suite", "full"}, 2, "unknown suite or level 'full'"},
+      {{"--suite", "good", "--level", "soak"}, 2, "unknown level 'soak' (levels: smoke, standard)"},
       {{"--case", "good/frst"}, 2, "did you mean 'good/first'?"},
       {{"--set", "fake.lenghts=[1]"}, 2, "did you mean 'fake.lengths'?"},
       {{"--set", "fake.lengths=x"}, 2, "--set: fake.lengths is 'x', allowed is a list of integers"},

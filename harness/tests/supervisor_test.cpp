@@ -110,6 +110,7 @@ TEST(Supervisor, OnlyIsolateBlocksWhatRequiresASuite) {
   EXPECT_EQ(isolated.find("after_gate/passes").status, Status::blocked);
   EXPECT_EQ(isolated.find("after_gate/passes").reason_code, "blocked_by:gate");
   EXPECT_EQ(isolated.find("good/first").status, Status::pass);
+  EXPECT_THAT(isolated.out(), testing::EndsWith("summary: 3 passed, 1 failed, 1 skipped, 2 blocked\n"));
   FakeRun blocked;
   EXPECT_EQ(blocked({"--suite", "gate,after_gate", "--gate", "block", "--out", "run"}), 1);
   EXPECT_EQ(blocked.find("after_gate/passes").status, Status::pass);
@@ -137,6 +138,20 @@ TEST(Supervisor, ASkipWithoutNeedIsNotSuccess) {
   EXPECT_EQ(mixed({"--suite", "skipping,good", "--out", "run"}), 1);
 }
 
+TEST(Supervisor, ACaseThatCannotDecideAccusesNobody) {
+  FakeRun fake;
+  EXPECT_EQ(fake({"--suite", "good,undecided", "--exclude", "undecided/knows_better", "--out", "run"}), 8);
+  EXPECT_EQ(fake.find("undecided/cannot_tell").status, Status::inconclusive);
+  EXPECT_EQ(fake.find("undecided/cannot_tell").reason_code, "load");
+  EXPECT_THAT(fake.out(), HasSubstr("verdict: CONDITIONAL"));
+  EXPECT_THAT(fake.out(), HasSubstr("inconclusive undecided/cannot_tell load: the machine is busy"));
+  EXPECT_THAT(fake.out(), testing::EndsWith("summary: 3 passed, 0 failed, 1 skipped, 1 inconclusive\n"));
+  FakeRun contradicted;
+  EXPECT_EQ(contradicted({"--suite", "undecided", "--out", "run"}), 1);
+  EXPECT_EQ(contradicted.find("undecided/knows_better").status, Status::fail) << "a finding outweighs it";
+  EXPECT_THAT(contradicted.out(), testing::EndsWith("summary: 0 passed, 1 failed, 0 skipped, 1 inconclusive\n"));
+}
+
 TEST(Supervisor, IsolationOfCasesAndNone) {
   FakeRun each;
   EXPECT_EQ(each({"--suite", "good", "--isolation", "case", "--out", "run"}), 0);
@@ -154,6 +169,12 @@ TEST(Supervisor, FailFastLeavesTheRestNotRun) {
             1);
   EXPECT_EQ(fake.find("bad/after_all").status, Status::not_run);
   EXPECT_EQ(fake.find("bad/after_all").reason_code, "fail_fast");
+  EXPECT_THAT(fake.out(), testing::EndsWith("summary: 0 passed, 1 failed, 0 skipped, 1 not run\n"));
+  FakeRun none;
+  EXPECT_EQ(none({"--case", "bad/throws", "--case", "bad/after_all", "--suite", "bad", "--fail-fast", "--isolation",
+                  "none", "--out", "run"}),
+            1);
+  EXPECT_EQ(none.find("bad/after_all").status, Status::not_run) << "also without workers";
 }
 
 TEST(Supervisor, AWorkerThatDiesBeforeItsFirstCaseIsChargedToThatCase) {
@@ -201,7 +222,9 @@ TEST(Supervisor, InterruptionKillsWorkersAndStillReports) {
     EXPECT_EQ(fake.find("stuck/sleeps").status, Status::cancelled);
     EXPECT_EQ(fake.find("stuck/after_all").status, Status::cancelled);
     EXPECT_TRUE(fs::exists(fake.run_folder() / "report.json"));
-    EXPECT_THAT(fake.out(), HasSubstr("summary: "));
+    EXPECT_THAT(fake.out(), testing::EndsWith("summary: 0 passed, 0 failed, 0 skipped, 6 cancelled\n"));
+    EXPECT_THAT(fake.err(), HasSubstr("0 passed, 0 failed, 0 skipped, 6 cancelled\n"));
+    EXPECT_EQ(reports::Json::parse(read_text(fake.run_folder() / "report.json"))["totals"]["failed"], 0);
     const pid_t worker = fake.events("worker_begin")[0]["pid"].get<pid_t>();
     EXPECT_NE(kill(worker, 0), 0) << "the worker is still there";
   }
@@ -222,6 +245,7 @@ TEST(Supervisor, KillNineAtAnyMomentLeavesAReport) {
     const bool complete = fake.journal().complete;
     incomplete += complete ? 0 : 1;
     EXPECT_NE(fake({"report", "run"}), 0);
+    ASSERT_TRUE(fs::exists(fake.run_folder() / "report.json")) << fake.err();
     EXPECT_FALSE(reports::Json::parse(read_text(fake.run_folder() / "report.json")).is_discarded());
     EXPECT_THAT(fake.out(), HasSubstr("summary: "));
     for (int wait = 0; wait < 500 && processes_in(fake.folder.path()) > 0; ++wait)

@@ -41,7 +41,8 @@ TEST(ReportJson, TheSampleIsValidAndComplete) {
   EXPECT_EQ(report["totals"]["planned"], 7);
   EXPECT_EQ(report["totals"]["crash"], 1);
   EXPECT_EQ(report["totals"]["passed"], 2);
-  EXPECT_EQ(report["totals"]["failed"], 4);
+  EXPECT_EQ(report["totals"]["failed"], 3);
+  EXPECT_EQ(report["totals"]["blocked"], 1);
   EXPECT_EQ(report["totals"]["skipped"], 1);
   EXPECT_EQ(report["findings"].size(), 1u);
   const Json& c = report["suites"][1]["cases"][0];
