@@ -33,6 +33,10 @@ constexpr Code kOwnCodes[] = {
     {codes::kUnhealthy, "The case left its process unusable", "crash", Severity::block,
      "a sticky device error: an illegal address or a failed assertion in a kernel that ran during the case",
      "run the repro command under compute-sanitizer, with CUDA_LAUNCH_BLOCKING=1 to find the kernel"},
+    {codes::kLostOutput, "Output of the run did not arrive", "harness", Severity::warn,
+     "a full disk, or a reader that went away, behind standard error",
+     "read this report instead; free the disk, or send the output where it can be written, and run again for exit code "
+     "0"},
 };
 }  // namespace
 

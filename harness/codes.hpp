@@ -30,6 +30,7 @@ inline constexpr std::string_view kProtocol = "NSA-X005";     // the worker wrot
 inline constexpr std::string_view kTimeout = "NSA-X006";      // still progressing at the absolute limit
 inline constexpr std::string_view kWorkerStart = "NSA-X007";  // the worker could not be started or never said hello
 inline constexpr std::string_view kUnhealthy = "NSA-X008";    // the case left its process unusable (device error)
+inline constexpr std::string_view kLostOutput = "NSA-X009";   // what the run said on a stream did not arrive
 }  // namespace codes
 
 [[nodiscard]] std::span<const Code> own_codes();

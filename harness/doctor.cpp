@@ -10,6 +10,7 @@
 #include "harness/provenance.hpp"
 #include "harness/run.hpp"
 #include "harness/run_folder.hpp"
+#include "harness/streams.hpp"
 #include "harness/verbs.hpp"
 
 namespace harness {
@@ -56,7 +57,7 @@ void check_output(std::vector<Row>& rows, const CommandLine& line) {
           problem(what, fmt::format("free {} MiB there, or choose another folder with --out", kNeededBytes >> 20)));
     else
       rows.push_back(good(what));
-  } catch (const UsageError& error) {
+  } catch (const std::runtime_error& error) {  // UsageError, InfrastructureError
     rows.push_back(problem(error.what(), "choose another folder with --out"));
   }
 }
@@ -65,14 +66,14 @@ void print_rows(const std::vector<Row>& rows, const CodeTable& codes) {
   for (const Row& row : rows) {
     const char* word = row.state == State::good ? "ok" : row.state == State::note ? "note" : "PROBLEM";
     const Code* code = row.code.empty() ? nullptr : codes.find(row.code);
-    fmt::print("{:8} {}{}{}\n", word, row.code, row.code.empty() ? "" : ": ", row.what);
+    out("{:8} {}{}{}\n", word, row.code, row.code.empty() ? "" : ": ", row.what);
     const std::string next = !row.next.empty() ? row.next : code != nullptr ? std::string(code->next) : "";
-    if (row.state != State::good && !next.empty()) fmt::print("         -> {}\n", next);
+    if (row.state != State::good && !next.empty()) out("         -> {}\n", next);
   }
 }
 
 void print_table(const Diagnosis::Table& table) {
-  fmt::print("\n{}\n", table.title);
+  out("\n{}\n", table.title);
   std::vector<std::size_t> widths;
   for (const auto& row : table.rows) {
     widths.resize(std::max(widths.size(), row.size()));
@@ -82,7 +83,7 @@ void print_table(const Diagnosis::Table& table) {
     std::string text = " ";
     for (std::size_t i = 0; i < row.size(); ++i)
       text += i + 1 == row.size() ? " " + row[i] : fmt::format(" {:{}} ", row[i], widths[i]);
-    fmt::print("{}\n", text);
+    out("{}\n", text);
   }
 }
 
@@ -104,10 +105,10 @@ reports::ExitCode conclude(const std::vector<Row>& rows, bool configuration_work
   }
   const auto count = std::count_if(rows.begin(), rows.end(), [](const Row& r) { return r.state == State::problem; });
   if (count == 0) {
-    fmt::print("\ndoctor: nothing is wrong\n");
+    out("\ndoctor: nothing is wrong\n");
     return reports::ExitCode::ready;
   }
-  fmt::print("\ndoctor: {} problem(s): {}\n", count, fmt::join(names, ", "));
+  out("\ndoctor: {} problem(s): {}\n", count, fmt::join(names, ", "));
   return configuration_works ? reports::ExitCode::infrastructure : reports::ExitCode::usage;
 }
 

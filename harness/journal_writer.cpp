@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <sstream>
 
 #include "harness/settings.hpp"
 
@@ -15,14 +17,35 @@ namespace harness {
 
 namespace {
 
-constexpr off_t kReserveBytes = 1 << 20;
+constexpr std::uint64_t kFnvOffset = 14695981039346656037ULL;
 
-void put_reserve(const std::filesystem::path& file) {
+std::uint64_t fnv1a(std::uint64_t hash, std::string_view text) {
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  return hash;
+}
+
+// The error, 0 when the space is there (or cannot be asked for in this file system).
+int put_reserve(const std::filesystem::path& file) {
   const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return;
-  const bool failed = posix_fallocate(fd, 0, kReserveBytes) != 0;
+  if (fd < 0) return errno;
+  const int error = posix_fallocate(fd, 0, JournalWriter::kReserveBytes);
   close(fd);
-  if (failed) unlink(file.c_str());  // a nearly full disk: the journal will find out
+  if (error != 0) unlink(file.c_str());
+  return error == ENOSPC || error == EDQUOT || error == EFBIG ? error : 0;
+}
+
+// The first `size` bytes, less when there are no more.
+std::string read_all(int fd, off_t size) {
+  std::string text(static_cast<std::size_t>(size), '\0');
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t n = pread(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    done += static_cast<std::size_t>(n);
+  }
+  text.resize(done);
+  return text;
 }
 
 void replace_non_finite(Json& json) {
@@ -45,10 +68,15 @@ std::string to_line(const Json& event) {
 }
 
 JournalWriter::JournalWriter(const std::filesystem::path& folder)
-    : file_(folder / reports::kJournalFile), reserve_(folder / ".reserve") {
-  fd_ = open(file_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+    : file_(folder / reports::kJournalFile), reserve_(folder / ".reserve"), hash_(kFnvOffset) {
+  fd_ = open(file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) throw UsageError(fmt::format("{}: cannot be created: {}", file_.string(), std::strerror(errno)));
-  put_reserve(reserve_);
+  if (const int error = put_reserve(reserve_); error != 0) {
+    unlink(file_.c_str());
+    close(fd_);
+    throw InfrastructureError(fmt::format("{}: a run begins with {} KiB of free space: {}", folder.string(),
+                                          kReserveBytes >> 10, std::strerror(error)));
+  }
 }
 
 JournalWriter::~JournalWriter() {
@@ -56,9 +84,43 @@ JournalWriter::~JournalWriter() {
   if (fd_ >= 0) close(fd_);
 }
 
-void JournalWriter::release_reserve() { unlink(reserve_.c_str()); }
+void JournalWriter::release_reserve() {
+  try {
+    check();
+  } catch (const JournalLost&) {
+    return;  // what lies there now belongs to somebody else
+  }
+  unlink(reserve_.c_str());
+}
+
+void JournalWriter::check() const {
+  const auto lost = [this](const char* how) {
+    return JournalLost(fmt::format("{}: {} while the run was going on; the run cannot be judged", file_.string(), how));
+  };
+  struct stat own {
+  }, there{};
+  if (fstat(fd_, &own) != 0 || stat(file_.c_str(), &there) != 0) throw lost("deleted");
+  if (own.st_dev != there.st_dev || own.st_ino != there.st_ino) throw lost("replaced");
+  if (own.st_size < size_) throw lost("cut");
+  if (own.st_size > size_ && !torn_) throw lost("written to by another process");
+}
+
+reports::Run JournalWriter::read_back() const {
+  check();
+  const std::string text = read_all(fd_, size_);
+  if (static_cast<off_t>(text.size()) != size_ || fnv1a(kFnvOffset, text) != hash_)
+    throw JournalLost(fmt::format("{}: does not hold what the run wrote; the run cannot be judged", file_.string()));
+  std::istringstream stream(text);
+  return reports::read_journal(stream, file_.string());
+}
+
+reports::Run JournalWriter::told() const {
+  reports::RunBuilder copy = guard_;
+  return copy.finish(torn_);
+}
 
 void JournalWriter::append(const Json& event) {
+  check();
   Json stamped = {{"event", event.at("event")}, {"t", timestamp(std::chrono::system_clock::now())}, {"seq", seq_}};
   stamped.update(event);
   const std::string line = to_line(stamped);
@@ -69,13 +131,13 @@ void JournalWriter::append(const Json& event) {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       const int error = n < 0 ? errno : ENOSPC;
-      if (ftruncate(fd_, size_) != 0) {  // a torn last line is expected by every reader, so this may fail
-      }
+      torn_ = ftruncate(fd_, size_) != 0;  // a torn last line is expected by every reader
       throw InfrastructureError(fmt::format("{}: cannot be written: {}", file_.string(), std::strerror(error)));
     }
     written += static_cast<std::size_t>(n);
   }
-  size_ += static_cast<long long>(line.size());
+  size_ += static_cast<off_t>(line.size());
+  hash_ = fnv1a(hash_, line);
   ++seq_;
 }
 

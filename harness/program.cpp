@@ -1,6 +1,7 @@
 #include "harness/program.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <iostream>
@@ -9,6 +10,7 @@
 #include "harness/command_line.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/run.hpp"
+#include "harness/streams.hpp"
 #include "harness/verbs.hpp"
 #include "harness/worker.hpp"
 
@@ -55,25 +57,32 @@ ExitCode dispatch(const Program& program, const CommandLine& line) {
     case Verb::version:
       return print_version(program);
     case Verb::help:
-      fmt::print("{}", line.help);
+      out("{}", line.help);
       return ExitCode::ready;
   }
   throw std::logic_error("Verb outside its enumeration");
 }
 
-int fail(ExitCode code, const char* what) {
-  std::fflush(stdout);
-  fmt::print(stderr, "error: {}\n", what);
-  return static_cast<int>(code);
+// A run that could not say what it found is refused before it begins.
+void refuse_lost_streams(const CommandLine& line) {
+  const auto refuse = [](const char* stream, int fd) {
+    if (const auto why = unwritable(fd))
+      throw InfrastructureError(fmt::format("{} cannot be written: {}; nothing was done", stream, *why));
+  };
+  refuse("standard output", STDOUT_FILENO);
+  if (line.verb == Verb::run) refuse("standard error", STDERR_FILENO);
 }
 
-}  // namespace
+ExitCode fail(ExitCode code, const std::string& what) {
+  complain(what);
+  return code;
+}
 
-int run_program(const Program& program, int argc, char** argv) try {
-  if (argc > 1 && std::string(argv[1]) == kWorkerVerb) return worker_main(program);
+ExitCode guarded(const Program& program, int argc, char** argv) try {
   check_program(program);
-  const ExitCode code = dispatch(program, parse_command_line(program, argc, argv));
-  return static_cast<int>(code);
+  const CommandLine line = parse_command_line(program, argc, argv);
+  refuse_lost_streams(line);
+  return dispatch(program, line);
 } catch (const UsageError& error) {
   return fail(ExitCode::usage, error.what());
 } catch (const reports::JournalError& error) {
@@ -81,9 +90,26 @@ int run_program(const Program& program, int argc, char** argv) try {
 } catch (const InfrastructureError& error) {
   return fail(ExitCode::infrastructure, error.what());
 } catch (const std::exception& error) {
-  return fail(ExitCode::internal, fmt::format("internal: {}", error.what()).c_str());
+  return fail(ExitCode::internal, fmt::format("internal: {}", error.what()));
 } catch (...) {
   return fail(ExitCode::internal, "internal: an exception that is not a std::exception");
+}
+
+// Output that did not arrive is never success. (What standard error lost was told on standard output meanwhile.)
+ExitCode account_for_streams(ExitCode code) {
+  if (const auto why = lost(stdout)) {
+    code = reports::worse(code, ExitCode::infrastructure);
+    err("error: standard output cannot be written: {}; what was printed there is lost\n", *why);
+  }
+  return lost(stderr) ? reports::worse(code, ExitCode::infrastructure) : code;
+}
+
+}  // namespace
+
+int run_program(const Program& program, int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == kWorkerVerb) return worker_main(program);  // its streams are pipes
+  guard_streams();
+  return static_cast<int>(account_for_streams(guarded(program, argc, argv)));
 }
 
 std::filesystem::path data_folder(const Program& program) {

@@ -1,14 +1,17 @@
 #include "harness/publish.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <fstream>
+#include <cerrno>
+#include <cstring>
 
+#include "harness/journal_writer.hpp"
+#include "harness/process.hpp"
 #include "harness/progress.hpp"
 #include "harness/settings.hpp"
-#include "reports/journal.hpp"
+#include "harness/streams.hpp"
 #include "reports/writers.hpp"
 
 namespace harness {
@@ -22,32 +25,52 @@ std::string last_line(const std::string& text) {
   return text.substr(before == std::string::npos ? 0 : before + 1);
 }
 
+// In one write, so that several runs can append to one file.
 void append_to(const std::filesystem::path& file, const std::string& text) {
-  std::ofstream stream(file, std::ios::app);
-  stream << text << std::flush;
-  if (!stream) throw std::runtime_error(fmt::format("--summary-file: {} cannot be written", file.string()));
+  const Fd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  const ssize_t written = fd.get() < 0 ? -1 : write(fd.get(), text.data(), text.size());
+  if (written == static_cast<ssize_t>(text.size())) return;
+  throw std::runtime_error(fmt::format("--summary-file: {} cannot be written: {}", file.string(),
+                                       std::strerror(written < 0 ? errno : ENOSPC)));
 }
 
 }  // namespace
 
-reports::ExitCode publish(const std::filesystem::path& folder, const PublishOptions& options) {
-  const reports::Run run = reports::read_journal(folder / reports::kJournalFile);
+void check_summary_file(const std::filesystem::path& file) {
+  Fd fd(open(file.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC));
+  const int error = errno;
+  if (fd.get() >= 0) {
+    if (const auto why = unwritable(fd.get()))
+      throw InfrastructureError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), *why));
+  } else if (error == ENOENT) {  // would it be made? a link that leads nowhere is followed there
+    const std::filesystem::path folder = std::filesystem::weakly_canonical(file).parent_path();
+    if (access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0)
+      throw UsageError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), std::strerror(errno)));
+  } else if (error != ENXIO) {  // ENXIO: a named pipe that nobody reads yet
+    throw UsageError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), std::strerror(error)));
+  }
+}
+
+reports::ExitCode publish(const reports::Run& run, const PublishOptions& options) {
   reports::ExitCode code = reports::assess(run).exit_code;
   const auto attempt = [&code](const auto& write) {
     try {
       write();
+      return true;
     } catch (const std::exception& error) {
-      fmt::print(stderr, "error: {}\n", error.what());
+      complain(error.what());
       code = reports::worse(code, reports::ExitCode::infrastructure);
+      return false;
     }
   };
-  attempt([&] { reports::write_all(run, folder); });
+  const bool filed = options.folder && attempt([&] { reports::write_all(run, *options.folder); });
   if (options.summary_file) attempt([&] { append_to(*options.summary_file, reports::to_markdown(run)); });
 
+  if (const auto why = lost(stderr))
+    out("error: standard error cannot be written: {}; what it should have shown is lost\n", *why);
   const std::string text = reports::to_console(run, want_color(options.color, STDOUT_FILENO));
-  if (!options.quiet) fmt::print("report: {}\n", (folder / "report.md").string());
-  fmt::print("{}", options.quiet ? last_line(text) : text);
-  std::fflush(stdout);
+  if (filed && !options.quiet) out("report: {}\n", (*options.folder / "report.md").string());
+  out("{}", options.quiet ? last_line(text) : text);
   return code;
 }
 

@@ -39,6 +39,7 @@ class Recorder {
   explicit Recorder(Parts parts) : parts_(std::move(parts)) {}
 
   void event(const Json& event) { parts_.journal.append(event); }  // of the run or a worker
+  void check_journal() const { parts_.journal.check(); }           // throws JournalLost
 
   void begin_case(const std::string& suite, const PlannedCase& c, int worker, std::uint64_t seed);
   void tell(const Json& event);           // phase, metric, check, fact, artifact of the case in flight

@@ -12,6 +12,7 @@
 #include "harness/publish.hpp"
 #include "harness/repro.hpp"
 #include "harness/run_folder.hpp"
+#include "harness/streams.hpp"
 #include "harness/supervisor.hpp"
 
 namespace harness {
@@ -89,7 +90,7 @@ struct Prepared {
   Settings settings;
   Plan plan;
   std::string id;
-  RunFolder folder;
+  std::filesystem::path folder;
   DeviceProbe probe;
   bool cuda;
   Json provenance;
@@ -134,12 +135,19 @@ ReproBasis repro_basis(const Prepared& run) {
   return basis;
 }
 
-// Writes the journal of the whole run. What stops it early becomes part of it.
-void execute(const Prepared& run) {
+// What standard error could not show stands in the report.
+void note_lost_output(Recorder& recorder) {
+  if (const auto why = lost(stderr))
+    recorder.finding(
+        {std::string(codes::kLostOutput), std::nullopt, fmt::format("standard error cannot be written: {}", *why)});
+}
+
+// Writes the journal of the whole run. What stops it early becomes part of it, as far as it can be written: throws
+// InfrastructureError when not even its end can.
+void execute(const Prepared& run, JournalWriter& journal) {
   const auto begin = std::chrono::steady_clock::now();
   const CodeTable codes(run.program.codes);
   const ReproBasis basis = repro_basis(run);
-  JournalWriter journal(run.folder.path());
   Progress progress({run.line.quiet, want_live_line(), want_color(run.line.color, STDERR_FILENO), run.plan.size()});
   Recorder recorder({journal, progress, codes,
                      [&](const std::string& id) { return repro_command(basis, run.settings, id); },
@@ -149,14 +157,17 @@ void execute(const Prepared& run) {
     recorder.event(run_begin(run));
     const auto signal =
         Supervisor(run.program, run.settings, run.plan,
-                   {run.id, run.folder.path(), run.cuda, run.line.fail_fast, run.line.inject, run.provenance}, recorder)
+                   {run.id, run.folder, run.cuda, run.line.fail_fast, run.line.inject, run.provenance}, recorder)
             .run();
     if (signal) interruption = *signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated;
+  } catch (const JournalLost&) {
+    throw;
   } catch (const InfrastructureError& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    complain(error.what());
     journal.release_reserve();
     interruption = ExitCode::infrastructure;
   }
+  note_lost_output(recorder);
   Json end = {{"event", "run_end"},
               {"duration_s", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()},
               {"case_s", recorder.case_s()}};
@@ -164,32 +175,50 @@ void execute(const Prepared& run) {
   recorder.event(end);
 }
 
+// The verdict comes from the bytes that this run wrote, or there is none: when the journal is lost, what the run had
+// told is shown as an incomplete run, and the folder, which may be another's by now, is left alone.
+ExitCode conclude(const JournalWriter& journal, const Prepared& run) {
+  const CommandLine& line = run.line;
+  try {
+    return publish(journal.read_back(), {run.folder, line.summary_file, line.quiet, line.color});
+  } catch (const JournalLost& error) {
+    complain(error.what());
+  }
+  reports::Run told = journal.told();
+  told.complete = false;
+  told.interruption = ExitCode::infrastructure;
+  return publish(told, {std::nullopt, line.summary_file, line.quiet, line.color});
+}
+
 }  // namespace
 
 ExitCode run(const Program& program, const CommandLine& line) {
   Settings settings = make_settings(program, line);
   refuse_unknown_names(program, line);
+  if (line.summary_file) check_summary_file(*line.summary_file);
   const std::string id = new_run_id();
-  const RunFolder folder(line.out, id, line.force);
+  RunFolder folder(line.out, id, line.force);
   const DeviceProbe probe = settle_device(settings, line);
   Plan plan = make_plan(program, settings, line);
   if (plan.size() == 0) {
-    fmt::print(stderr, "error: the selection is empty, nothing was executed (`list` shows all cases)\n");
+    complain("the selection is empty, nothing was executed (`list` shows all cases)");
     return ExitCode::nothing_executed;
   }
   const bool cuda = settings.text("run.device") == "cuda";
   Json all = full_provenance(program, settings, line, plan, probe);
   folder.create();
-  const Prepared prepared{program, line, settings, std::move(plan), id, folder, probe, cuda, std::move(all)};
-  bool journal_full = false;
+  const Prepared prepared{program, line, settings, std::move(plan), id, folder.path(), probe, cuda, std::move(all)};
+  JournalWriter journal(folder.path());
+  ExitCode code = ExitCode::ready;
   try {
-    execute(prepared);
-  } catch (const InfrastructureError& error) {  // not even the end could be written
-    fmt::print(stderr, "error: {}\n", error.what());
-    journal_full = true;
+    execute(prepared, journal);
+  } catch (const InfrastructureError& error) {
+    complain(error.what());
+    code = ExitCode::infrastructure;
   }
-  const ExitCode code = publish(folder.path(), {line.summary_file, line.quiet, line.color});
-  return journal_full ? reports::worse(code, ExitCode::infrastructure) : code;
+  if (journal.empty()) return ExitCode::infrastructure;  // nothing to report on
+  journal.release_reserve();                             // for the reports
+  return reports::worse(code, conclude(journal, prepared));
 }
 
 ExitCode dry_run(const Program& program, const CommandLine& line) {
@@ -199,13 +228,12 @@ ExitCode dry_run(const Program& program, const CommandLine& line) {
   const Plan plan = make_plan(program, settings, line);
   for (const PlannedSuite& suite : plan.suites) {
     const auto& required = suite.suite->requires_suites;
-    fmt::print("{}{}\n", suite.suite->name,
-               required.empty() ? "" : fmt::format(" (requires {})", fmt::join(required, ", ")));
+    out("{}{}\n", suite.suite->name, required.empty() ? "" : fmt::format(" (requires {})", fmt::join(required, ", ")));
     for (const PlannedCase& c : suite.cases)
-      fmt::print("  {}  {}{}\n", c.hash, c.id, c.work.needs_cuda ? "  (needs a GPU)" : "");
+      out("  {}  {}{}\n", c.hash, c.id, c.work.needs_cuda ? "  (needs a GPU)" : "");
   }
-  fmt::print("{} cases in {} suites at level {}; nothing was executed\n", plan.size(), plan.suites.size(),
-             to_string(plan.level));
+  out("{} cases in {} suites at level {}; nothing was executed\n", plan.size(), plan.suites.size(),
+      to_string(plan.level));
   return plan.size() == 0 ? ExitCode::nothing_executed : ExitCode::ready;
 }
 
@@ -217,7 +245,7 @@ ExitCode show_config(const Program& program, const CommandLine& line) {
     value_width = std::max(value_width, std::min<std::size_t>(value.text.size(), 40));
   }
   for (const auto& [key, value] : settings.values())
-    fmt::print("{:{}}  {:{}}  {}\n", key, key_width, value.text, value_width, value.origin);
+    out("{:{}}  {:{}}  {}\n", key, key_width, value.text, value_width, value.origin);
   return ExitCode::ready;
 }
 

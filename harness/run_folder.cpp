@@ -11,7 +11,9 @@
 #include <cstring>
 #include <random>
 
+#include "harness/journal_writer.hpp"
 #include "harness/settings.hpp"
+#include "harness/streams.hpp"
 
 namespace harness {
 
@@ -19,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// All that a run ever puts at the top of its folder.
+// All that a run ever puts at the top of its folder, but for its lock, which is never removed.
 constexpr std::array kOwnNames{"events.jsonl", "report.json", "report.md", "report.html",
                                "junit.xml",    "suites",      "logs",      ".reserve"};
 
@@ -27,10 +29,25 @@ constexpr std::array kOwnNames{"events.jsonl", "report.json", "report.md", "repo
 bool is_old_run(const fs::path& folder) {
   for (const char* name : {"events.jsonl", "report.json", "report.md", "report.html", "junit.xml"})
     if (fs::exists(folder / name)) return true;
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (std::find(kOwnNames.begin(), kOwnNames.end(), entry.path().filename().string()) == kOwnNames.end())
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name != FolderLock::kName && std::find(kOwnNames.begin(), kOwnNames.end(), name) == kOwnNames.end())
       return false;
+  }
   return true;
+}
+
+bool holds_nothing(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().filename() != FolderLock::kName) return false;
+  return true;
+}
+
+UsageError going_on(const fs::path& folder, const std::string& who) {
+  return UsageError(
+      fmt::format("--out: {} is in use by {}; wait for its end, or give another folder (--force does not "
+                  "touch it)",
+                  folder.string(), who));
 }
 
 // The nearest folder above that exists: where mkdir would begin.
@@ -39,12 +56,15 @@ fs::path existing_parent(fs::path path) {
   return path;
 }
 
+// The link is replaced in one step: it always leads to some run, also while several begin.
 void point_latest_to(const fs::path& folder) {
-  std::error_code ignored;  // a convenience: without links the run goes on
+  std::error_code error;  // a convenience: without links the run goes on
   const fs::path link = folder.parent_path() / "latest";
-  if (fs::exists(fs::symlink_status(link, ignored)) && !fs::is_symlink(link, ignored)) return;
-  fs::remove(link, ignored);
-  fs::create_directory_symlink(folder.filename(), link, ignored);
+  if (fs::exists(fs::symlink_status(link, error)) && !fs::is_symlink(link, error)) return;
+  const fs::path made = folder.parent_path() / (".latest-" + folder.filename().string());
+  fs::create_directory_symlink(folder.filename(), made, error);
+  if (!error) fs::rename(made, link, error);
+  if (error) fs::remove(made, error);
 }
 
 }  // namespace
@@ -56,25 +76,51 @@ std::string new_run_id() {
 }
 
 RunFolder::RunFolder(const std::optional<fs::path>& out, const std::string& run_id, bool force) try
-    : path_(fs::absolute(out ? *out : fs::path("out") / run_id).lexically_normal()), by_default_(!out), force_(force) {
+    : path_(fs::absolute(out ? *out : fs::path("out") / run_id).lexically_normal()),
+      run_id_(run_id),
+      by_default_(!out),
+      force_(force) {
   if (path_.filename().empty()) path_ = path_.parent_path();  // "folder/"
-  if (fs::exists(path_) && !fs::is_directory(path_))
-    throw UsageError(fmt::format("--out: {} is not a folder", path_.string()));
-  if (fs::exists(path_) && !fs::is_empty(path_)) {
-    if (!is_old_run(path_))
-      throw UsageError(
-          fmt::format("--out: {} is not empty and not an old run; give a new or empty folder", path_.string()));
-    if (!force_) throw UsageError(fmt::format("--out: {} holds an old run; --force replaces it", path_.string()));
+  if (fs::exists(path_)) {
+    if (!fs::is_directory(path_)) throw UsageError(fmt::format("--out: {} is not a folder", path_.string()));
+    if (const auto who = FolderLock::holder(path_)) throw going_on(path_, *who);
+    refuse_unusable();
   }
   const fs::path parent = existing_parent(path_);
   if (!fs::is_directory(parent)) throw UsageError(fmt::format("--out: {} is not a folder", parent.string()));
   if (access(parent.c_str(), W_OK | X_OK) != 0)
     throw UsageError(fmt::format("--out: {} cannot be written: {}", parent.string(), std::strerror(errno)));
+  const fs::space_info space = fs::space(parent);
+  if (space.capacity > 0 && space.available < JournalWriter::kReserveBytes)
+    throw InfrastructureError(fmt::format("--out: no space left in {}; a run begins with {} KiB free", parent.string(),
+                                          JournalWriter::kReserveBytes >> 10));
 } catch (const fs::filesystem_error& error) {
   throw UsageError(fmt::format("--out: {}: {}", error.path1().string(), error.code().message()));
 }
 
-void RunFolder::create() const try {
+void RunFolder::refuse_unusable() const {
+  if (holds_nothing(path_)) return;
+  if (!is_old_run(path_))
+    throw UsageError(
+        fmt::format("--out: {} is not empty and not an old run; give a new or empty folder", path_.string()));
+  if (!force_) throw UsageError(fmt::format("--out: {} holds an old run; --force replaces it", path_.string()));
+}
+
+void RunFolder::create() try {
+  fs::create_directories(path_);
+  path_ = fs::canonical(path_);
+  lock_.emplace(path_, "run " + run_id_);
+  switch (lock_->state()) {
+    case FolderLock::State::held:
+      break;
+    case FolderLock::State::busy:
+      throw going_on(path_, lock_->why());
+    case FolderLock::State::unwritable:
+      throw UsageError(fmt::format("--out: {} cannot be written: {}", path_.string(), lock_->why()));
+    case FolderLock::State::unlockable:  // the journal notices who else writes there
+      err("warning: {} cannot be locked: {}; see to it that no other run uses it\n", path_.string(), lock_->why());
+  }
+  refuse_unusable();  // again: until now others could come first
   if (force_)
     for (const char* name : kOwnNames) fs::remove_all(path_ / name);
   fs::create_directories(path_ / "logs");

@@ -1,9 +1,11 @@
-// The folder of a run: where it lies, when it may be used, what of an old run is removed.
+// The folder of a run: where it lies, when it may be used, what of an old run is removed, who has it.
 #pragma once
 
 #include <filesystem>
 #include <optional>
 #include <string>
+
+#include "harness/folder_lock.hpp"
 
 namespace harness {
 
@@ -13,18 +15,24 @@ namespace harness {
 class RunFolder {
  public:
   // `out` as the user gave it; absent: out/<run id> under the current folder. Throws UsageError when the place cannot
-  // be used: not a folder, not empty and not an old run, an old run without `force`, not writable. Creates nothing.
+  // be used: not a folder, not empty and not an old run, an old run without `force`, a run that is going on there, not
+  // writable; InfrastructureError when there is no space. Creates nothing.
   RunFolder(const std::optional<std::filesystem::path>& out, const std::string& run_id, bool force);
 
-  // Makes the folder with logs/ in it and removes the files of an old run, never anything else. A default folder also
-  // gets the link out/latest. Throws UsageError with path and reason.
-  void create() const;
+  // Makes the folder, takes its lock for as long as this object lives, looks again at what is there, makes logs/ and
+  // removes the files of an old run, never anything else. A default folder also gets the link out/latest. Throws as
+  // above. From here on path() is the folder itself, whatever becomes of links that led there.
+  void create();
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }  // absolute
 
  private:
+  void refuse_unusable() const;
+
   std::filesystem::path path_;
+  std::string run_id_;
   bool by_default_, force_;
+  std::optional<FolderLock> lock_;
 };
 
 }  // namespace harness

@@ -156,6 +156,7 @@ void Session::watch() {
   const double now = now_s();
   if (now < next_look_) return;
   next_look_ = now + std::clamp(parts_.limits.hang_s / 20, 0.02, 1.5);
+  parts_.recorder.check_journal();  // a case that is silent for long must not hide that it runs for nothing
   const WatchVerdict verdict = watchdog_.look(now, parts_.process->cpu_seconds());
   if (verdict == WatchVerdict::fine) return;
   if (bye_) return stop();

@@ -174,8 +174,12 @@ const SettingSpec& find_spec(std::span<const SettingSpec> specs, const std::stri
 }
 
 YAML::Node load_yaml(const std::filesystem::path& file) {
-  if (!std::filesystem::is_regular_file(file))
-    throw UsageError(fmt::format("{}: no such configuration file", file.string()));
+  std::error_code error;  // too many links, no permission
+  if (!std::filesystem::is_regular_file(file, error)) {
+    const bool missing = !error || error == std::errc::no_such_file_or_directory;
+    throw UsageError(fmt::format("{}: {}", file.string(),
+                                 missing ? "no such configuration file" : "cannot be read: " + error.message()));
+  }
   try {
     const YAML::Node root = YAML::LoadFile(file.string());
     if (!root.IsMap() && !root.IsNull())

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "harness/folder_lock.hpp"
 #include "harness/protocol.hpp"
 #include "harness/publish.hpp"
 #include "harness/run.hpp"
+#include "harness/streams.hpp"
+#include "reports/journal.hpp"
 #include "reports/schema.hpp"
 
 namespace harness {
@@ -41,7 +44,7 @@ Json case_json(const PlannedCase& c) {
           {"params", params}};
 }
 
-void print_json(const Json& json) { fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace)); }
+void print_json(const Json& json) { out("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace)); }
 
 ExitCode list_cases(const Program& program, const CommandLine& line) {
   Json suites = Json::array();
@@ -53,10 +56,9 @@ ExitCode list_cases(const Program& program, const CommandLine& line) {
                       {"requires", suite.suite->requires_suites},
                       {"cases", cases}});
     if (line.json) continue;
-    fmt::print("{}: {}\n", suite.suite->name, suite.suite->purpose);
+    out("{}: {}\n", suite.suite->name, suite.suite->purpose);
     for (const PlannedCase& c : suite.cases)
-      fmt::print("  {}  {:8}  {}{}\n", c.hash, to_string(c.work.level), c.id,
-                 c.work.needs_cuda ? "  (needs a GPU)" : "");
+      out("  {}  {:8}  {}{}\n", c.hash, to_string(c.work.level), c.id, c.work.needs_cuda ? "  (needs a GPU)" : "");
   }
   if (line.json) print_json({{"suites", suites}});
   return ExitCode::ready;
@@ -66,7 +68,7 @@ ExitCode list_faults(const Program& program, bool json) {
   Json rows = Json::array();
   for (const Fault& fault : program.faults) {
     rows.push_back({{"name", fault.name}, {"what", fault.what}, {"expected_codes", fault.expected_codes}});
-    if (!json) fmt::print("{:26} {} -> {}\n", fault.name, fault.what, fmt::join(fault.expected_codes, ", "));
+    if (!json) out("{:26} {} -> {}\n", fault.name, fault.what, fmt::join(fault.expected_codes, ", "));
   }
   if (json) print_json({{"faults", rows}});
   return ExitCode::ready;
@@ -78,7 +80,7 @@ ExitCode list_settings(const Program& program, bool json) {
   for (const SettingSpec& spec : settings.specs()) {
     const std::string& value = settings.values().at(spec.key).text;
     rows.push_back({{"key", spec.key}, {"default", value}, {"meaning", spec.meaning}, {"allowed", spec.allowed}});
-    if (!json) fmt::print("{:28} {:20} {}\n", spec.key, value.empty() ? "\"\"" : value, spec.meaning);
+    if (!json) out("{:28} {:20} {}\n", spec.key, value.empty() ? "\"\"" : value, spec.meaning);
   }
   if (json) print_json({{"settings", rows}});
   return ExitCode::ready;
@@ -92,7 +94,7 @@ ExitCode list_codes(const Program& program, bool json) {
                     {"severity", reports::to_string(code.severity)},
                     {"category", code.category},
                     {"title", code.title}});
-    if (!json) fmt::print("{}  {:8} {:12} {}\n", code.id, reports::to_string(code.severity), code.category, code.title);
+    if (!json) out("{}  {:8} {:12} {}\n", code.id, reports::to_string(code.severity), code.category, code.title);
   }
   if (json) print_json({{"codes", rows}});
   return ExitCode::ready;
@@ -116,21 +118,20 @@ ExitCode describe(const Program& program, const CommandLine& line) {
   for (const PlannedSuite& suite : all.suites) {
     known.push_back(suite.suite->name);
     if (name == suite.suite->name) {
-      fmt::print("suite {}\n  proves:   {}\n  requires: {}\n  cases:    {}\n", name, suite.suite->purpose,
-                 suite.suite->requires_suites.empty()
-                     ? "nothing"
-                     : fmt::format("{}", fmt::join(suite.suite->requires_suites, ", ")),
-                 suite.cases.size());
-      for (const PlannedCase& c : suite.cases) fmt::print("    {}  {:8}  {}\n", c.hash, to_string(c.work.level), c.id);
+      out("suite {}\n  proves:   {}\n  requires: {}\n  cases:    {}\n", name, suite.suite->purpose,
+          suite.suite->requires_suites.empty() ? "nothing"
+                                               : fmt::format("{}", fmt::join(suite.suite->requires_suites, ", ")),
+          suite.cases.size());
+      for (const PlannedCase& c : suite.cases) out("    {}  {:8}  {}\n", c.hash, to_string(c.work.level), c.id);
       return ExitCode::ready;
     }
     for (const PlannedCase& c : suite.cases) {
       known.push_back(c.id);
       if (name != c.id && name != c.hash) continue;
-      fmt::print("case {}\n  hash:     {}\n  level:    {}\n  device:   {}\n  limit:    {} s\n  suite:    {}: {}\n",
-                 c.id, c.hash, to_string(c.work.level), c.work.needs_cuda ? "needs a GPU" : "CPU or GPU",
-                 c.work.timeout.count(), suite.suite->name, suite.suite->purpose);
-      for (const auto& [key, value] : c.work.params.items()) fmt::print("  {} = {}\n", key, value);
+      out("case {}\n  hash:     {}\n  level:    {}\n  device:   {}\n  limit:    {} s\n  suite:    {}: {}\n", c.id,
+          c.hash, to_string(c.work.level), c.work.needs_cuda ? "needs a GPU" : "CPU or GPU", c.work.timeout.count(),
+          suite.suite->name, suite.suite->purpose);
+      for (const auto& [key, value] : c.work.params.items()) out("  {} = {}\n", key, value);
       return ExitCode::ready;
     }
   }
@@ -150,26 +151,53 @@ ExitCode explain(const Program& program, const CommandLine& line) {
       throw UsageError(fmt::format("unknown finding code '{}'{} (`list --codes` shows all)", id,
                                    near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
     }
-    fmt::print("{}: {}\n  category:     {}\n  severity:     {} by default\n  likely cause: {}\n  next step:    {}\n",
-               code->id, code->title, code->category, reports::to_string(code->severity), code->cause, code->next);
+    out("{}: {}\n  category:     {}\n  severity:     {} by default\n  likely cause: {}\n  next step:    {}\n", code->id,
+        code->title, code->category, reports::to_string(code->severity), code->cause, code->next);
   }
   return ExitCode::ready;
 }
 
+namespace {
+
+// The folder that `given` names now: out/latest may lead elsewhere before the report is written.
+std::filesystem::path folder_of_run(const std::string& given) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::canonical(given, error);
+  if (!error && !std::filesystem::exists(folder / reports::kJournalFile, error) && !error)
+    error = std::make_error_code(std::errc::no_such_file_or_directory);
+  if (error)
+    throw UsageError(fmt::format("{}: cannot be read: {}",
+                                 (std::filesystem::path(given) / reports::kJournalFile).string(), error.message()));
+  return folder;
+}
+
+// A run that is going on keeps its files to itself: it is shown as far as it is, and nothing is written.
+ExitCode report(const std::filesystem::path& folder, const CommandLine& line) {
+  const FolderLock lock(folder, "report");
+  const bool busy = lock.state() == FolderLock::State::busy;
+  const reports::Run run = reports::read_journal(folder / reports::kJournalFile);
+  if (busy)
+    err("note: {} is in use by {}: this is what its journal holds so far; no file is written\n", folder.string(),
+        lock.why());
+  return publish(run, {busy ? std::nullopt : std::optional(folder), line.summary_file, line.quiet, line.color});
+}
+
+}  // namespace
+
 ExitCode report(const CommandLine& line) {
+  if (line.summary_file) check_summary_file(*line.summary_file);
   ExitCode code = ExitCode::ready;
-  for (const std::string& folder : line.operands)
-    code = reports::worse(code, publish(folder, {line.summary_file, line.quiet, line.color}));
+  for (const std::string& given : line.operands) code = reports::worse(code, report(folder_of_run(given), line));
   return code;
 }
 
 ExitCode print_schema() {
-  fmt::print("{}\n", reports::report_schema());
+  out("{}\n", reports::report_schema());
   return ExitCode::ready;
 }
 
 ExitCode print_version(const Program& program) {
-  fmt::print("{} {} (build {})\n", program.name, program.version, program.build_id);
+  out("{} {} (build {})\n", program.name, program.version, program.build_id);
   return ExitCode::ready;
 }
 

@@ -77,13 +77,16 @@ Run read_journal(const std::filesystem::path& file) {
     throw JournalError(file.string() + ": is a folder, not a journal", false);
   std::ifstream in(file, std::ios::binary);
   if (!in) throw JournalError(fmt::format("{}: cannot be opened: {}", file.string(), std::strerror(errno)), false);
+  return read_journal(in, file.string());
+}
 
+Run read_journal(std::istream& in, const std::string& name) {
   RunBuilder builder;
   bool torn = false;
   std::string text;
   std::uint64_t number = 0;  // events read: the sequence number expected next, and the line before it
   while (std::getline(in, text)) {
-    const std::string where = fmt::format("{}:{}", file.string(), number + 1);
+    const std::string where = fmt::format("{}:{}", name, number + 1);
     if (torn) throw JournalError(fmt::format("{}: not an event: cut off, and yet not the last line", where), false);
     const bool ended = !in.eof();
     try {
@@ -98,11 +101,11 @@ Run read_journal(const std::filesystem::path& file) {
       throw JournalError(fmt::format("{}: {}", where, error.what()), false);
     }
   }
-  if (in.bad()) throw JournalError(fmt::format("{}: cannot be read: {}", file.string(), std::strerror(errno)), false);
+  if (in.bad()) throw JournalError(fmt::format("{}: cannot be read: {}", name, std::strerror(errno)), false);
   try {
     return builder.finish(torn);
   } catch (const std::invalid_argument& error) {
-    throw JournalError(fmt::format("{}: {}", file.string(), error.what()), false);
+    throw JournalError(fmt::format("{}: {}", name, error.what()), false);
   }
 }
 

@@ -27,6 +27,7 @@
 #pragma once
 
 #include <filesystem>
+#include <istream>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -51,6 +52,7 @@ class JournalError : public std::runtime_error {
 // Run::torn_tail; anything else that is not an event throws JournalError, as do a missing run_begin, a sequence that
 // jumps, an event for a case that was never planned, and non-UTF-8 bytes.
 [[nodiscard]] Run read_journal(const std::filesystem::path& file);
+[[nodiscard]] Run read_journal(std::istream& in, const std::string& name);  // `name` for messages
 
 // Builds the model event by event; read_journal is a loop over it. Exposed for tests and for live progress.
 class RunBuilder {

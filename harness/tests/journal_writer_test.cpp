@@ -1,8 +1,10 @@
 #include "harness/journal_writer.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <limits>
 
 #include "harness/settings.hpp"
@@ -60,6 +62,64 @@ TEST(JournalWriter, NeverOverwritesAJournal) {
   EXPECT_THROW(JournalWriter{folder.path()}, harness::UsageError);
   EXPECT_EQ(read_text(folder.path() / "events.jsonl"), "old");
   EXPECT_THROW(JournalWriter{folder.path() / "nowhere"}, harness::UsageError);
+}
+
+// What happens to the file of a run behind its back.
+struct Harm {
+  const char* how;
+  std::function<void(const std::filesystem::path&)> act;
+};
+
+const std::vector<Harm>& harms() {
+  namespace fs = std::filesystem;
+  static const std::vector<Harm> all{
+      {"deleted", [](const fs::path& file) { fs::remove(file); }},
+      {"replaced",  // by its own bytes
+       [](const fs::path& file) {
+         fs::copy_file(file, file.string() + ".copy");
+         fs::rename(file.string() + ".copy", file);
+       }},
+      {"cut", [](const fs::path& file) { fs::resize_file(file, fs::file_size(file) / 2); }},
+      {"cut", [](const fs::path& file) { fs::resize_file(file, 0); }},
+      {"written to by another process", [](const fs::path& file) { std::ofstream(file, std::ios::app) << "{}\n"; }},
+  };
+  return all;
+}
+
+TEST(JournalWriter, AJournalThatIsNoLongerItsOwnEndsIt) {
+  for (const Harm& harm : harms()) {
+    const TempFolder folder;
+    JournalWriter writer(folder.path());
+    writer.append(run_begin());
+    const auto file = folder.path() / "events.jsonl";
+    EXPECT_EQ(writer.read_back().id, "r");
+    harm.act(file);
+    const std::string after = read_text(file);
+    const auto told = [&](const std::function<void()>& act) -> std::string {
+      try {
+        act();
+      } catch (const harness::JournalLost& error) {
+        return error.what();
+      }
+      return "nothing";
+    };
+    const auto says = testing::AllOf(testing::HasSubstr(file.string()), testing::HasSubstr(harm.how));
+    EXPECT_THAT(told([&] { writer.append({{"event", "run_end"}, {"duration_s", 1}, {"case_s", 1}}); }), says);
+    EXPECT_THAT(told([&] { (void)writer.read_back(); }), says);
+    EXPECT_EQ(read_text(file), after) << "what lies there now is not touched";
+    writer.release_reserve();
+    EXPECT_TRUE(std::filesystem::exists(folder.path() / ".reserve")) << "it may be another's";
+    EXPECT_EQ(writer.told().id, "r");
+    EXPECT_FALSE(writer.told().complete);
+  }
+}
+
+TEST(JournalWriter, BytesThatWereChangedInPlaceAreNoEvidence) {
+  const TempFolder folder;
+  JournalWriter writer(folder.path());
+  writer.append(run_begin());
+  std::fstream(folder.path() / "events.jsonl", std::ios::in | std::ios::out).seekp(20) << "7";
+  EXPECT_THROW((void)writer.read_back(), harness::JournalLost);
 }
 
 TEST(JournalWriter, SetsSpaceAsideForTheEnd) {

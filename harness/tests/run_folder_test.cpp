@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <optional>
 
 #include "harness/settings.hpp"
 #include "harness/tests/support/fake_run.hpp"
@@ -70,6 +71,44 @@ TEST(RunFolder, ARunThatDiedBeforeItsFirstEventIsAnOldRun) {
   RunFolder(temp.path() / "run", "id", true).create();
 }
 
+TEST(RunFolder, ARunThatIsGoingOnIsNotTouchedWhateverIsAsked) {
+  const TempFolder temp;
+  const fs::path run = temp.path() / "run";
+  std::optional<RunFolder> first(std::in_place, run, "id-1", false);
+  RunFolder late(run, "id-2", true);  // looked before the first one began
+  first->create();
+  temp.write("run/events.jsonl", "of the first");
+  for (const bool force : {false, true})
+    EXPECT_THAT(error_of([&] { RunFolder(run, "id-2", force); }),
+                testing::AllOf(HasSubstr("is in use by run id-1, process "), HasSubstr("--force does not touch it")));
+  EXPECT_THAT(error_of([&] { late.create(); }), HasSubstr("is in use by run id-1"));
+  EXPECT_EQ(harness::tests::read_text(run / "events.jsonl"), "of the first");
+  first.reset();
+  EXPECT_THAT(error_of([&] { RunFolder(run, "id-2", false).create(); }), HasSubstr("holds an old run"));
+  late.create();
+  EXPECT_FALSE(fs::exists(run / "events.jsonl"));
+}
+
+TEST(RunFolder, WhatCameMeanwhileIsSeenUnderTheLock) {
+  const TempFolder temp;
+  RunFolder run(temp.path() / "run", "id", false), foreign(temp.path() / "foreign", "id", true);
+  temp.write("run/events.jsonl", "of a run that began and ended meanwhile");
+  temp.write("foreign/mine.txt", "precious");
+  EXPECT_THAT(error_of([&] { run.create(); }), HasSubstr("holds an old run"));
+  EXPECT_THAT(error_of([&] { foreign.create(); }), HasSubstr("not empty and not an old run"));
+}
+
+TEST(RunFolder, ALinkIsFollowedOnce) {
+  const TempFolder temp;
+  for (const char* name : {"one", "two"}) fs::create_directory(temp.path() / name);
+  fs::create_directory_symlink("one", temp.path() / "latest");
+  RunFolder folder(temp.path() / "latest", "id", false);
+  folder.create();
+  fs::remove(temp.path() / "latest");
+  fs::create_directory_symlink("two", temp.path() / "latest");
+  EXPECT_EQ(folder.path(), fs::canonical(temp.path() / "one")) << "the link may lead to another run by now";
+}
+
 TEST(RunFolder, ForceIsNoLicenceToUseAnyFolder) {
   const TempFolder temp;
   temp.write("home/mine.txt", "precious");
@@ -96,6 +135,7 @@ TEST(RunFolder, DefaultHasALinkToTheLatest) {
   RunFolder(std::nullopt, "id-2", false).create();
   fs::current_path(before);
   EXPECT_EQ(fs::read_symlink(temp.path() / "out/latest"), "id-2");
+  EXPECT_FALSE(fs::exists(temp.path() / "out/.latest-id-2"));
   EXPECT_TRUE(fs::is_directory(temp.path() / "out/id-1/logs"));
 }
 

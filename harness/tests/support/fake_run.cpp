@@ -41,11 +41,20 @@ std::string read_text(const fs::path& file) {
 pid_t FakeRun::start(const std::vector<std::string>& words) {
   const pid_t pid = fork();
   if (pid != 0) return pid;
-  const auto redirect = [this](const char* name, int fd) {
-    dup2(open((folder.path() / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), fd);
+  const auto redirect = [this](const std::string& to, int fd) {
+    int ends[2] = {-1, -1};
+    if (to == "broken") {
+      (void)!pipe2(ends, O_CLOEXEC);
+      close(ends[0]);
+    } else if (to != "closed") {
+      ends[1] = open((folder.path() / to).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    }
+    dup2(ends[1], fd);
   };
-  redirect("stdout", STDOUT_FILENO);
-  redirect("stderr", STDERR_FILENO);
+  redirect(out_to, STDOUT_FILENO);
+  redirect(err_to, STDERR_FILENO);
+  if (out_to == "closed") close(STDOUT_FILENO);
+  if (err_to == "closed") close(STDERR_FILENO);
   if (chdir(folder.path().c_str()) != 0) _exit(126);
   std::vector<char*> argv{const_cast<char*>(HARNESS_FAKE_PROGRAM)};
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));

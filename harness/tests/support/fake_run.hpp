@@ -36,6 +36,9 @@ class FakeRun {
   pid_t start(const std::vector<std::string>& words);
   int wait(pid_t pid);  // exit code, 128 + signal when it was killed
 
+  // Where its standard output and error go: a file, "closed", or "broken" (a pipe that nobody reads).
+  std::string out_to = "stdout", err_to = "stderr";
+
   [[nodiscard]] std::string out() const { return read_text(folder.path() / "stdout"); }
   [[nodiscard]] std::string err() const { return read_text(folder.path() / "stderr"); }
   [[nodiscard]] std::filesystem::path run_folder() const { return folder.path() / "run"; }  // for --out

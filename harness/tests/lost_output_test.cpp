@@ -1,0 +1,164 @@
+// A run whose output cannot be written: it is refused when that is known before, it is never lost, every channel that
+// is left tells it, and it does not end with 0.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "harness/tests/support/fake_run.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+using harness::tests::FakeRun;
+using harness::tests::read_text;
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Broken {
+  const char* how;
+  const char* reason;
+};
+constexpr Broken kBroken[] = {
+    {"closed", "Bad file descriptor"}, {"/dev/full", "No space left on device"}, {"broken", "Broken pipe"}};
+
+TEST(LostOutput, WhatIsKnownBeforeARunIsRefusedBeforeIt) {
+  for (const Broken& broken : kBroken) {
+    FakeRun out, err;
+    out.out_to = err.err_to = broken.how;
+    EXPECT_EQ(out({"--suite", "good", "--out", "run"}), 4) << broken.how;
+    EXPECT_EQ(out.err(),
+              "error: standard output cannot be written: " + std::string(broken.reason) + "; nothing was done\n");
+    EXPECT_EQ(err({"--suite", "good", "--out", "run"}), 4) << broken.how;
+    EXPECT_EQ(err.out(),
+              "error: standard error cannot be written: " + std::string(broken.reason) + "; nothing was done\n");
+    EXPECT_FALSE(fs::exists(out.run_folder()));
+    EXPECT_FALSE(fs::exists(err.run_folder()));
+  }
+  FakeRun both;
+  both.out_to = both.err_to = "closed";
+  EXPECT_EQ(both({"--suite", "good", "--out", "run"}), 4);
+}
+
+TEST(LostOutput, VerbsThatLookSayItToo) {
+  for (const auto& words : std::vector<std::vector<std::string>>{
+           {"list", "--json"}, {"--help"}, {"schema"}, {"explain", "FAKE-001"}, {"--show-config"}, {"dry-run"}}) {
+    FakeRun fake;
+    fake.out_to = "/dev/full";
+    EXPECT_EQ(fake(words), 4) << words[0];
+    EXPECT_THAT(fake.err(), HasSubstr("error: standard output cannot be written: No space left on device"));
+  }
+  FakeRun silent;
+  silent.err_to = "closed";
+  EXPECT_EQ(silent({"list"}), 0) << "nothing was to be said there";
+  EXPECT_EQ(silent({"lst"}), 2);
+  EXPECT_THAT(silent.out(), HasSubstr("error: unknown verb 'lst'"));
+}
+
+TEST(LostOutput, ASummaryFileIsLookedAtBeforeTheRun) {
+  const std::vector<std::tuple<std::string, int, const char*>> refused{
+      {"nowhere/summary.md", 2, "No such file or directory"},
+      {".", 2, "Is a directory"},
+      {"loop", 2, "Too many levels of symbolic links"},
+      {"/dev/full", 4, "No space left on device"}};
+  for (const auto& [file, code, reason] : refused) {
+    FakeRun fake;
+    fs::create_symlink("loop", fake.folder.path() / "loop");
+    EXPECT_EQ(fake({"--suite", "good", "--out", "run", "--summary-file", file}), code) << file;
+    EXPECT_THAT(fake.err(), AllOf(HasSubstr("--summary-file: "), HasSubstr(reason)));
+    EXPECT_FALSE(fs::exists(fake.run_folder()));
+  }
+}
+
+TEST(LostOutput, LinksThatLeadInCirclesAreUsageErrors) {
+  FakeRun fake;
+  fs::create_symlink("loop", fake.folder.path() / "loop");
+  EXPECT_EQ(fake({"--suite", "good", "--config", "loop"}), 2);
+  EXPECT_THAT(fake.err(), HasSubstr("error: loop: cannot be read: Too many levels of symbolic links"));
+  EXPECT_EQ(fake({"--suite", "good", "--out", "loop"}), 2);
+  EXPECT_EQ(fake({"report", "loop"}), 2);
+}
+
+// A small disk of its own, filled to the last byte by whoever wants to.
+class SmallDisk : public testing::Test {
+ protected:
+  void SetUp() override {
+    disk_ = fake_.folder.path() / "disk";
+    fs::create_directory(disk_);
+    if (geteuid() != 0 || mount("tmpfs", disk_.c_str(), "tmpfs", 0, "size=2m") != 0)
+      GTEST_SKIP() << "needs root and permission to mount a small tmpfs";
+    mounted_ = true;
+  }
+  void TearDown() override {
+    if (mounted_) umount2(disk_.c_str(), MNT_DETACH);
+  }
+  void fill() {
+    const int fd = open((disk_ / "ballast").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    const std::string block(4096, 'x');
+    while (write(fd, block.data(), block.size()) > 0) {
+    }
+    close(fd);
+  }
+  // A run that is under way, with a case that takes two seconds.
+  static pid_t start_slow(FakeRun& fake, const fs::path& out) {
+    const pid_t pid = fake.start({"--case", "good/slow", "--out", out.string()});
+    for (int i = 0; i < 1000 && read_text(out / "events.jsonl").find("case_begin") == std::string::npos; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return pid;
+  }
+  FakeRun fake_;
+  fs::path disk_;
+  bool mounted_ = false;
+};
+
+TEST_F(SmallDisk, AFullDiskIsRefusedBeforeTheRun) {
+  fill();
+  EXPECT_EQ(fake_({"--suite", "good", "--out", "disk/run"}), 4);
+  EXPECT_THAT(fake_.err(), HasSubstr("error: --out: no space left in "));
+  EXPECT_FALSE(fs::exists(disk_ / "run"));
+  fake_.err_to = "disk/stderr";
+  EXPECT_EQ(fake_({"--suite", "good", "--out", "run"}), 4);
+  EXPECT_THAT(fake_.out(), HasSubstr("standard error cannot be written: No space left on device"));
+}
+
+TEST_F(SmallDisk, ADiskThatFillsUpMeanwhileDoesNotLoseTheRun) {
+  FakeRun out, err;  // three runs at once, each with something else on the disk
+  out.out_to = (disk_ / "stdout").string();
+  err.err_to = (disk_ / "stderr").string();
+  const pid_t out_pid = start_slow(out, out.run_folder()), err_pid = start_slow(err, err.run_folder()),
+              all_pid = start_slow(fake_, disk_ / "run");
+  fill();
+  const std::string summary = "summary: 1 passed, 0 failed, 0 skipped\n";
+
+  EXPECT_EQ(err.wait(err_pid), 4);
+  EXPECT_THAT(err.out(), HasSubstr("error: standard error cannot be written: No space left on device"));
+  EXPECT_THAT(err.out(), testing::EndsWith(summary));
+  const reports::Run run = err.journal();
+  ASSERT_EQ(run.findings.size(), 1U);
+  EXPECT_EQ(run.findings[0].code, "NSA-X009");
+  EXPECT_THAT(read_text(err.run_folder() / "report.md"), HasSubstr("NSA-X009"));
+
+  EXPECT_EQ(out.wait(out_pid), 4);
+  EXPECT_THAT(out.err(), HasSubstr("error: standard output cannot be written: No space left on device"));
+  EXPECT_TRUE(fs::exists(out.run_folder() / "report.md"));
+
+  EXPECT_EQ(fake_.wait(all_pid), 0) << "what was set aside holds the end of the journal and the reports";
+  EXPECT_THAT(fake_.out(), testing::EndsWith(summary));
+  EXPECT_TRUE(fs::exists(disk_ / "run" / "report.md"));
+}
+
+TEST_F(SmallDisk, AReportThatIsNotThereIsNotAnnounced) {
+  EXPECT_EQ(fake_({"--suite", "good", "--out", "disk/run"}), 0) << fake_.err();
+  for (const char* file : {"report.json", "report.md", "report.html", "junit.xml"}) fs::remove(disk_ / "run" / file);
+  fill();
+  EXPECT_EQ(fake_({"report", "disk/run"}), 4);
+  EXPECT_THAT(fake_.err(), HasSubstr("No space left on device"));
+  EXPECT_THAT(fake_.out(), testing::Not(HasSubstr("report: ")));
+  EXPECT_THAT(fake_.out(), testing::EndsWith("summary: 3 passed, 0 failed, 1 skipped\n"));
+}
+
+}  // namespace
