@@ -184,9 +184,9 @@ std::string read_file(const std::filesystem::path& file) {
   const auto refuse = [&](const std::string& reason) {
     throw ConfigInvalid({{"configuration file", "", reason, file.string()}});
   };
-  std::error_code ignored;
-  if (!std::filesystem::exists(file, ignored)) refuse("does not exist");
-  if (!std::filesystem::is_regular_file(file, ignored)) refuse("is not a regular file");
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) refuse(error ? "cannot be read: " + error.message() : "does not exist");
+  if (!std::filesystem::is_regular_file(file, error)) refuse("is not a regular file");
   std::ifstream stream(file, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(stream), {}};
   if (!stream.is_open() || stream.bad()) refuse("cannot be read");

@@ -4,9 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <sstream>
 
 #include "build_info.hpp"
 #include "nsa/train/run/exit_code.hpp"
+#include "nsa/train/run/streams.hpp"
 
 namespace nsa::train {
 
@@ -65,7 +67,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version
-    (void)app.exit(asked);
+    std::ostringstream text;
+    (void)app.exit(asked, text, text);
+    out("{}", text.str());
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     throw UsageError(fmt::format("{} (nsa-train --help)", error.what()));

@@ -2,10 +2,12 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 
 #include "nsa/train/run/session.hpp"
+#include "nsa/train/run/streams.hpp"
 
 namespace nsa::train {
 
@@ -21,8 +23,15 @@ ExitCode train(const Options& options, const std::vector<std::string>& arguments
   return session.run(arguments);
 }
 
+// A run that could not say how it goes and how it ended is refused before it begins.
+void refuse_lost_streams() {
+  for (const auto& [stream, fd] : {std::pair{"standard output", STDOUT_FILENO}, {"standard error", STDERR_FILENO}})
+    if (const auto why = unwritable(fd))
+      throw DeviceError(fmt::format("{} cannot be written: {}; nothing was done", stream, *why));
+}
+
 ExitCode fail(ExitCode code, const std::string& message) {
-  fmt::print(stderr, "nsa-train: error: {}\n", message);
+  complain(message);
   return code;
 }
 
@@ -60,14 +69,33 @@ ExitCode explain() {
 
 }  // namespace
 
-int run_program(int argc, const char* const* argv, const Seams& seams) {
+namespace {
+
+ExitCode guarded(int argc, const char* const* argv, const Seams& seams) {
   try {
     const auto options = parse_options(argc, argv);
-    if (!options) return static_cast<int>(ExitCode::finished);
-    return static_cast<int>(train(*options, {argv + 1, argv + argc}, seams));
+    if (!options) return ExitCode::finished;
+    refuse_lost_streams();
+    return train(*options, {argv + 1, argv + argc}, seams);
   } catch (const std::exception&) {
-    return static_cast<int>(explain());
+    return explain();
   }
+}
+
+// Output that did not arrive is never success. (What standard error lost was told on standard output meanwhile.)
+ExitCode account_for_streams(ExitCode code) {
+  const auto out_lost = lost(stdout);
+  if (out_lost)
+    err("nsa-train: error: standard output cannot be written: {}; the last line is lost, --resume repeats it\n",
+        *out_lost);
+  return code == ExitCode::finished && (out_lost || lost(stderr)) ? ExitCode::infrastructure : code;
+}
+
+}  // namespace
+
+int run_program(int argc, const char* const* argv, const Seams& seams) {
+  guard_streams();
+  return static_cast<int>(account_for_streams(guarded(argc, argv, seams)));
 }
 
 }  // namespace nsa::train

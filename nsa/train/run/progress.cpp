@@ -6,6 +6,8 @@
 
 #include <cstdio>
 
+#include "nsa/train/run/streams.hpp"
+
 namespace nsa::train {
 
 namespace {
@@ -41,10 +43,10 @@ void Progress::step(const Figures& figures, bool logged) {
     line += "  ETA " + remaining_time(left * figures.median_step_s);
   }
   if (!options_.live) {
-    fmt::print(stderr, "{}\n", line);
+    err("{}\n", line);
     return;
   }
-  fmt::print(stderr, "\r\033[K{}", line.substr(0, terminal_width() - 1));
+  err("\r\033[K{}", line.substr(0, terminal_width() - 1));
   std::fflush(stderr);
   shown_ = true;
   drawn_ = now;
@@ -53,17 +55,17 @@ void Progress::step(const Figures& figures, bool logged) {
 void Progress::say(const std::string& message) {
   if (options_.quiet) return;
   clear();
-  fmt::print(stderr, "{}\n", message);
+  err("{}\n", message);
 }
 
 void Progress::warn(const std::string& message) {
   clear();
-  fmt::print(stderr, "nsa-train: {}\n", message);
+  err("nsa-train: {}\n", message);
 }
 
 void Progress::clear() {
   if (!shown_) return;
-  fmt::print(stderr, "\r\033[K");
+  err("\r\033[K");
   std::fflush(stderr);
   shown_ = false;
 }

@@ -67,9 +67,9 @@ RunFolder::RunFolder(fs::path path, Mode mode)
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) throw FileError("cannot make the run's folder", path_, error.value());
+  lock_.emplace(path_);  // first: what is there may be another's that is just beginning
   if (mode_ == Mode::fresh && holds_run(path_))
     throw UsageError(fmt::format("{} holds a run: --resume goes on with it, --force removes it", path_.string()));
-  lock_.emplace(path_);
   if (mode_ != Mode::resume) return;
   if (!fs::exists(path_ / kRecord)) {
     if (!holds_run(path_)) return;

@@ -9,6 +9,7 @@
 #include "nsa/train/files.hpp"
 #include "nsa/train/hash.hpp"
 #include "nsa/train/run/records.hpp"
+#include "nsa/train/run/streams.hpp"
 #include "nsa/train/run/watchdog.hpp"
 
 namespace nsa::train {
@@ -188,6 +189,7 @@ void Session::after_step(const StepReport& report, bool logged) {
     heartbeat_->write("progress", fields);
   }
   progress_.step(figures, logged);
+  note_lost_output();
   if (train.eval_every > 0 && steps() % train.eval_every == 0) validate();
   if (train.save_every > 0 && steps() % train.save_every == 0) save();
 }
@@ -241,11 +243,18 @@ void Session::print_last_line(const End& end) const {
   const std::string figures =
       fmt::format("step={} loss={} weights={}", steps(),
                   loss.is_number() ? fmt::format("{}", loss.get<double>()) : "none", weights_hash(*training_.model));
+  if (const auto why = lost(stderr))
+    out("nsa-train: error: standard error cannot be written: {}; what it should have shown is lost\n", *why);
   if (end.code == ExitCode::finished)
-    fmt::print("final: {}\n", figures);
+    out("final: {}\n", figures);
   else
-    fmt::print("stopped: {} reason={}\n", figures, end.reason);
-  if (std::fflush(stdout) != 0) throw FileError("cannot write", "(standard output)", errno);
+    out("stopped: {} reason={}\n", figures, end.reason);
+}
+
+void Session::note_lost_output() {
+  const auto why = lost(stderr);
+  if (why && !lost_output_) heartbeat_->write("lost_output", {{"stream", "stderr"}, {"reason", *why}});
+  lost_output_ = why.has_value();
 }
 
 }  // namespace nsa::train

@@ -42,6 +42,7 @@ class Session {
   void save();
   void rescue(const std::exception& error);
   void print_last_line(const End& end) const;
+  void note_lost_output();  // in the heartbeat, once
   [[nodiscard]] std::int64_t steps() const { return training_.trainer->steps_made(); }
 
   const StopSignals& signals_;
@@ -57,6 +58,7 @@ class Session {
   std::optional<StepLog> log_;
   nlohmann::json validation_start_;
   std::int64_t saved_step_ = -1;  // of the newest checkpoint; -1: none
+  bool lost_output_ = false;
 };
 
 }  // namespace nsa::train

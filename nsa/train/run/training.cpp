@@ -65,12 +65,12 @@ std::shared_ptr<BatchStream> training_data(const Config& config) {
 }  // namespace
 
 fs::path find_file(const fs::path& name) {
-  if (name.is_absolute() || fs::exists(name)) return name;
-  std::error_code error;
+  std::error_code error;  // what cannot be looked at is refused by whoever reads it
+  if (name.is_absolute() || fs::exists(name, error)) return name;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   for (const fs::path& folder :
        {fs::path(build_info::kSourceDir), program.parent_path() / ".." / "share" / "nsa-validate"})
-    if (fs::exists(folder / name)) return folder / name;
+    if (fs::exists(folder / name, error)) return folder / name;
   return name;
 }
 

@@ -11,6 +11,7 @@
 #include "nsa/train/run/exit_code.hpp"
 #include "nsa/train/run/hang_judge.hpp"
 #include "nsa/train/run/stacks.hpp"
+#include "nsa/train/run/streams.hpp"
 
 namespace nsa::train {
 
@@ -71,11 +72,10 @@ void Watchdog::record(std::string_view event, double silent_s) {
   try {
     if (event != "beat") {
       const auto file = options_.folder / fmt::format("stacks_{}_step_{}.txt", event, activity.steps + 1);
-      fmt::print(stderr,
-                 "nsa-train: {} in step {}, phase {}: {:.1f} s in the step (median {:.3g} s), no sign of life "
-                 "for {:.1f} s; stacks in {}\n",
-                 event == "hung" ? "HUNG" : "SLOW", activity.steps + 1, activity.phase, activity.step_s,
-                 activity.median_s, silent_s, file.string());
+      err("nsa-train: {} in step {}, phase {}: {:.1f} s in the step (median {:.3g} s), no sign of life "
+          "for {:.1f} s; stacks in {}\n",
+          event == "hung" ? "HUNG" : "SLOW", activity.steps + 1, activity.phase, activity.step_s, activity.median_s,
+          silent_s, file.string());
       fields["stacks"] = file.filename().string();
       AtomicFile stacks(file);
       stacks.write(all_stacks());
@@ -83,7 +83,7 @@ void Watchdog::record(std::string_view event, double silent_s) {
     }
     heartbeat_.write(event, fields);
   } catch (const std::exception& error) {  // the thread that trains will meet the same disk, and end the run
-    fmt::print(stderr, "nsa-train: the watchdog's record '{}' could not be written: {}\n", event, error.what());
+    err("nsa-train: the watchdog's record '{}' could not be written: {}\n", event, error.what());
   }
 }
 

@@ -47,8 +47,13 @@ void become(const RunOptions& options, const fs::path& out, const fs::path& err)
   arguments.push_back(nullptr);
   for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
   ::setenv("OMP_NUM_THREADS", "1", 1);
-  ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDOUT_FILENO);
-  ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), STDERR_FILENO);
+  const auto redirect = [](const std::string& to, const fs::path& usual, int fd) {
+    ::dup2(::open((to.empty() ? usual.string() : to).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), fd);
+  };
+  redirect(options.out_to, out, STDOUT_FILENO);
+  redirect(options.err_to, err, STDERR_FILENO);
+  if (options.out_to == "closed") ::close(STDOUT_FILENO);
+  if (options.err_to == "closed") ::close(STDERR_FILENO);
   if (options.file_size_limit > 0) {
     const rlimit limit{static_cast<rlim_t>(options.file_size_limit), static_cast<rlim_t>(options.file_size_limit)};
     ::setrlimit(RLIMIT_FSIZE, &limit);

@@ -26,6 +26,7 @@ struct RunOptions {
   std::string plant = {};    // "nan-gradient@3": needs the program with planted faults
   long file_size_limit = 0;  // bytes; 0: none
   std::map<std::string, std::string> environment = {};
+  std::string out_to = {}, err_to = {};  // instead of those files: another one, or "closed"
 };
 
 // One start of the program; stdout and stderr go to files beside `scratch`.

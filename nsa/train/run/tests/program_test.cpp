@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
@@ -332,6 +333,37 @@ TEST(NsaTrain, SignalsEndItAfterACheckpoint) {
     };
     EXPECT_EQ(figures_of(again.last_line()), figures_of(outcome.last_line()));
   }
+}
+
+TEST(NsaTrain, StreamsThatCannotBeWrittenAreRefusedBeforeTheRun) {
+  const Place place;
+  const Outcome full = place.train({}, {.out_to = "/dev/full"});
+  EXPECT_EQ(full.code, 4);
+  EXPECT_EQ(full.err,
+            "nsa-train: error: standard output cannot be written: No space left on device; nothing was done\n");
+  const Outcome closed = place.train({}, {.err_to = "closed"});
+  EXPECT_EQ(closed.code, 4);
+  EXPECT_EQ(closed.out, "nsa-train: error: standard error cannot be written: Bad file descriptor; nothing was done\n");
+  EXPECT_FALSE(fs::exists(place.run()));
+  EXPECT_EQ(place.train({"--help"}, {.out_to = "/dev/full"}).code, 4);
+}
+
+TEST(NsaTrain, AReaderThatGoesAwayCostsNoStep) {
+  const Place place;
+  const fs::path pipe = place.file("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  Child child(place.options({}, {.err_to = pipe.string()}), place.file("child"));
+  {
+    std::ifstream reader(pipe);
+    std::string line;
+    std::getline(reader, line);
+  }
+  const Outcome outcome = child.wait();
+  EXPECT_EQ(outcome.code, 4);
+  EXPECT_THAT(outcome.out, HasSubstr("nsa-train: error: standard error cannot be written: Broken pipe"));
+  EXPECT_THAT(outcome.last_line(), StartsWith("final: step=12 "));
+  EXPECT_EQ(records(place.run(), "lost_output").size(), 1U);
+  EXPECT_EQ(records(place.run(), "finished").size(), 1U);
 }
 
 TEST(NsaTrain, HelpSaysHowItEnds) {
