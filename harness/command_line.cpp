@@ -120,7 +120,7 @@ void Parser::add_execution() {
 void Parser::add_output() {
   constexpr const char* kGroup = "Output";
   app_.add_option("--out", line_.out, "folder of the run: new or empty (default out/<run id>)")->group(kGroup);
-  app_.add_flag("--force", line_.force, "replace the old run in --out")->group(kGroup);
+  app_.add_flag("--force", line_.force, "replace the old run in --out (never one that is going on)")->group(kGroup);
   app_.add_option("--summary-file", line_.summary_file, "append report.md to this file (CI job summaries)")
       ->group(kGroup);
   app_.add_option("--color", line_.color, "auto, always or never")
