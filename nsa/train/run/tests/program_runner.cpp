@@ -48,6 +48,7 @@ void become(const RunOptions& options, const fs::path& out, const fs::path& err)
   for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
   ::setenv("OMP_NUM_THREADS", "1", 1);
   const auto redirect = [](const std::string& to, const fs::path& usual, int fd) {
+    if (to == "closed") return;
     ::dup2(::open((to.empty() ? usual.string() : to).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), fd);
   };
   redirect(options.out_to, out, STDOUT_FILENO);
