@@ -54,6 +54,8 @@ std::string_view to_string(DataOrder order) {
       return "sequential";
     case DataOrder::random_crops:
       return "random_crops";
+    case DataOrder::shuffled:
+      return "shuffled";
   }
   return "?";
 }

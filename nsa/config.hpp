@@ -16,7 +16,9 @@ namespace nsa {
 enum class Phi { avg, mlp };                     // how a block becomes one compressed key/value (Eq 7)
 enum class GateActivation { softmax, sigmoid };  // over the three branches, or each by itself (Eq 5)
 enum class Precision { fp64, fp32, bf16 };
-enum class DataOrder { sequential, random_crops };  // one pass over the data, or rows from anywhere without an end
+// The rows of the data in the order of the file, in an order that the seed and the pass decide, or from anywhere
+// without an end.
+enum class DataOrder { sequential, random_crops, shuffled };
 [[nodiscard]] std::string_view to_string(Phi phi);
 [[nodiscard]] std::string_view to_string(GateActivation gate);
 [[nodiscard]] std::string_view to_string(Precision precision);
@@ -73,7 +75,9 @@ struct TrainConfig {
   bool skip_bad_lines = false;    // JSONL: pass over lines that hold no text instead of stopping
 
   // How a run is looked after. None of these changes a number that it computes (`identity` leaves them out).
-  bool cuda_graph = false;  // the step as one CUDA graph, captured once and replayed (train/graph_step.hpp)
+  std::int64_t epochs = 1;         // passes over the data, then it has ended; 0: as many as the steps need
+  bool stop_on_divergence = true;  // a loss that has left its bounds for good stops the run (train/divergence.hpp)
+  bool cuda_graph = false;         // the step as one CUDA graph, captured once and replayed (train/graph_step.hpp)
   std::int64_t log_every = 20;
   std::int64_t eval_every = 0;  // 0: never
   std::int64_t eval_batches = 10;

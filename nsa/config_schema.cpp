@@ -126,6 +126,9 @@ std::vector<Key> operational_keys() {
   return {
       operational(boolean("train.cuda_graph", [](Config& c) -> bool& { return c.train.cuda_graph; })),
       operational(integer(
+          "train.epochs", [](Config& c) -> I& { return c.train.epochs; }, 0, kSteps)),
+      operational(boolean("train.stop_on_divergence", [](Config& c) -> bool& { return c.train.stop_on_divergence; })),
+      operational(integer(
           "train.log_every", [](Config& c) -> I& { return c.train.log_every; }, 1, kSteps)),
       operational(integer(
           "train.eval_every", [](Config& c) -> I& { return c.train.eval_every; }, 0, kSteps)),
@@ -149,7 +152,7 @@ std::vector<Key> make_keys() {
   using I = std::int64_t;
   constexpr std::array phis = {Phi::avg, Phi::mlp};
   constexpr std::array gates = {GateActivation::softmax, GateActivation::sigmoid};
-  constexpr std::array orders = {DataOrder::sequential, DataOrder::random_crops};
+  constexpr std::array orders = {DataOrder::sequential, DataOrder::random_crops, DataOrder::shuffled};
   constexpr std::array precisions = {Precision::fp64, Precision::fp32, Precision::bf16};
   constexpr I kLongest = I{1} << 20;  // tokens
   constexpr std::string_view kTextRule = "must be text, not empty, on one line";
@@ -272,6 +275,9 @@ std::vector<Problem> config_problems(const Config& config, KeySet broken) {
       "train.lr_min", "train.lr", [&] { return train.lr_min > train.lr; }, "must be at most");
   clash(
       "train.warmup_steps", "train.steps", [&] { return train.warmup_steps > train.steps; }, "must be at most");
+  clash(
+      "train.epochs", "train.order", [&] { return train.epochs != 1 && train.order == DataOrder::random_crops; },
+      "must be 1 with");
   clash(
       "train.batch_size", "train.packed", [&] { return train.packed && train.batch_size != 1; }, "must be 1 with");
   clash(

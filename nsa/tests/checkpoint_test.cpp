@@ -160,6 +160,34 @@ TEST(CheckpointStore, ABrokenOneIsSetAsideAndTheOneBeforeUsed) {
                                             "step_00000010.safetensors.broken"));
 }
 
+TEST(CheckpointStore, AFolderWithItsNameIsInNobodysWay) {
+  const Scratch scratch;
+  const fs::path folder = scratch.path();
+  CheckpointStore store(folder, 1);
+  (void)store.save(some_state(5));
+  fs::create_directories(folder / "step_00000010.safetensors" / "x");
+  fs::create_directories(folder / "step_00000003.safetensors" / "x");
+  fs::create_directories(folder / "notes.tmp" / "x");
+  (void)store.save(some_state(6));  // removes nothing but the one of step 5
+  std::string told;
+  const auto newest = store.newest([&](const std::string& text) { told += text; });
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(newest->state.step(), 6);
+  EXPECT_THAT(told, testing::AllOf(HasSubstr("step_00000010.safetensors is a folder"), HasSubstr("set aside")));
+  (void)store.save(some_state(10));
+  EXPECT_THAT(names_in(folder), ElementsAre("notes.tmp", "step_00000003.safetensors.broken",
+                                            "step_00000010.safetensors", "step_00000010.safetensors.broken"));
+}
+
+TEST(CheckpointStore, KeepsAllWhenTold) {
+  const Scratch scratch;
+  CheckpointStore store(scratch.path(), 1);
+  (void)store.save(some_state(5));
+  store.keep_all();
+  (void)store.save(some_state(6));
+  EXPECT_THAT(names_in(scratch.path()), ElementsAre("step_00000005.safetensors", "step_00000006.safetensors"));
+}
+
 TEST(CheckpointStore, AFailedSaveLeavesWhatWasThere) {
   const Scratch scratch;
   const fs::path folder = scratch.path();

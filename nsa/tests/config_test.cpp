@@ -231,10 +231,12 @@ TEST(Config, FlattenReadsBackAsTheSameConfiguration) {
 TEST(Config, IdentityLeavesOutWhatChangesNoNumber) {
   Config config;
   const auto before = nsa::identity(config);
-  EXPECT_EQ(before.size(), nsa::flatten(config).size() - 9);
+  EXPECT_EQ(before.size(), nsa::flatten(config).size() - 11);
   config.train.log_every = config.train.save_every = config.train.eval_batches = 77;
   config.train.hang_timeout_s = 1;
   config.train.cuda_graph = true;
+  config.train.epochs = 3;
+  config.train.stop_on_divergence = false;
   EXPECT_EQ(nsa::identity(config), before);
   config.train.packed = true;
   EXPECT_NE(nsa::identity(config), before);
@@ -273,13 +275,15 @@ TEST(Config, CombinationsOfATrainingRun) {
               ElementsAre("x.yaml:3: train.cuda_graph = true: must be false with train.packed (true)"));
   EXPECT_THAT(refusal("train: {precision: fp64, cuda_graph: true}"),
               ElementsAre(HasSubstr("train.cuda_graph = true: must be false with train.precision (fp64)")));
+  EXPECT_THAT(refusal("train: {order: random_crops, epochs: 2}"),
+              ElementsAre(HasSubstr("train.epochs = 2: must be 1 with train.order (random_crops)")));
   EXPECT_THAT(refusal("train:\n  eval_every: 5\n"),
               ElementsAre("x.yaml:2: train.validation_share = 0: must be above 0 with train.eval_every (5)"));
-  EXPECT_THAT(
-      refusal("train: {validation_share: 0.6, keep_checkpoints: 0, order: shuffled}"),
-      testing::UnorderedElementsAre(HasSubstr("train.validation_share = 0.6: must be a number from 0 to 0.5"),
-                                    HasSubstr("train.keep_checkpoints = 0: must be an integer from 1"),
-                                    HasSubstr("train.order = shuffled: must be one of sequential, random_crops")));
+  EXPECT_THAT(refusal("train: {validation_share: 0.6, keep_checkpoints: 0, order: sorted}"),
+              testing::UnorderedElementsAre(
+                  HasSubstr("train.validation_share = 0.6: must be a number from 0 to 0.5"),
+                  HasSubstr("train.keep_checkpoints = 0: must be an integer from 1"),
+                  HasSubstr("train.order = sorted: must be one of sequential, random_crops, shuffled")));
 }
 
 TEST(Config, DriftComparesOnlyWhatTheExpectedFileSets) {

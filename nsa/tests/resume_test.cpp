@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <limits>
 
 #include "nsa/tests/scratch.hpp"
@@ -47,7 +48,10 @@ Bench make_bench(const Config& config, std::uint64_t weights_seed = 1) {
   options.seq_len = config.train.seq_len;
   options.seed = config.train.seed;
   options.packed = config.train.packed;
-  options.order = config.train.order == nsa::DataOrder::sequential ? Order::sequential : Order::random_crops;
+  options.order = config.train.order == nsa::DataOrder::sequential     ? Order::sequential
+                  : config.train.order == nsa::DataOrder::random_crops ? Order::random_crops
+                                                                       : Order::shuffled;
+  options.epochs = config.train.epochs;
   auto stream = std::make_shared<Prefetch>(open_stream(options), PrefetchOptions{.depth = 3});
   run.trainer = std::make_unique<Trainer>(run.model, config.train, std::move(stream));
   return run;
@@ -97,6 +101,44 @@ TEST(Resume, EqualsUninterruptedWithAccumulationAndRandomCrops) {
   config.train.accumulate_grad_batches = 3;
   config.train.order = nsa::DataOrder::random_crops;
   expect_resume_equals_uninterrupted(config);
+}
+
+// Four batches a pass: a step of three takes its batches from two passes, in two orders.
+TEST(Resume, EqualsUninterruptedOverSeveralShuffledPasses) {
+  const nsa::fixtures::Scratch folder;
+  std::ofstream(folder / "short.txt") << std::string(33 * 7, 'a') << std::string(20, 'b');
+  Config config = quick();
+  config.train.data = folder / "short.txt";
+  config.train.accumulate_grad_batches = 3;
+  config.train.order = nsa::DataOrder::shuffled;
+  config.train.epochs = 5;
+  expect_resume_equals_uninterrupted(config);
+}
+
+TEST(Resume, ARunThatDivergesStopsAlikeWhereverItIsResumed) {
+  Config config = quick();
+  config.train.steps = 200;
+  config.train.lr = 1;
+  config.train.warmup_steps = 0;
+  config.train.grad_clip = 1e6;
+  const Bench whole = make_bench(config);
+  const auto reports = whole.trainer->run();
+  ASSERT_EQ(reports.back().stop, Stop::diverged);
+  const std::int64_t stop = reports.back().step;
+  ASSERT_GT(stop, 6);
+  const Bench first = make_bench(config);
+  for (std::int64_t i = 0; i < stop - 5; ++i) (void)first.trainer->step();
+  const Bench second = make_bench(config, 2);
+  second.trainer->load(first.trainer->state());
+  const auto rest = second.trainer->run();
+  EXPECT_EQ(rest.back().stop, Stop::diverged);
+  EXPECT_EQ(rest.back().step, stop);
+  EXPECT_EQ(rest.back().anomaly, reports.back().anomaly);
+  EXPECT_EQ(weights_hash(*second.model), weights_hash(*whole.model));
+  config.train.stop_on_divergence = false;
+  const Bench third = make_bench(config, 2);
+  third.trainer->load(whole.trainer->state());
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(third.trainer->step().stop, Stop::none);
 }
 
 TEST(Resume, EqualsUninterruptedInBf16WithMasters) {

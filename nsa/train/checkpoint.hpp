@@ -39,12 +39,16 @@ class CheckpointStore {
   // there then.
   std::filesystem::path save(const TrainState& state, const Pulse& pulse = {});
 
+  // From here on nothing is removed.
+  void keep_all();
+
   struct Loaded {
     std::filesystem::path file;
     TrainState state;
   };
   // The newest checkpoint that is whole. A broken one is told to `tell` and set aside as "<name>.broken", so that it
-  // is neither tried nor counted again; what an interrupted save left is removed.
+  // is neither tried nor counted again, and so is a folder with a checkpoint's name; what an interrupted save left is
+  // removed.
   [[nodiscard]] std::optional<Loaded> newest(const std::function<void(const std::string&)>& tell,
                                              const Pulse& pulse = {});
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "nsa/train/checkpoint.hpp"
 #include "nsa/train/files.hpp"
@@ -13,11 +14,13 @@ CheckpointStore::CheckpointStore(fs::path folder, std::int64_t keep) : folder_(s
   if (keep < 1) throw std::invalid_argument(fmt::format("checkpoints: keep {}: must be at least 1", keep));
 }
 
+void CheckpointStore::keep_all() { keep_ = std::numeric_limits<std::int64_t>::max(); }
+
 std::vector<fs::path> CheckpointStore::files() const {
   std::vector<fs::path> found;
   if (!fs::is_directory(folder_)) return found;
   for (const auto& entry : fs::directory_iterator(folder_))
-    if (entry.path().extension() == kSuffix) found.push_back(entry.path());
+    if (entry.path().extension() == kSuffix && entry.is_regular_file()) found.push_back(entry.path());
   std::sort(found.rbegin(), found.rend());  // the numbers have leading zeros
   return found;
 }
@@ -39,8 +42,17 @@ fs::path CheckpointStore::save(const TrainState& state, const Pulse& pulse) {
 std::optional<CheckpointStore::Loaded> CheckpointStore::newest(const std::function<void(const std::string&)>& tell,
                                                                const Pulse& pulse) {
   std::error_code error;
-  for (auto entry = fs::directory_iterator(folder_, error); !error && entry != fs::end(entry); entry.increment(error))
-    if (entry->path().extension() == AtomicFile::kTemporary) fs::remove(entry->path());
+  std::vector<fs::path> folders;
+  for (auto entry = fs::directory_iterator(folder_, error); !error && entry != fs::end(entry); entry.increment(error)) {
+    if (entry->path().extension() == AtomicFile::kTemporary && !entry->is_directory()) fs::remove(entry->path());
+    if (entry->path().extension() == kSuffix && entry->is_directory()) folders.push_back(entry->path());
+  }
+  for (const fs::path& one : folders) {  // out of the way of the checkpoint that will have this name
+    fs::rename(one, one.string() + ".broken", error);
+    tell(fmt::format("{} is a folder and no checkpoint; {}", one.string(),
+                     error ? "it cannot be set aside: " + error.message()
+                           : fmt::format("set aside as {}.broken", one.filename().string())));
+  }
   for (const fs::path& file : files()) {
     try {
       return Loaded{file, read_checkpoint(file, pulse)};

@@ -17,6 +17,8 @@ struct TrainState {
   // loss    of the last of them; null before the first
   // config  nsa::identity of model and training
   // data    BatchStream::position, of the next batch; null without a stream
+  // tokens, divergence   predictions made so far; DivergenceGuard::state
+  // seconds              spent on them: put there by nsa-train, read by Trainer::load
   nlohmann::json facts;
 
   [[nodiscard]] std::int64_t step() const { return facts.at("step").get<std::int64_t>(); }

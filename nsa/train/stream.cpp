@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "nsa/train/jsonl_shuffled.hpp"
 #include "nsa/train/jsonl_stream.hpp"
 #include "nsa/train/synthetic.hpp"
 #include "nsa/train/text_stream.hpp"
@@ -41,8 +42,11 @@ std::vector<std::string> mistakes(const StreamOptions& options, Kind kind) {
   need(!options.packed || options.batch_size == 1,
        fmt::format("batch_size is {}; packed batches have one row", options.batch_size));
   need(!options.packed || kind != Kind::synthetic, "packed is true; synthetic tokens have no documents");
-  need(options.order == Order::sequential || kind != Kind::jsonl,
-       fmt::format("order is random_crops; {} is JSONL, which is read in sequence", options.data));
+  need(options.order != Order::random_crops || kind != Kind::jsonl,
+       fmt::format("order is random_crops; {} is JSONL, which is read in sequence or shuffled", options.data));
+  need(options.epochs >= 0, fmt::format("epochs is {}; allowed: from 0", options.epochs));
+  need(options.epochs == 1 || kind != Kind::synthetic,
+       fmt::format("epochs is {}; synthetic tokens never end, which leaves 1", options.epochs));
   need(options.max_line_bytes >= 1, fmt::format("max_line_bytes is {}; allowed: from 1", options.max_line_bytes));
   need(options.vocab >= 1, fmt::format("vocab is {}; allowed: from 1", options.vocab));
   return found;
@@ -56,9 +60,12 @@ std::unique_ptr<BatchStream> open_stream(const StreamOptions& options) {
     throw std::invalid_argument(fmt::format("data stream: {}", fmt::join(found, "; ")));
   switch (kind) {
     case Kind::text:
-      return std::make_unique<TextStream>(options);
+      if (options.order == Order::random_crops) return std::make_unique<TextStream>(options);
+      return std::make_unique<Epochs>(std::make_unique<TextStream>(options), options.epochs);
     case Kind::jsonl:
-      return std::make_unique<JsonlStream>(options);
+      if (options.order == Order::shuffled)
+        return std::make_unique<Epochs>(std::make_unique<ShuffledJsonl>(options), options.epochs);
+      return std::make_unique<Epochs>(std::make_unique<JsonlStream>(options), options.epochs);
     case Kind::synthetic:
       return std::make_unique<SyntheticStream>(options);
   }

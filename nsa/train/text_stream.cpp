@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "nsa/train/packing.hpp"
+#include "nsa/train/permutation.hpp"
 #include "nsa/train/position.hpp"
 #include "nsa/train/random.hpp"
 
@@ -55,15 +56,17 @@ TextStream::TextStream(const StreamOptions& options) : options_(options), file_(
                {"end", end_},
                {"seq_len", options.seq_len},
                {"packed", options.packed},
-               {"order", crops ? "random_crops" : "sequential"}};
-  if (crops) identity_["seed"] = options.seed;
+               {"order", crops                              ? "random_crops"
+                         : options.order == Order::shuffled ? "shuffled"
+                                                            : "sequential"}};
+  if (options.order != Order::sequential) identity_["seed"] = options.seed;
 }
 
 Batch TextStream::next() {
   const auto resume_at = std::pair(row_, state_);
   try {
     while (true) {
-      const Rows rows = options_.order == Order::sequential ? take_sequential() : take_crops();
+      const Rows rows = options_.order == Order::random_crops ? take_crops() : take_rows();
       if (rows.starts.empty()) return {};
       Batch batch{.tokens = at::empty({static_cast<std::int64_t>(rows.starts.size()), rows.length}, at::kLong),
                   .cu_seqlens = {}};
@@ -93,14 +96,21 @@ std::int64_t TextStream::last_row() const {
   return std::max<std::int64_t>(0, (end_ - begin_ - 1 + options_.seq_len - 1) / options_.seq_len);
 }
 
-TextStream::Rows TextStream::take_sequential() {
+std::int64_t TextStream::row_at(std::int64_t place) const {
+  const std::int64_t whole = (end_ - begin_ - 1) / options_.seq_len;
+  if (options_.order != Order::shuffled || place >= whole) return place;
+  const Permutation order(static_cast<std::uint64_t>(whole), key_of_pass(options_.seed, epoch_));
+  return static_cast<std::int64_t>(order(static_cast<std::uint64_t>(place)));
+}
+
+TextStream::Rows TextStream::take_rows() {
   Rows rows;
   rows.length = row_length(row_);
   if (rows.length < 2) return {};
   const bool whole = rows.length == options_.seq_len + 1;
   const std::int64_t most = whole ? options_.batch_size : 1;
   while (static_cast<std::int64_t>(rows.starts.size()) < most && row_length(row_) == rows.length)
-    rows.starts.push_back(begin_ + options_.seq_len * row_++);
+    rows.starts.push_back(begin_ + options_.seq_len * row_at(row_++));
   return rows;
 }
 
@@ -129,21 +139,26 @@ int TextStream::newlines_before(std::int64_t byte) const {
 
 nlohmann::json TextStream::position() const {
   nlohmann::json position = identity_;
-  if (options_.order == Order::sequential) {
-    position["row"] = row_;
-  } else {
+  if (options_.order == Order::random_crops) {
     position["generator"] = state_;
+  } else {
+    position["row"] = row_;
   }
   return position;
 }
 
 void TextStream::seek(const nlohmann::json& position) {
   check_identity(identity_, position);
-  if (options_.order == Order::sequential) {
-    row_ = count_at(position, "row", last_row());
-  } else {
+  if (options_.order == Order::random_crops) {
     state_ = state_at(position, "generator");
+  } else {
+    row_ = count_at(position, "row", last_row());
   }
+}
+
+void TextStream::begin_pass(std::int64_t epoch) {
+  epoch_ = epoch;
+  row_ = 0;
 }
 
 }  // namespace nsa::train

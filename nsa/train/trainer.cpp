@@ -88,6 +88,8 @@ std::string_view to_string(Stop stop) {
       return "nonfinite_loss";
     case Stop::nonfinite_gradient:
       return "nonfinite_gradient";
+    case Stop::diverged:
+      return "diverged";
     case Stop::end_of_data:
       return "end_of_data";
     case Stop::halted:
@@ -106,6 +108,7 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, BatchSource batches,
       halt_file_(std::move(halt_file)),
       optimizer_(*model_, config_.weight_decay, config_.master_weights),
       graph_(config_.cuda_graph ? std::make_unique<GraphStep>(model_, config_, optimizer_) : nullptr),
+      divergence_(model_->config.vocab),
       origin_(origin()) {}
 
 Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchStream> stream,
@@ -115,7 +118,8 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchS
       stream_(std::move(stream)),
       halt_file_(std::move(halt_file)),
       optimizer_(*model_, config_.weight_decay, config_.master_weights),
-      graph_(config_.cuda_graph ? std::make_unique<GraphStep>(model_, config_, optimizer_) : nullptr) {
+      graph_(config_.cuda_graph ? std::make_unique<GraphStep>(model_, config_, optimizer_) : nullptr),
+      divergence_(model_->config.vocab) {
   if (stream_ == nullptr) throw std::invalid_argument("trainer: no stream");
   next_batch_ = [stream = stream_] {
     try {
@@ -141,12 +145,15 @@ StepReport Trainer::step() {
   if (report.stop == Stop::none) {
     ++steps_made_;
     last_loss_ = report.loss;
+    tokens_seen_ += report.tokens;
+    divergence_.step(steps_made_, report.loss, report.grad_norm);
     origin_ = origin();
   } else {
     if (stream_) stream_->seek(origin_.data);
     set_random_states(origin_.random, device_of(model_));
   }
   report.seconds = seconds_since(start);
+  if (report.stop == Stop::none) seconds_spent_ += report.seconds;
   return report;
 }
 
@@ -160,6 +167,7 @@ void Trainer::guarded_step(StepReport& report) {
   };
   if (halt_file_ && std::filesystem::exists(*halt_file_))
     return stop(Stop::halted, fmt::format("{} exists", halt_file_->string()));
+  if (const auto why = diverged()) return stop(Stop::diverged, *why);
 
   const std::vector<Batch> batches = fetch(report);
   if (const auto wanted = config_.accumulate_grad_batches; static_cast<std::int64_t>(batches.size()) < wanted)
@@ -231,6 +239,10 @@ std::vector<StepReport> Trainer::run(const std::function<void(const StepReport&)
     if (reports.back().stop != Stop::none) break;
   }
   return reports;
+}
+
+std::optional<std::string> Trainer::diverged() const {
+  return config_.stop_on_divergence ? divergence_.alarm() : std::nullopt;
 }
 
 Trainer::Origin Trainer::origin() const {

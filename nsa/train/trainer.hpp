@@ -16,6 +16,7 @@
 #include "nsa/model/lm.hpp"
 #include "nsa/train/adamw.hpp"
 #include "nsa/train/batch.hpp"
+#include "nsa/train/divergence.hpp"
 #include "nsa/train/graph_step.hpp"
 #include "nsa/train/state.hpp"
 #include "nsa/train/text.hpp"
@@ -27,7 +28,7 @@ namespace nsa::train {
 // state.
 [[nodiscard]] double learning_rate(const TrainConfig& config, std::int64_t step);
 
-enum class Stop { none, nonfinite_loss, nonfinite_gradient, end_of_data, halted };
+enum class Stop { none, nonfinite_loss, nonfinite_gradient, diverged, end_of_data, halted };
 [[nodiscard]] std::string_view to_string(Stop stop);
 
 struct StepReport {
@@ -57,7 +58,8 @@ class DataError : public std::runtime_error {
 class Trainer {
  public:
   // Casts the model to config.precision, sets Runtime::recompute from config.gradient_checkpointing, and trains it
-  // where it is. Stops with Stop::halted before a step when `halt_file` (if given) exists.
+  // where it is. Stops with Stop::halted before a step when `halt_file` (if given) exists, and with Stop::diverged when
+  // the steps before it tell so (DivergenceGuard, config.stop_on_divergence).
   //
   // With config.cuda_graph a step goes by GraphStep: on a GPU as a replay of a graph, elsewhere one operation after
   // another. Not so the steps that a graph cannot hold: those that Runtime::observe watches, and the smaller batches at
@@ -78,6 +80,13 @@ class Trainer {
   std::vector<StepReport> run(const std::function<void(const StepReport&)>& each = {});
 
   [[nodiscard]] std::int64_t steps_made() const { return steps_made_; }
+  [[nodiscard]] double last_loss() const { return last_loss_.value_or(0); }  // of the last step made
+  // Predictions made, and seconds spent, in all steps since the first, those before a resume included.
+  [[nodiscard]] std::int64_t tokens_seen() const { return tokens_seen_; }
+  [[nodiscard]] double seconds_spent() const { return seconds_spent_; }
+  // Why the next step will be a Stop::diverged; nothing when it will not.
+  [[nodiscard]] std::optional<std::string> diverged() const;
+  [[nodiscard]] const DivergenceGuard& divergence() const { return divergence_; }
   [[nodiscard]] std::int64_t graph_replays() const { return graph_ ? graph_->replays() : 0; }
   // As of the last step that was made, whatever was tried since. Throws std::logic_error when an update was cut off by
   // an exception: then no such state exists any more.
@@ -112,7 +121,9 @@ class Trainer {
   AdamW optimizer_;
   std::unique_ptr<GraphStep> graph_;  // null without config.cuda_graph
   std::function<void(std::string_view)> tell_phase_;
-  std::int64_t steps_made_ = 0;
+  DivergenceGuard divergence_;
+  std::int64_t steps_made_ = 0, tokens_seen_ = 0;
+  double seconds_spent_ = 0;
   std::optional<double> last_loss_;
   Origin origin_;          // of the next step
   bool updating_ = false;  // an update, or a replay, began and did not end

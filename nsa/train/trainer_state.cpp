@@ -70,10 +70,9 @@ TrainState Trainer::state() const {
   put(kModel, parameters_of(*model_));
   put(kOptimizer, optimizer_.state());
   put("", origin_.random);
-  state.facts = {{"step", steps_made_},
-                 {"loss", nullptr},
-                 {"config", identity(Config{model_->config, config_, ""})},
-                 {"data", origin_.data}};
+  state.facts = {
+      {"step", steps_made_},  {"loss", nullptr},        {"config", identity(Config{model_->config, config_, ""})},
+      {"data", origin_.data}, {"tokens", tokens_seen_}, {"divergence", divergence_.state()}};
   if (last_loss_) state.facts["loss"] = *last_loss_;
   return state;
 }
@@ -109,6 +108,9 @@ void Trainer::load(const TrainState& state) {
   steps_made_ = state.step();
   last_loss_.reset();
   if (state.facts.at("loss").is_number()) last_loss_ = state.facts.at("loss").get<double>();
+  tokens_seen_ = state.facts.value("tokens", std::int64_t{0});  // absent in checkpoints of older builds, as the next
+  seconds_spent_ = state.facts.value("seconds", 0.0);
+  divergence_.restore(state.facts.value("divergence", nlohmann::json()));
   updating_ = false;
   origin_ = origin();
 }

@@ -7,7 +7,7 @@ namespace nsa::train {
 
 enum class ExitCode {
   finished = 0,
-  anomaly = 1,         // a loss or gradient that is not finite; see .HALT
+  anomaly = 1,         // a loss or gradient that is not finite, or divergence; see .HALT
   usage = 2,           // command line, configuration, flags, or a folder or checkpoint of something else
   end_of_data = 3,     // the data ended before the steps did
   infrastructure = 4,  // disk, data or device; also the launcher's set-up

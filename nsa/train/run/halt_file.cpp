@@ -21,44 +21,48 @@ std::string one_line(std::string text) {
   return text;
 }
 
+std::string content_of(const fs::path& file) {
+  try {
+    return fs::is_regular_file(file) ? read_text(file) : "";
+  } catch (const std::exception&) {  // it is there: a stop request that cannot be read is one
+    return "";
+  }
+}
+
 }  // namespace
 
-HaltFile::HaltFile(const fs::path& folder, std::string run_id, Tell tell)
-    : path_(folder / ".HALT"), run_id_(std::move(run_id)), tell_(std::move(tell)) {}
+HaltFile::HaltFile(const fs::path& folder, std::string run_id) : path_(folder / ".HALT"), run_id_(std::move(run_id)) {}
 
-std::optional<HaltFile::Found> HaltFile::look() {
-  if (!fs::exists(path_)) return std::nullopt;
-  const std::string text = fs::is_regular_file(path_) ? read_text(path_) : "";
+std::optional<HaltFile::Found> HaltFile::look() const {
+  if (!fs::exists(fs::symlink_status(path_))) return std::nullopt;
+  const std::string text = content_of(path_);
   const auto content = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!content.is_object() || !content.contains("run") || !content["run"].is_string())
-    return Found{false, one_line(text)};
-  if (const auto run = content["run"].get<std::string>(); run != run_id_) {
-    move_away(fmt::format("it is of run {}, this is {}", run, run_id_));
-    return std::nullopt;
-  }
-  if (!content.contains("anomaly")) return Found{false, one_line(text)};
-  return Found{true,
-               fmt::format("{} in step {}{}", content.value("anomaly", "?"), content.value("step", std::int64_t{-1}),
-                           content.contains("parameter") ? ", " + one_line(content["parameter"].dump()) : "")};
+  Found found{false, "", one_line(text)};
+  if (!content.is_object()) return found;
+  if (content.contains("run") && content["run"].is_string()) found.run = content["run"];
+  if (!content.contains("anomaly") || !content["anomaly"].is_string()) return found;
+  found.own = found.run == run_id_;
+  const auto step = content.find("step");
+  const auto parameter = content.find("parameter");
+  found.text =
+      fmt::format("{} in step {}{}", one_line(content["anomaly"]), step != content.end() ? one_line(step->dump()) : "?",
+                  parameter != content.end() ? ", " + one_line(parameter->dump()) : "");
+  return found;
 }
 
-void HaltFile::set_aside() {
-  if (fs::exists(path_)) move_away("it was there before this run");
-}
-
-void HaltFile::move_away(const std::string& why) {
-  const fs::path aside = path_.string() + ".stale";
+void HaltFile::remove_with(const std::string& run) {
+  const auto found = look();
+  if (!found || run.empty() || found->run != run) return;
   std::error_code error;
-  fs::rename(path_, aside, error);
-  if (error) throw FileError("cannot set aside", path_, error.value());
-  tell_(fmt::format("{} is ignored: {}; it lies in {} now", path_.string(), why, aside.filename().string()));
+  if (!fs::remove(path_, error) && error) throw FileError("cannot remove", path_, error.value());
 }
 
 void HaltFile::write(nlohmann::json evidence) {
   evidence["run"] = run_id_;
   evidence["time"] = timestamp();
-  evidence["what_to_do"] =
-      "find the cause, remove this file, start again with --resume: the run goes on before this step";
+  if (!evidence.contains("what_to_do"))
+    evidence["what_to_do"] =
+        "find the cause, remove this file, start again with --resume: the run goes on before this step";
   AtomicFile file(path_);
   file.write(evidence.dump(1) + "\n");
   file.commit();

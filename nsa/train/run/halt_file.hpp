@@ -1,10 +1,10 @@
-// The file that stops a run: `.HALT` in its folder. The run writes it itself after an anomaly, bound to its run id; an
-// operator makes one with anything in it, or nothing (`touch .HALT`). One that names another run does not count: it is
-// set aside as `.HALT.stale`, with a message.
+// The file that stops a run: `.HALT` in its folder, whoever wrote it. The run writes it itself after an anomaly, bound
+// to its run id; an operator makes one with anything in it, or nothing (`touch .HALT`). One rule for all of them: while
+// it lies there no run in this folder begins or goes on, and none moves or deletes it. nsa-validate's finding NSA-E005
+// says the same.
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -13,29 +13,25 @@ namespace nsa::train {
 
 class HaltFile {
  public:
-  using Tell = std::function<void(const std::string&)>;
-
-  HaltFile(const std::filesystem::path& folder, std::string run_id, Tell tell);
+  HaltFile(const std::filesystem::path& folder, std::string run_id);
 
   struct Found {
     bool own = false;  // written by this run after an anomaly
+    std::string run;   // the run that it names, "" when it names none
     std::string text;  // one line: the anomaly and its step, or what the operator wrote
   };
-  // Before a run goes on, and while it trains.
-  [[nodiscard]] std::optional<Found> look();
-  // Before a new run: whatever lies there was not meant for it.
-  void set_aside();
+  // Before a run begins or goes on, and while it trains. A file that cannot be read counts as well.
+  [[nodiscard]] std::optional<Found> look() const;
+  // Of a run that is removed with all that it left (--force): its own file goes too, no other one.
+  void remove_with(const std::string& run);
   // `evidence`: "step", "anomaly", "parameter", ... The run id and the time are added. Throws FileError.
   void write(nlohmann::json evidence);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
  private:
-  void move_away(const std::string& why);
-
   std::filesystem::path path_;
   std::string run_id_;
-  Tell tell_;
 };
 
 }  // namespace nsa::train

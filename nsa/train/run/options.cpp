@@ -20,8 +20,9 @@ anew when there is none, and repeats its last line when it is finished. The last
 
   final: step=N loss=X weights=HASH        (stopped: ... reason=WHY when it did not get there)
 
-Exit codes: 0 finished, 1 not finite (.HALT says what), 2 usage or configuration, 3 end of the data, 4 disk, data or
-device, 5 stopped by a .HALT file, 6 hung, 10 internal error, 130 and 143 interrupted and terminated after a checkpoint.)";
+Exit codes: 0 finished, 1 not finite or diverged (.HALT says what), 2 usage or configuration, 3 end of the data, 4 disk,
+data or device, 5 stopped by a .HALT file, 6 hung, 10 internal error, 130 and 143 interrupted and terminated after a
+checkpoint.)";
 
 Override setting_of(const std::string& text) {
   const auto equals = text.find('=');
@@ -41,8 +42,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--config", options.config, "model and training, see configs/train")->required();
   app.add_option("--out", options.out, "folder of the run")->required();
   app.add_option("--steps", options.steps,
-                 "optimizer steps to make in all; without it train.steps, the length of the schedule, which grows with "
-                 "a larger number here")
+                 "how far to go: optimizer steps in all; without it train.steps, the length of the schedule, which a "
+                 "larger number here makes longer")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000}));
   app.add_option_function<std::string>(
       "--save-every",

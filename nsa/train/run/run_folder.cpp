@@ -21,12 +21,15 @@ namespace {
 constexpr const char* kRecord = "run.json";
 constexpr const char* kLock = ".lock";
 
-// What belongs to a run and is removed with it; nothing else in the folder is ever touched.
+// What belongs to a run and is removed with it; nothing else in the folder is ever touched. `.HALT` is not in it: it
+// may be somebody's order to stop (halt_file.hpp).
 bool belongs_to_run(const fs::path& file) {
   const std::string name = file.filename();
   for (const char* own : {kRecord, "checkpoints", "metrics.csv", "validation.csv", "heartbeat.jsonl", "dtypes.txt"})
-    if (name == own || name == std::string(own) + std::string(AtomicFile::kTemporary)) return true;
-  return name.starts_with("stacks_") || name.starts_with(".HALT");
+    for (const std::string_view end :
+         {std::string_view(), AtomicFile::kTemporary, std::string_view(".old"), std::string_view(".damaged")})
+      if (name == own + std::string(end)) return true;
+  return name.starts_with("stacks_") || name.starts_with(".HALT.");
 }
 
 bool holds_run(const fs::path& folder) {
@@ -39,6 +42,15 @@ nlohmann::json read_record(const fs::path& file) {
     throw UsageError(
         fmt::format("{} is no record of a run; --force starts anew and removes what is there", file.string()));
   return record;
+}
+
+// "" when there is none to be found.
+std::string run_id_in(const fs::path& file) {
+  if (!fs::is_regular_file(file)) return "";
+  const auto record = nlohmann::json::parse(read_text(file), nullptr, /*allow_exceptions=*/false);
+  return record.is_object() && record.contains("run_id") && record["run_id"].is_string()
+             ? record["run_id"].get<std::string>()
+             : "";
 }
 
 }  // namespace
@@ -70,6 +82,8 @@ RunFolder::RunFolder(fs::path path, Mode mode)
   lock_.emplace(path_);  // first: what is there may be another's that is just beginning
   if (mode_ == Mode::fresh && holds_run(path_))
     throw UsageError(fmt::format("{} holds a run: --resume goes on with it, --force removes it", path_.string()));
+  lock_.emplace(path_);
+  if (mode_ == Mode::force) replaces_ = run_id_in(path_ / kRecord);
   if (mode_ != Mode::resume) return;
   if (!fs::exists(path_ / kRecord)) {
     if (!holds_run(path_)) return;

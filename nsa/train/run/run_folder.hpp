@@ -45,14 +45,15 @@ class RunFolder {
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const std::string& run_id() const { return run_id_; }
-  [[nodiscard]] bool goes_on() const { return goes_on_; }  // the run was there before
+  [[nodiscard]] const std::string& replaces() const { return replaces_; }  // the run that --force removes, "" for none
+  [[nodiscard]] bool goes_on() const { return goes_on_; }                  // the run was there before
   [[nodiscard]] const nlohmann::json& last_start() const { return record_.at("starts").back(); }
   [[nodiscard]] std::filesystem::path file(std::string_view name) const { return path_ / name; }
 
  private:
   std::filesystem::path path_;
   Mode mode_;
-  std::string run_id_;
+  std::string run_id_, replaces_;
   nlohmann::json record_;  // run.json
   bool goes_on_ = false;
   std::optional<FolderLock> lock_;

@@ -19,7 +19,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-const char* anomaly_name(Stop stop) { return stop == Stop::nonfinite_loss ? "nan_loss" : "nan_gradient"; }
+const char* anomaly_name(Stop stop) {
+  if (stop == Stop::diverged) return "diverged";
+  return stop == Stop::nonfinite_loss ? "nan_loss" : "nan_gradient";
+}
 
 void write_file(const std::filesystem::path& path, const std::string& text) {
   AtomicFile file(path);
@@ -35,7 +38,7 @@ Session::Session(const Options& options, const StopSignals& signals, RunFolder& 
       training_(std::move(training)),
       last_step_(options.steps.value_or(training_.config.train.steps)),
       progress_({.quiet = options.quiet, .live = stderr_is_terminal(), .last_step = last_step_}),
-      halt_(folder.path(), folder.run_id(), [this](const std::string& text) { progress_.warn(text); }),
+      halt_(folder.path(), folder.run_id()),
       store_(folder.file("checkpoints"), training_.config.train.keep_checkpoints),
       gates_(training_.model) {
   training_.trainer->on_phase([this](std::string_view name) { activity_.phase(name); });
@@ -59,12 +62,12 @@ ExitCode Session::run(const std::vector<std::string>& arguments) {
 }
 
 std::optional<ExitCode> Session::refused_by_halt_file() {
-  if (!folder_.goes_on()) return std::nullopt;
   const auto found = halt_.look();
-  if (!found) return std::nullopt;
-  progress_.warn(fmt::format("{} {}{}; remove the file to go on", halt_.path().string(),
+  if (!found || (!folder_.replaces().empty() && found->run == folder_.replaces())) return std::nullopt;
+  progress_.warn(fmt::format("{} {}{}{}; remove the file to go on", halt_.path().string(),
                              found->own ? "stopped this run: " : "stops this run",
-                             found->own || found->text.empty() ? found->text : ": " + found->text));
+                             found->own || found->text.empty() ? found->text : ": " + found->text,
+                             found->own || found->run.empty() ? "" : ", of run " + found->run));
   return found->own ? ExitCode::anomaly : ExitCode::halted;
 }
 
@@ -86,8 +89,9 @@ void Session::begin(const std::vector<std::string>& arguments) {
                                flag.nearest.empty() ? "" : "; did you mean " + flag.nearest + "?",
                                flag.remark.empty() ? "" : ": " + flag.remark));
   folder_.begin(flatten(training_.config), start);
-  if (!folder_.goes_on()) halt_.set_aside();
-  log_.emplace(folder_.path(), steps(), training_.validation != nullptr);
+  halt_.remove_with(folder_.replaces());
+  log_.emplace(folder_.path(), steps(), training_.validation != nullptr,
+               [this](const std::string& text) { progress_.warn(text); });
   write_file(folder_.file("dtypes.txt"), dtype_report(*training_.model, training_.config.train));
   activity_.step_made(steps(), 0);
   heartbeat_.emplace(folder_.file("heartbeat.jsonl"), Heartbeat::Source{folder_.run_id(), training_.device, activity_});
@@ -112,13 +116,21 @@ Session::End Session::loop() {
   while (steps() < last_step_) {
     if (const auto end = wish_to_stop()) return *end;
     const std::int64_t next = steps() + 1;
-    const bool logged = next == 1 || next == last_step_ || next % train.log_every == 0;
+    const bool logged = next == 1 || next == last_step_ || next % train.log_every == 0 ||
+                        (train.eval_every > 0 && next % train.eval_every == 0);
     if (logged) gates_.begin();
     activity_.step_begins();
     const StepReport report = training_.trainer->step();
     activity_.step_made(steps(), report.seconds);
     if (report.stop != Stop::none) return stopped(report);
     after_step(report, logged);
+  }
+  if (const auto why = training_.trainer->diverged()) {  // in its last steps
+    StepReport report;
+    report.step = steps();
+    report.stop = Stop::diverged;
+    report.anomaly = *why;
+    return stopped(report);
   }
   if (saved_step_ != steps()) save();
   heartbeat_->write("finished");
@@ -143,6 +155,7 @@ std::optional<Session::End> Session::wish_to_stop() {
 // Before the update: the state is that of the step before, which is saved; the run can go on from there.
 Session::End Session::stopped(const StepReport& report) {
   (void)gates_.end();
+  if (report.stop == Stop::diverged) store_.keep_all();  // those from before it are worth more now
   if (saved_step_ != steps()) save();
   const std::int64_t step = report.step + 1;
   if (report.stop == Stop::end_of_data) {
@@ -150,20 +163,31 @@ Session::End Session::stopped(const StepReport& report) {
     heartbeat_->write("end_of_data", {{"reason", report.anomaly}});
     return {ExitCode::end_of_data, "end_of_data"};
   }
-  const nlohmann::json evidence = {{"step", step},
-                                   {"anomaly", anomaly_name(report.stop)},
-                                   {"reason", report.anomaly},
-                                   {"parameter", report.parameter},
-                                   {"loss", json_number(report.loss)},
-                                   {"grad_norm", json_number(report.grad_norm)},
-                                   {"lr", report.lr},
-                                   {"checkpoint_step", steps()},
-                                   {"routes", training_.dispatcher->routes_taken()},
-                                   {"strict_fallbacks", training_.dispatcher->strict_fallbacks()}};
-  const std::string reason = report.anomaly == report.parameter ? "" : report.anomaly + ", ";
-  progress_.warn(fmt::format("step {} is not made: {} ({}first bad parameter: {}); see {}", step,
-                             anomaly_name(report.stop), reason, report.parameter.empty() ? "none" : report.parameter,
-                             halt_.path().string()));
+  nlohmann::json evidence = {{"step", step},
+                             {"anomaly", anomaly_name(report.stop)},
+                             {"reason", report.anomaly},
+                             {"parameter", report.parameter},
+                             {"loss", json_number(report.loss)},
+                             {"grad_norm", json_number(report.grad_norm)},
+                             {"lr", report.lr},
+                             {"checkpoint_step", steps()},
+                             {"routes", training_.dispatcher->routes_taken()},
+                             {"strict_fallbacks", training_.dispatcher->strict_fallbacks()}};
+  if (report.stop == Stop::diverged) {
+    evidence["loss"] = json_number(training_.trainer->last_loss());
+    evidence["divergence"] = training_.trainer->divergence().evidence();
+    evidence["what_to_do"] =
+        "begin anew with a lower train.lr or a longer train.warmup_steps, or from a checkpoint before since_step (move "
+        "the later ones away); to go on as it is, remove this file and use --resume, and for good "
+        "train.stop_on_divergence=false";
+    progress_.warn(
+        fmt::format("the run has diverged after step {}: {}; see {}", steps(), report.anomaly, halt_.path().string()));
+  } else {
+    const std::string reason = report.anomaly == report.parameter ? "" : report.anomaly + ", ";
+    progress_.warn(fmt::format("step {} is not made: {} ({}first bad parameter: {}); see {}", step,
+                               anomaly_name(report.stop), reason, report.parameter.empty() ? "none" : report.parameter,
+                               halt_.path().string()));
+  }
   halt_.write(evidence);
   heartbeat_->write("anomaly", evidence);
   return {ExitCode::anomaly, anomaly_name(report.stop)};
@@ -173,8 +197,16 @@ void Session::after_step(const StepReport& report, bool logged) {
   log_->step(report);
   const TrainConfig& train = training_.config.train;
   Progress::Figures figures{steps(), report.loss, report.lr, 0, activity_.look().median_s};
+  if (train.eval_every > 0 && steps() % train.eval_every == 0) {
+    try {
+      validate();
+    } catch (...) {  // the step was made, and has its row
+      (void)write_row();
+      throw;
+    }
+  }
   if (logged) {
-    const Window window = log_->row();
+    const Window window = write_row();
     figures.tok_per_s = window.tok_per_s;
     nlohmann::json fields = {{"loss", report.loss},
                              {"lr", report.lr},
@@ -183,15 +215,19 @@ void Session::after_step(const StepReport& report, bool logged) {
                              {"step_s", window.step_s},
                              {"fetch_p50_ms", window.fetch_p50_ms},
                              {"fetch_p95_ms", window.fetch_p95_ms},
+                             {"tokens", training_.trainer->tokens_seen()},
+                             {"seconds", training_.trainer->seconds_spent()},
                              {"strict_fallbacks", training_.dispatcher->strict_fallbacks()}};
     if (train.cuda_graph) fields["graph_replays"] = training_.trainer->graph_replays();
     fields.update(gates_.end());
     heartbeat_->write("progress", fields);
   }
   progress_.step(figures, logged);
-  note_lost_output();
-  if (train.eval_every > 0 && steps() % train.eval_every == 0) validate();
   if (train.save_every > 0 && steps() % train.save_every == 0) save();
+}
+
+Window Session::write_row() {
+  return log_->row({.tokens = training_.trainer->tokens_seen(), .seconds = training_.trainer->seconds_spent()});
 }
 
 void Session::validate() {
@@ -216,7 +252,9 @@ void Session::save() {
   activity_.phase("checkpoint");
   log_->sync();  // no row of a saved step is ever missing
   const auto start = Clock::now();
-  const auto file = store_.save(training_.trainer->state(), [this] { activity_.pulse(); });
+  TrainState state = training_.trainer->state();
+  state.facts["seconds"] = training_.trainer->seconds_spent();  // not the trainer's: no two runs take as long
+  const auto file = store_.save(state, [this] { activity_.pulse(); });
   saved_step_ = steps();
   heartbeat_->write("checkpoint", {{"file", file.filename().string()},
                                    {"bytes", std::filesystem::file_size(file)},

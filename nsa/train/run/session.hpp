@@ -38,6 +38,7 @@ class Session {
   [[nodiscard]] std::optional<End> wish_to_stop();
   [[nodiscard]] End stopped(const StepReport& report);
   void after_step(const StepReport& report, bool logged);
+  Window write_row();
   void validate();
   void save();
   void rescue(const std::exception& error);

@@ -30,31 +30,40 @@ Window summary(const std::vector<StepReport>& reports) {
 
 }  // namespace
 
-StepLog::StepLog(const std::filesystem::path& folder, std::int64_t last_step, bool with_validation)
+StepLog::StepLog(const std::filesystem::path& folder, std::int64_t last_step, bool with_validation,
+                 const StepTable::Tell& tell)
     : metrics_(folder / "metrics.csv",
-               {"loss", "lr", "grad_norm", "tok_per_s", "step_s", "fetch_p50_ms", "fetch_p95_ms"}, last_step) {
+               {"loss", "lr", "grad_norm", "tok_per_s", "step_s", "fetch_p50_ms", "fetch_p95_ms", "tokens", "seconds",
+                "validation_loss"},
+               last_step, tell) {
   if (with_validation)
     validation_.emplace(folder / "validation.csv",
                         std::vector<std::string>{"loss", "perplexity", "bits_per_token", "tokens", "seconds"},
-                        last_step);
+                        last_step, tell);
 }
 
 void StepLog::step(const StepReport& report) { window_.push_back(report); }
 
-Window StepLog::row() {
+Window StepLog::row(const SoFar& sofar) {
   const StepReport& last = window_.back();
   const Window window = summary(window_);
-  const std::array values = {
-      last.loss, last.lr, last.grad_norm, window.tok_per_s, window.step_s, window.fetch_p50_ms, window.fetch_p95_ms};
+  const std::array<std::optional<double>, 10> values = {last.loss,           last.lr,
+                                                        last.grad_norm,      window.tok_per_s,
+                                                        window.step_s,       window.fetch_p50_ms,
+                                                        window.fetch_p95_ms, static_cast<double>(sofar.tokens),
+                                                        sofar.seconds,       validation_loss_};
   metrics_.append(last.step + 1, values);
   window_.clear();
+  validation_loss_.reset();
   return window;
 }
 
 void StepLog::validation(std::int64_t step, const Evaluation& evaluation, double seconds) {
-  const std::array values = {evaluation.loss, std::exp(evaluation.loss), evaluation.loss / std::numbers::ln2,
-                             static_cast<double>(evaluation.tokens), seconds};
+  const std::array<std::optional<double>, 5> values = {evaluation.loss, std::exp(evaluation.loss),
+                                                       evaluation.loss / std::numbers::ln2,
+                                                       static_cast<double>(evaluation.tokens), seconds};
   validation_.value().append(step, values);
+  validation_loss_ = evaluation.loss;
 }
 
 void StepLog::sync() {

@@ -21,10 +21,17 @@ struct Window {
 class StepLog {
  public:
   // Rows beyond `last_step` are cut (StepTable). validation.csv only where it is asked for.
-  StepLog(const std::filesystem::path& folder, std::int64_t last_step, bool with_validation);
+  // `tell`: what was damaged there.
+  StepLog(const std::filesystem::path& folder, std::int64_t last_step, bool with_validation,
+          const StepTable::Tell& tell);
   void step(const StepReport& report);
-  // A row for the last step; the next window begins.
-  Window row();
+  // A row for the last step; the next window begins. `sofar`: since the run's first step, earlier starts included.
+  struct SoFar {
+    std::int64_t tokens = 0;  // predictions made
+    double seconds = 0;       // of training, data included; evaluation and checkpoints do not count
+  };
+  Window row(const SoFar& sofar);
+  // Of the last step, before its row, which repeats the loss.
   void validation(std::int64_t step, const Evaluation& evaluation, double seconds);
   void sync();
 
@@ -32,6 +39,7 @@ class StepLog {
   StepTable metrics_;
   std::optional<StepTable> validation_;
   std::vector<StepReport> window_;
+  std::optional<double> validation_loss_;
 };
 
 }  // namespace nsa::train

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <stdexcept>
 
@@ -12,47 +13,111 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The rows of `text` up to `last_step`, whole and in order.
-std::string kept_rows(std::string_view text, std::int64_t last_step) {
-  std::string kept;
+constexpr std::size_t kTold = 5, kShown = 60;  // damaged lines, letters of one
+
+std::vector<std::string_view> fields_of(std::string_view line) {
+  std::vector<std::string_view> fields;
+  for (std::size_t end = 0; (end = line.find(',')) != std::string_view::npos; line.remove_prefix(end + 1))
+    fields.push_back(line.substr(0, end));
+  fields.push_back(line);
+  return fields;
+}
+
+template <typename T>
+std::optional<T> number(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// The step of a row that is whole.
+std::optional<std::int64_t> step_of_row(std::string_view line, std::size_t columns) {
+  const auto fields = fields_of(line);
+  const bool whole = fields.size() == columns + 1 &&
+                     std::all_of(fields.begin() + 1, fields.end(),
+                                 [](std::string_view field) { return field.empty() || number<double>(field); });
+  return whole ? number<std::int64_t>(fields.front()) : std::nullopt;
+}
+
+struct Rows {
+  std::string kept;                  // each with its newline
+  std::vector<std::string> damaged;  // in words
+};
+
+// The whole rows of `text`, whose first line is line 2 of its file, up to `last_step` and in order.
+Rows rows_up_to(std::string_view text, std::size_t columns, std::int64_t last_step) {
+  Rows rows;
   std::int64_t before = -1;
-  for (std::size_t end = 0; (end = text.find('\n')) != std::string_view::npos; text.remove_prefix(end + 1)) {
-    std::int64_t step = 0;
-    const auto [rest, error] = std::from_chars(text.data(), text.data() + end, step);
-    if (error != std::errc{} || *rest != ',' || step <= before || step > last_step) break;
-    kept += text.substr(0, end + 1);
-    before = step;
+  for (std::size_t number_of_line = 2; !text.empty(); ++number_of_line) {
+    const std::size_t end = text.find('\n');
+    const std::string_view line = text.substr(0, end);
+    const auto step = step_of_row(line, columns);
+    if (end == std::string_view::npos) {  // cut off in the middle; told only when it stood before the checkpoint
+      const auto begun = number<std::int64_t>(line.substr(0, line.find(',')));
+      if (line.find(',') != std::string_view::npos && begun && *begun <= last_step)
+        rows.damaged.push_back(fmt::format("line {} is cut off: {}", number_of_line, line.substr(0, kShown)));
+      break;
+    }
+    if (!step || (*step <= last_step && *step <= before)) {
+      rows.damaged.push_back(fmt::format("line {} {}: {}", number_of_line,
+                                         step ? "goes back in the steps" : "is no row", line.substr(0, kShown)));
+    } else if (*step <= last_step) {
+      rows.kept += text.substr(0, end + 1);
+      before = *step;
+    }
+    text.remove_prefix(end + 1);
   }
-  return kept;
+  return rows;
+}
+
+void tell_damage(const fs::path& file, std::vector<std::string> damaged, const StepTable::Tell& tell) {
+  const std::size_t all = damaged.size();
+  damaged.resize(std::min(all, kTold));
+  if (tell)
+    tell(fmt::format("{}: {}{}; left out, the file as it was is {}.damaged", file.string(), fmt::join(damaged, "; "),
+                     all > kTold ? fmt::format("; and {} more", all - kTold) : "", file.filename().string()));
 }
 
 // The file as it should be before the next row is appended.
-fs::path prepared(const fs::path& file, const std::string& header, std::int64_t last_step) {
-  std::string rows;
+fs::path prepared(const fs::path& file, const std::vector<std::string>& columns, std::int64_t last_step,
+                  const StepTable::Tell& tell) {
+  const std::string header = fmt::format("step,{}\n", fmt::join(columns, ","));
+  Rows rows;
   if (fs::exists(file)) {
     const std::string text = read_text(file);
     if (text.starts_with(header)) {
-      rows = kept_rows(std::string_view(text).substr(header.size()), last_step);
-      if (header.size() + rows.size() == text.size()) return file;
+      rows = rows_up_to(std::string_view(text).substr(header.size()), columns.size(), last_step);
+      if (header.size() + rows.kept.size() == text.size()) return file;
+      if (!rows.damaged.empty()) {
+        fs::copy_file(file, file.string() + ".damaged", fs::copy_options::overwrite_existing);
+        tell_damage(file, rows.damaged, tell);
+      }
     } else if (text.find('\n') != std::string::npos) {
       fs::rename(file, file.string() + ".old");
+      if (tell)
+        tell(fmt::format("{} has other columns than this build writes; it is {}.old now", file.string(),
+                         file.filename().string()));
     }
   }
   AtomicFile fresh(file);
-  fresh.write(header + rows);
+  fresh.write(header + rows.kept);
   fresh.commit();
   return file;
 }
 
 }  // namespace
 
-StepTable::StepTable(const fs::path& file, const std::vector<std::string>& columns, std::int64_t last_step)
-    : columns_(columns.size()), file_(prepared(file, fmt::format("step,{}\n", fmt::join(columns, ",")), last_step)) {}
+StepTable::StepTable(const fs::path& file, const std::vector<std::string>& columns, std::int64_t last_step,
+                     const Tell& tell)
+    : columns_(columns.size()), file_(prepared(file, columns, last_step, tell)) {}
 
-void StepTable::append(std::int64_t step, std::span<const double> values) {
+void StepTable::append(std::int64_t step, std::span<const std::optional<double>> values) {
   if (values.size() != columns_)
     throw std::logic_error(fmt::format("a row of {} values for {} columns", values.size(), columns_));
-  file_.append(fmt::format("{},{}\n", step, fmt::join(values, ",")));
+  std::string row = std::to_string(step);
+  for (const auto& value : values) row += value ? fmt::format(",{}", *value) : ",";
+  file_.append(row + "\n");
 }
 
 }  // namespace nsa::train

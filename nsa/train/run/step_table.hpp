@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,10 +16,16 @@ namespace nsa::train {
 
 class StepTable {
  public:
+  using Tell = std::function<void(const std::string&)>;
+
   // `columns` after the first one, which is "step". Rows beyond `last_step` and a last line that is cut off are
-  // removed; a file with another header is set aside as "<name>.old". Throws FileError, as all of these.
-  StepTable(const std::filesystem::path& file, const std::vector<std::string>& columns, std::int64_t last_step);
-  void append(std::int64_t step, std::span<const double> values);  // as many as columns
+  // removed. Damaged lines (no row, a row of another length, a step that does not grow) are left out and told, one by
+  // one up to a few; the file as it was stays as "<name>.damaged". One with another header is set aside as "<name>.old"
+  // and told. Throws FileError, as all of these.
+  StepTable(const std::filesystem::path& file, const std::vector<std::string>& columns, std::int64_t last_step,
+            const Tell& tell = {});
+  // As many as columns; nothing is an empty field.
+  void append(std::int64_t step, std::span<const std::optional<double>> values);
   void sync() { file_.sync(); }
 
  private:

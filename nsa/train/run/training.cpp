@@ -33,6 +33,18 @@ void make_deterministic() {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
+Order order_of(DataOrder order) {
+  switch (order) {
+    case DataOrder::sequential:
+      return Order::sequential;
+    case DataOrder::random_crops:
+      return Order::random_crops;
+    case DataOrder::shuffled:
+      return Order::shuffled;
+  }
+  throw std::invalid_argument("nsa-train: unknown order of the data");
+}
+
 std::unique_ptr<BatchStream> open(const Config& config, Split split) {
   const TrainConfig& train = config.train;
   StreamOptions options;
@@ -43,7 +55,11 @@ std::unique_ptr<BatchStream> open(const Config& config, Split split) {
   options.split = split;
   options.validation_share = train.validation_share;
   options.packed = train.packed;
-  options.order = train.order == DataOrder::sequential ? Order::sequential : Order::random_crops;
+  options.order = order_of(train.order);
+  if (split == Split::train)
+    options.epochs = train.epochs;
+  else if (options.order == Order::shuffled)  // the same batches every time, from the first on
+    options.order = Order::sequential;
   options.skip_bad_lines = train.skip_bad_lines;
   options.vocab = config.model.vocab;
   try {
@@ -75,9 +91,23 @@ fs::path find_file(const fs::path& name) {
 }
 
 Config configuration(const Options& options) {
-  Config config = load_config(find_file(options.config), options.overrides);
-  config.train.steps = std::max(config.train.steps, options.steps.value_or(0));
-  return config;
+  const fs::path file = find_file(options.config);
+  if (!options.steps) return load_config(file, options.overrides);
+  auto longer = options.overrides;
+  std::erase_if(longer, [](const Override& one) { return one.key == "train.steps"; });
+  longer.push_back({"train.steps", std::to_string(*options.steps), "--steps"});
+  std::optional<ConfigInvalid> wrong;
+  try {
+    Config config = load_config(file, options.overrides);
+    if (config.train.steps >= *options.steps) return config;
+  } catch (const ConfigInvalid& error) {  // perhaps only the schedule is too short: for its warm-up, say
+    wrong = error;
+  }
+  try {
+    return load_config(file, longer);
+  } catch (const ConfigInvalid& error) {
+    throw wrong && wrong->errors.size() < error.errors.size() ? *wrong : error;
+  }
 }
 
 Training make_training(const Config& config, const Options& options, const Seams& seams) {

@@ -17,7 +17,8 @@ struct Seams {
   std::function<void(LanguageModel&)> model;
 };
 
-// The configuration with the overrides of the command line; --steps beyond train.steps makes the schedule longer.
+// The configuration with the overrides of the command line. The schedule has train.steps steps, or --steps when that is
+// more, and is checked with that length.
 // Throws ConfigInvalid.
 [[nodiscard]] Config configuration(const Options& options);
 

@@ -78,18 +78,73 @@ TEST(NsaTrainGuards, AnOperatorsHaltStopsCleanly) {
   EXPECT_TRUE(fs::exists(place.run() / ".HALT"));
 }
 
-TEST(NsaTrainGuards, AHaltFileOfAnotherRunIsSetAside) {
+// Whoever wrote it, and when: a run neither begins nor goes on, and the file stays as it was.
+TEST(NsaTrainGuards, AnyHaltFileStopsARun) {
   const Place place;
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& text, const std::string& words) {
+    std::ofstream(place.run() / ".HALT") << text;
+    auto arguments = more;
+    arguments.insert(arguments.end(), {"--steps", "4"});
+    const Outcome outcome = place.train(arguments);
+    EXPECT_EQ(outcome.code, 5) << outcome.err;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(words), HasSubstr("remove the file to go on")));
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(content(place.run() / ".HALT"), text);
+  };
+  const std::string other = R"({"run": "20200101T000000Z-0000", "anomaly": "nan_loss", "step": 3})";
   fs::create_directories(place.run());
-  std::ofstream(place.run() / ".HALT") << "nan_loss";  // it was there before the run
-  const Outcome first = place.train({"--steps", "2"});
-  EXPECT_EQ(first.code, 0) << first.err;
-  EXPECT_THAT(first.err, HasSubstr("is ignored: it was there before this run"));
-  EXPECT_EQ(content(place.run() / ".HALT.stale"), "nan_loss");
-  std::ofstream(place.run() / ".HALT") << R"({"run": "20200101T000000Z-0000", "anomaly": "nan_loss", "step": 3})";
-  const Outcome second = place.train({"--steps", "4", "--resume"});
-  EXPECT_EQ(second.code, 0) << second.err;
-  EXPECT_THAT(second.err, HasSubstr("it is of run 20200101T000000Z-0000, this is 20"));
+  refused({}, "nan_loss", "stops this run: nan_loss");  // it was there before the run
+  EXPECT_FALSE(fs::exists(place.run() / "run.json"));
+  refused({"--resume"}, other, "stops this run: nan_loss in step 3, of run 20200101T000000Z-0000");
+  fs::remove(place.run() / ".HALT");
+  ASSERT_EQ(place.train({"--steps", "2"}).code, 0);
+  const std::string metrics = content(place.run() / "metrics.csv");
+  refused({"--resume"}, other, "of run 20200101T000000Z-0000");
+  refused({"--force"}, "enough", "stops this run: enough");
+  EXPECT_EQ(content(place.run() / "metrics.csv"), metrics);  // nothing was removed before it was refused
+  fs::remove(place.run() / ".HALT");
+  const Outcome resumed = place.train({"--steps", "4", "--resume"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+}
+
+TEST(NsaTrainGuards, TheRunsOwnHaltGoesWithTheRunThatForceRemoves) {
+  const Place place;
+  ASSERT_EQ(place.train({}, {.plant = "nan-gradient@1"}).code, 1);
+  ASSERT_TRUE(fs::exists(place.run() / ".HALT"));
+  const Outcome forced = place.train({"--steps", "2", "--force"});
+  EXPECT_EQ(forced.code, 0) << forced.err;
+  EXPECT_FALSE(fs::exists(place.run() / ".HALT"));
+}
+
+// Far too high a rate, and no clipping.
+TEST(NsaTrainGuards, ARunThatDivergesIsHalted) {
+  const Place place;
+  const std::vector<std::string> arguments = {"--set",        "train.lr=1",
+                                              "--set",        "train.grad_clip=1e6",
+                                              "--set",        "train.warmup_steps=0",
+                                              "--set",        "train.keep_checkpoints=1",
+                                              "--save-every", "4",
+                                              "--set",        "train.eval_every=0"};
+  auto long_run = arguments;
+  long_run.insert(long_run.end(), {"--steps", "100"});
+  const Outcome outcome = place.train(long_run);
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("the run has diverged after step"));
+  EXPECT_THAT(outcome.last_line(), HasSubstr("reason=diverged"));
+  const auto halt = halt_of(place);
+  EXPECT_EQ(halt["anomaly"], "diverged");
+  EXPECT_GT(halt["loss"], 6.5);
+  EXPECT_EQ(halt["divergence"]["steps_above"], 12);
+  EXPECT_LT(halt["divergence"]["since_step"], halt["step"]);
+  EXPECT_THAT(halt["what_to_do"].get<std::string>(), HasSubstr("train.stop_on_divergence"));
+  EXPECT_EQ(records(place.run(), "anomaly").size(), 1U);
+  long_run.emplace_back("--resume");
+  EXPECT_EQ(place.train(long_run).code, 1);
+  fs::remove(place.run() / ".HALT");
+  long_run.insert(long_run.end(), {"--set", "train.stop_on_divergence=false"});
+  const Outcome resumed = place.train(long_run);
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.last_line(), StartsWith("final: step=100 "));
 }
 
 TEST(NsaTrainGuards, AHangIsToldAndEnded) {

@@ -12,21 +12,18 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace nsa::train;
-using testing::HasSubstr;
 
 struct Halt {
   void put(const std::string& text) const { std::ofstream(folder / ".HALT", std::ios::binary) << text; }
 
   nsa::fixtures::Scratch folder;
-  std::string told;
-  HaltFile file{folder.path(), "run-1", [this](const std::string& text) { told += text; }};
+  HaltFile file{folder.path(), "run-1"};
 };
 
 TEST(HaltFile, NoneIsNone) {
   Halt halt;
   EXPECT_FALSE(halt.file.look());
-  halt.file.set_aside();
-  EXPECT_EQ(halt.told, "");
+  halt.file.remove_with("run-1");
 }
 
 TEST(HaltFile, ItsOwnNamesTheAnomaly) {
@@ -52,24 +49,41 @@ TEST(HaltFile, AnythingThatNamesNoRunIsAnOperators) {
   }
   halt.put(std::string(5000, 'x'));
   EXPECT_LT(halt.file.look()->text.size(), 300U);
-  EXPECT_EQ(halt.told, "");
 }
 
-TEST(HaltFile, OneOfAnotherRunDoesNotCount) {
+TEST(HaltFile, OneOfAnotherRunCountsAndIsNoAnomalyOfThisOne) {
   Halt halt;
+  halt.put(R"({"run": "run-0", "anomaly": "nan_loss", "step": 3})");
+  const auto found = halt.file.look();
+  ASSERT_TRUE(found);
+  EXPECT_FALSE(found->own);
+  EXPECT_EQ(found->run, "run-0");
+  EXPECT_EQ(found->text, "nan_loss in step 3");
+}
+
+TEST(HaltFile, WhateverHasTheNameCounts) {
+  Halt halt;
+  fs::create_directory(halt.folder / ".HALT");
+  EXPECT_TRUE(halt.file.look());
+  fs::remove(halt.folder / ".HALT");
+  fs::create_symlink("nowhere", halt.folder / ".HALT");
+  EXPECT_TRUE(halt.file.look());
+  fs::remove(halt.folder / ".HALT");
+  halt.put(R"({"run": 7, "anomaly": 3, "step": {}})");
+  EXPECT_FALSE(halt.file.look()->own);
+}
+
+TEST(HaltFile, GoesWithItsRunAndWithNoOther) {
+  Halt halt;
+  for (const char* other : {"enough", R"({"run": "run-1"})"}) {
+    halt.put(other);
+    halt.file.remove_with("run-0");
+    halt.file.remove_with("");
+    EXPECT_TRUE(halt.file.look()) << other;
+  }
   halt.put(R"({"run": "run-0", "anomaly": "nan_loss"})");
+  halt.file.remove_with("run-0");
   EXPECT_FALSE(halt.file.look());
-  EXPECT_THAT(halt.told, HasSubstr("it is of run run-0, this is run-1"));
-  EXPECT_FALSE(fs::exists(halt.folder / ".HALT"));
-  EXPECT_TRUE(fs::exists(halt.folder / ".HALT.stale"));
-}
-
-TEST(HaltFile, WhatLiesThereBeforeARunIsSetAside) {
-  Halt halt;
-  halt.put("old");
-  halt.file.set_aside();
-  EXPECT_FALSE(halt.file.look());
-  EXPECT_THAT(halt.told, HasSubstr("it was there before this run"));
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 
+#include <fstream>
+
+#include "nsa/tests/scratch.hpp"
 #include "nsa/train/run/exit_code.hpp"
 #include "nsa/train/run/training.hpp"
 
@@ -47,6 +50,28 @@ TEST(Options, MoreStepsMakeALongerScheduleAndFewerDoNotTouchIt) {
   };
   EXPECT_EQ(steps("10"), 200);
   EXPECT_EQ(steps("300"), 300);
+}
+
+// The default schedule of 10 steps is shorter than the warm-up: what counts is how long the run will be.
+TEST(Options, StepsAreCheckedWithTheLengthThatTheyGive) {
+  const nsa::fixtures::Scratch folder;
+  const std::string file = folder / "x.yaml";
+  std::ofstream(file) << "train: {warmup_steps: 200}\n";
+  const auto errors = [&](std::vector<const char*> more) {
+    std::vector<const char*> words = {"--config", file.c_str(), "--out", "o"};
+    words.insert(words.end(), more.begin(), more.end());
+    try {
+      return "steps " + std::to_string(configuration(parse(words)).train.steps);
+    } catch (const nsa::ConfigInvalid& invalid) {
+      return std::string(invalid.what());
+    }
+  };
+  EXPECT_EQ(errors({"--steps", "7000"}), "steps 7000");
+  EXPECT_EQ(errors({"--steps", "7000", "--set", "train.steps=300"}), "steps 7000");
+  EXPECT_EQ(errors({"--steps", "100", "--set", "train.steps=300"}), "steps 300");  // stops early on its way
+  EXPECT_EQ(errors({"--steps", "100"}), file + ":1: train.warmup_steps = 200: must be at most train.steps (100)");
+  EXPECT_EQ(errors({"--steps", "100", "--set", "train.steps=300", "--set", "train.lr=fast"}),
+            "--set: train.lr = fast: must be a number from 1e-12 to 1");
 }
 
 TEST(Options, TheSeedConfigurationsMakeTheSeedModel) {

@@ -42,7 +42,10 @@ TEST(NsaTrain, TrainsToTheEndAndLeavesItsRecords) {
               ElementsAre("step_00000004.safetensors", "step_00000008.safetensors", "step_00000012.safetensors"));
   const auto metrics = lines(place.run() / "metrics.csv");
   ASSERT_EQ(metrics.size(), 13U);
-  EXPECT_EQ(metrics[0], "step,loss,lr,grad_norm,tok_per_s,step_s,fetch_p50_ms,fetch_p95_ms");
+  EXPECT_EQ(metrics[0],
+            "step,loss,lr,grad_norm,tok_per_s,step_s,fetch_p50_ms,fetch_p95_ms,tokens,seconds,validation_loss");
+  EXPECT_TRUE(std::regex_match(metrics[12], std::regex("12,.*,1536,[0-9.e-]+,[0-9.]+"))) << metrics[12];
+  EXPECT_THAT(metrics[11], ::testing::EndsWith(","));  // no validation in step 11
   const auto validation = lines(place.run() / "validation.csv");
   ASSERT_EQ(validation.size(), 3U);
   EXPECT_THAT(validation[2], StartsWith("12,"));
@@ -247,6 +250,26 @@ TEST(NsaTrain, TheEndOfTheDataStopsTheRun) {
   const Outcome resumed = place.train(again);
   EXPECT_EQ(resumed.code, 3);
   EXPECT_EQ(resumed.last_line(), outcome.last_line());
+}
+
+TEST(NsaTrain, SeveralPassesGoOnBitForBit) {
+  const Place whole, parts;
+  const auto train = [](const Place& place, const char* epochs, const char* steps) {
+    std::ofstream(place.file("short.txt")) << std::string(350, 'a') << std::string(350, 'b');
+    return place.train({"--data", place.file("short.txt").string(), "--set", "train.eval_every=0", "--set",
+                        "train.order=shuffled", "--set", std::string("train.epochs=") + epochs, "--steps", steps,
+                        "--resume"});
+  };
+  const Outcome expected = train(whole, "0", "12");
+  ASSERT_EQ(expected.code, 0) << expected.err;
+  EXPECT_EQ(train(parts, "1", "12").code, 3);  // the data ends in step 6
+  EXPECT_EQ(train(parts, "2", "8").code, 0);   // more passes later, in two parts
+  const Outcome resumed = train(parts, "3", "12");
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(resumed.last_line(), expected.last_line());
+  EXPECT_EQ(figures(parts.run()), figures(whole.run()));
+  const auto tokens = [](const Place& place) { return records(place.run(), "progress").back()["tokens"]; };
+  EXPECT_EQ(tokens(parts), tokens(whole));
 }
 
 TEST(NsaTrain, UnreadableDataLosesNothing) {

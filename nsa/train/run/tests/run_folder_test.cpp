@@ -67,7 +67,8 @@ TEST(RunFolder, ForceRemovesTheRunAndNothingElseAndOnlyWhenItBegins) {
   const fs::path path = scratch / "run";
   RunFolder(path, Mode::fresh).begin({}, {});
   fs::create_directories(path / "checkpoints");
-  for (const char* name : {"checkpoints/x", ".HALT", "stacks_hung_step_3.txt", "metrics.csv", "notes.txt"})
+  for (const char* name : {"checkpoints/x", ".HALT", ".HALT.stale", "stacks_hung_step_3.txt", "metrics.csv",
+                           "metrics.csv.damaged", "notes.txt"})
     std::ofstream(path / name) << name;
   EXPECT_THAT(refusal(path, Mode::fresh), HasSubstr("holds a run"));
   {
@@ -75,9 +76,11 @@ TEST(RunFolder, ForceRemovesTheRunAndNothingElseAndOnlyWhenItBegins) {
     EXPECT_TRUE(fs::exists(path / "metrics.csv"));
     folder.begin({}, {});
   }
-  for (const char* name : {"checkpoints", ".HALT", "stacks_hung_step_3.txt", "metrics.csv"})
+  for (const char* name :
+       {"checkpoints", ".HALT.stale", "stacks_hung_step_3.txt", "metrics.csv", "metrics.csv.damaged"})
     EXPECT_FALSE(fs::exists(path / name)) << name;
   EXPECT_TRUE(fs::exists(path / "notes.txt"));
+  EXPECT_TRUE(fs::exists(path / ".HALT")) << "somebody's order to stop: HaltFile decides";
 }
 
 TEST(RunFolder, PartsOfARunWithoutARecordAreNotGuessedAt) {

@@ -142,7 +142,7 @@ TEST(Records, DtypesAreCounted) {
 
 TEST(StepLog, ARowIsOverTheStepsSinceTheLast) {
   const nsa::fixtures::Scratch folder;
-  StepLog log(folder.path(), 0, true);
+  StepLog log(folder.path(), 0, true, {});
   const auto step = [&](std::int64_t number, double seconds, double fetch_s) {
     StepReport report;
     report.step = number;
@@ -153,19 +153,28 @@ TEST(StepLog, ARowIsOverTheStepsSinceTheLast) {
     log.step(report);
   };
   step(0, 1.0, 0.1);
-  EXPECT_DOUBLE_EQ(log.row().tok_per_s, 100.0);
+  EXPECT_DOUBLE_EQ(log.row({}).tok_per_s, 100.0);
   for (int i = 1; i <= 20; ++i) step(i, 2.0, i == 7 ? 1.0 : 0.001);
-  const Window window = log.row();
+  const Window window = log.row({});
   EXPECT_DOUBLE_EQ(window.tok_per_s, 50.0);
   EXPECT_DOUBLE_EQ(window.step_s, 2.0);
   EXPECT_DOUBLE_EQ(window.fetch_p50_ms, 1.0);
   EXPECT_DOUBLE_EQ(window.fetch_p95_ms, 1.0);
   step(21, 1, 0.5);
-  EXPECT_DOUBLE_EQ(log.row().fetch_p95_ms, 500.0);
-  log.validation(20, {.loss = std::log(2.0), .tokens = 10, .batches = 1}, 0.5);
+  EXPECT_DOUBLE_EQ(log.row({}).fetch_p95_ms, 500.0);
+  step(22, 1, 0.5);
+  log.validation(23, {.loss = std::log(2.0), .tokens = 10, .batches = 1}, 0.5);
+  (void)log.row({.tokens = 4200, .seconds = 1.25});
+  step(23, 1, 0.5);
+  (void)log.row({.tokens = 4300, .seconds = 2.25});
   log.sync();
+  const std::string metrics = read_text(folder / "metrics.csv");
+  EXPECT_EQ(metrics.substr(0, metrics.find('\n')),
+            "step,loss,lr,grad_norm,tok_per_s,step_s,fetch_p50_ms,fetch_p95_ms,tokens,seconds,validation_loss");
+  EXPECT_NE(metrics.find("\n23,3.5,0,0,100,1,500,500,4200,1.25,0.6931471805599453\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("\n24,3.5,0,0,100,1,500,500,4300,2.25,\n"), std::string::npos) << metrics;
   EXPECT_EQ(read_text(folder / "validation.csv"),
-            "step,loss,perplexity,bits_per_token,tokens,seconds\n20,0.6931471805599453,2,1,10,0.5\n");
+            "step,loss,perplexity,bits_per_token,tokens,seconds\n23,0.6931471805599453,2,1,10,0.5\n");
 }
 
 }  // namespace
