@@ -174,7 +174,9 @@ Session::End Session::stopped(const StepReport& report) {
                              {"routes", training_.dispatcher->routes_taken()},
                              {"strict_fallbacks", training_.dispatcher->strict_fallbacks()}};
   if (report.stop == Stop::diverged) {
-    evidence["loss"] = json_number(training_.trainer->last_loss());
+    evidence["loss"] = json_number(training_.trainer->last_loss());  // of the step before, as the rate
+    evidence["lr"] = learning_rate(training_.config.train, steps() - 1);
+    evidence.erase("grad_norm");
     evidence["divergence"] = training_.trainer->divergence().evidence();
     evidence["what_to_do"] =
         "begin anew with a lower train.lr or a longer train.warmup_steps, or from a checkpoint before since_step (move "
