@@ -25,9 +25,10 @@ std::vector<Code> finding_codes() {
        "an earlier run is stuck, or somebody else works on this GPU",
        "end the listed processes (pid, name, bytes) or take another GPU; times and memory of this run are not to be "
        "trusted before"},
-      {c::kStaleHalt, "A HALT file of an earlier run lies in the run's folder", "environment", block,
-       "an earlier run stopped itself after an anomaly and its control file was never removed",
-       "read the file (it names the run and the anomaly), then remove it: training would stop at its first step"},
+      {c::kStaleHalt, "A .HALT file lies in the run's folder", "environment", block,
+       "an earlier run stopped itself after an anomaly and its file was never removed, or somebody asked for a stop",
+       "read the file (a run's own names the run and the anomaly), then remove it: any .HALT stops training, and "
+       "nsa-train neither begins nor goes on while it is there"},
       {c::kConfigDrift, "The configuration in use is not the one that was expected", "environment", degrade,
        "the configuration was edited where it runs and never brought back, or an old checkout is deployed",
        "compare the listed keys; commit the intended values and deploy that commit"},

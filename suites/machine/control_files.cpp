@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kQuotedBytes = 4096;
+constexpr const char* kHalt = ".HALT";  // the one that stops training
 
 bool is_control_file(const std::string& name) {
   return name.starts_with("HALT") || name.starts_with(".HALT") || name == ".anomaly_type";
@@ -86,9 +87,9 @@ Inspection judge_control_files(const fs::path& folder, const std::string& subjec
   for (const ControlFile& file : find_control_files(folder)) {
     const std::string name = file.path.filename().string();
     result.seen.push_back(name);
-    const bool ours = !run_id.empty() && file.content.find(run_id) != std::string::npos;
+    if (name != kHalt) continue;
     result.judgements.push_back({subject + "." + name,
-                                 ours,
+                                 false,
                                  describe(file, run_id),
                                  codes::kStaleHalt,
                                  {{"file", file.path.string()},

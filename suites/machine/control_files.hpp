@@ -1,5 +1,6 @@
-// Control files in a run's folder: HALT files and the anomaly type that an earlier run left. They stop a training run
-// at its first step and look like a fault of the model.
+// Control files in a run's folder. A file named `.HALT` stops training, whoever wrote it and whenever: nsa-train does
+// not begin or go on while it lies there (nsa/train/run/halt_file.hpp). Other names in use for the same thing (`HALT*`,
+// `.HALT.stale`, `.anomaly_type`) stop nothing; they are listed, because they tell what an earlier run ended with.
 #pragma once
 
 #include <filesystem>
@@ -22,7 +23,7 @@ struct ControlFile {
 // forms in use: lines "key: value", and one JSON object.
 [[nodiscard]] std::vector<ControlFile> find_control_files(const std::filesystem::path& folder);
 
-// Every file must belong to `run_id`; nothing does when it is empty. `subject` names the folder ("run_folder").
+// There must be no `.HALT`. `subject` names the folder ("run_folder"); `run_id` is this run's, for the message, or "".
 [[nodiscard]] Inspection judge_control_files(const std::filesystem::path& folder, const std::string& subject,
                                              const std::string& run_id);
 

@@ -1,6 +1,6 @@
 // Case guards: are the trainer's guards awake? The case harms a small model of its own (a NaN in one gradient, a NaN in
-// one weight) and puts a HALT file in the way; each must stop training before the weights are touched. What is planted
-// proves something only in a model that is healthy without it, so that is looked at first.
+// one weight, a loss far too high) and puts a HALT file in the way; each must stop training before the weights are
+// touched. What is planted proves something only in a model that is healthy without it, so that is looked at first.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -124,6 +124,30 @@ void halt_file(const Subject& subject, Context& context) {
   std::filesystem::remove(file);
 }
 
+// A model that is thrown far off and stays there: its head is many times too large, so that its loss is far above that
+// of a model that knows nothing. The trainer must not go on with it, and must not stop at once either.
+void divergence(const Subject& subject, Context& context) {
+  Small small = make_small(subject, context, 3);
+  small.config.train.master_weights = false;  // otherwise they would undo the harm
+  small.config.train.stop_on_divergence = true;
+  nsa::train::Trainer trainer(small.instance.model, small.config.train, batches(small));
+  (void)trainer.step();  // step 0 is clean
+  {
+    const at::NoGradGuard no_grad;
+    small.instance.model->head->weight.mul_(64);
+  }
+  std::size_t made = 0;
+  for (; made < nsa::train::DivergenceGuard::kAbove; ++made) {
+    if (trainer.step().stop != Stop::none) break;
+    context.progress();
+  }
+  context.expect("divergence_is_no_spike", made == nsa::train::DivergenceGuard::kAbove,
+                 fmt::format("the trainer stopped after {} steps of a high loss; {} make a divergence", made,
+                             nsa::train::DivergenceGuard::kAbove),
+                 codes::kGuardMissed, {{"guard", "divergence"}, {"steps", made}});
+  (void)expect_stop(trainer, *small.instance.model, Stop::diverged, "divergence", context);
+}
+
 }  // namespace
 
 void guards(const Subject& subject, Context& context) {
@@ -135,6 +159,8 @@ void guards(const Subject& subject, Context& context) {
   nan_in_the_loss(subject, context);
   context.phase("HALT file");
   halt_file(subject, context);
+  context.phase("divergence");
+  divergence(subject, context);
 }
 
 }  // namespace suites::training_cases

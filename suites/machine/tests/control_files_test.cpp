@@ -39,26 +39,27 @@ TEST_F(ControlFilesTest, AnotherRunsFileIsNamedWithRunAnomalyAndStep) {
 }
 
 TEST_F(ControlFilesTest, JsonIsReadAsWell) {
-  write("HALT.json", R"({"run_id": "abc", "anomaly_type": "nan_gradient", "step": 17})");
+  write(".HALT", R"({"run_id": "abc", "anomaly_type": "nan_gradient", "step": 17})");
   const std::string text = failed("mine");
   EXPECT_NE(text.find("belongs to run abc"), std::string::npos) << text;
   EXPECT_NE(text.find("nan_gradient at step 17"), std::string::npos) << text;
 }
 
-TEST_F(ControlFilesTest, EmptyFilesAndAnomalyTypesAreStale) {
-  write("HALT", "");
-  write(".anomaly_type", "nan_loss\n");
-  const std::string text = failed("mine");
-  EXPECT_NE(text.find("is empty: it names no run"), std::string::npos) << text;
-  EXPECT_NE(text.find("stopped itself: nan_loss"), std::string::npos) << text;
+// The rule of nsa-train: a .HALT stops a run, whoever wrote it, with anything in it.
+TEST_F(ControlFilesTest, AnyHaltFileStopsTraining) {
+  for (const char* content : {"", "enough\n", "run: mine-1\n", R"({"run": "mine-1", "anomaly": "diverged"})"}) {
+    write(".HALT", content);
+    EXPECT_NE(failed("mine-1"), "") << content;
+    EXPECT_NE(failed(""), "") << content;
+  }
 }
 
-TEST_F(ControlFilesTest, OwnFileAndOtherFilesAreNot) {
-  write(".HALT", "run: mine-1\n");
-  write("events.jsonl", "{}");
-  write("xHALT", "");
+TEST_F(ControlFilesTest, OtherFilesStopNothingAndAreListed) {
+  for (const char* name : {"HALT", "HALT.json", ".HALT.stale", ".anomaly_type", "events.jsonl", "xHALT"})
+    write(name, "");
   EXPECT_EQ(failed("mine-1"), "");
-  EXPECT_NE(failed(""), "") << "where no run is going on, every control file is left over";
+  EXPECT_EQ(judge_control_files(folder, "run_folder", "").seen,
+            Json::array({".HALT.stale", ".anomaly_type", "HALT", "HALT.json"}));
 }
 
 TEST_F(ControlFilesTest, NoFolderNoFile) { EXPECT_TRUE(find_control_files(folder / "nowhere").empty()); }

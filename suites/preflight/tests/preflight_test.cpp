@@ -175,19 +175,13 @@ TEST_F(Preflight, HaltFileOfAnEarlierRunIsQuoted) {
   EXPECT_NE(context.findings[0].message.find("anomaly: nan_loss"), std::string::npos);
 }
 
-TEST_F(Preflight, EmptyHaltFileAndAnomalyTypeAreStale) {
-  write("HALT", "");
-  write(".anomaly_type", "nan_loss");
-  checks::halt_files(context);
-  EXPECT_EQ(context.findings.size(), 2U);
-}
-
-TEST_F(Preflight, HaltFileOfThisRunAndOtherFilesAreNot) {
-  write(".HALT", "run: " + context.run_id() + "\n");
-  write("events.jsonl", "{}");
-  write("xHALT", "");
+TEST_F(Preflight, AnyHaltFileCountsAndOtherFilesDoNot) {
+  for (const char* name : {"HALT", ".anomaly_type", "events.jsonl", "xHALT"}) write(name, "");
   checks::halt_files(context);
   EXPECT_TRUE(context.findings.empty());
+  write(".HALT", "run: " + context.run_id() + "\n");
+  checks::halt_files(context);
+  EXPECT_EQ(all_codes(), Codes{code(codes::kStaleHalt)});
 }
 
 // -- configuration
