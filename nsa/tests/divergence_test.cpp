@@ -78,6 +78,10 @@ TEST(DivergenceGuard, TheNormThatRoseFirstIsInTheEvidence) {
   run.losses(12, 30, 50);
   EXPECT_EQ(run.guard.evidence()["grad_norm_since_step"], 41);
   EXPECT_THAT(run.guard.alarm().value(), HasSubstr("norm is out of its range since step 41"));
+  Curve moved;  // to another level, long ago
+  moved.losses(40, 3, 1);
+  moved.losses(100, 3, 50);
+  EXPECT_TRUE(moved.guard.evidence()["grad_norm_since_step"].is_null());
   Curve calm;
   calm.losses(40, 3, 1);
   calm.losses(12, 30, 1);

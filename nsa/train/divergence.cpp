@@ -67,7 +67,7 @@ void DivergenceGuard::step(std::int64_t step, double loss, double grad_norm) {
   const Range usual = norms_.empty() ? Range{} : range_of(norms_);
   const bool out = norms_.size() >= kFewest && grad_norm > kNormFactor * usual.middle &&
                    grad_norm > usual.middle + kNormDeviations * usual.sigma;
-  if (!out) keep(norms_, grad_norm);
+  keep(norms_, grad_norm);  // a norm that stays elsewhere becomes the usual one
   if (out && !norm_since_) norm_since_ = step;
   if (!out && above_.empty()) norm_since_.reset();  // while the loss is above its bound, what came first stays known
 }

@@ -46,7 +46,7 @@ class DivergenceGuard {
 
   double uniform_;                     // ln V
   std::optional<double> first_;        // loss
-  std::deque<double> losses_, norms_;  // the last kWindow that lay within their bounds
+  std::deque<double> losses_, norms_;  // the last kWindow; of losses, those within their bound
   std::optional<double> best_, best_sigma_;
   std::deque<std::int64_t> above_;  // steps
   std::optional<std::int64_t> norm_since_;
