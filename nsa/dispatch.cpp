@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 
 #include "nsa/cuda/cuda.hpp"
@@ -16,11 +17,18 @@ namespace nsa {
 struct Dispatcher::State {
   EffectiveFlags flags;
   mutable std::mutex mutex;
-  std::map<std::string, std::int64_t> routes, fallbacks;
+  std::map<std::string, std::int64_t> routes;
+  std::map<std::string, Fallbacks> fallbacks;
 
-  void count(std::map<std::string, std::int64_t>& record, const std::string& key) {
+  void count(const std::string& route) {
     const std::lock_guard lock(mutex);
-    ++record[key];
+    ++routes[route];
+  }
+  void count(const Fallback& fallback, bool replaced) {
+    const std::lock_guard lock(mutex);
+    Fallbacks& record = fallbacks[std::string(to_string(fallback.op))];
+    if (record.times++ == 0 || (replaced && record.replaced == 0)) record.first = fallback;
+    if (replaced) ++record.replaced;
   }
 };
 
@@ -53,65 +61,103 @@ Ops table_of(const Choice& choice) {
     case Backend::flash:
       return flash::ops(entry_of(choice));
     case Backend::cuda:
-      if (!choice.variant.empty()) unknown_variant(choice);
+      if (!choice.variant.empty() && choice.variant != "in_one") unknown_variant(choice);
       return cuda::ops();
   }
   unknown_variant(choice);
 }
 
-bool finite(const at::Tensor& value) { return at::isfinite(value).all().item<bool>(); }
-bool finite(const Attended& value) { return finite(value.o); }  // an LSE may be -inf
-bool finite(const Compressed& value) { return finite(value.k) && finite(value.v); }
+// The first place that is not finite; nothing where all is.
+std::optional<Fallback> look(Op op, const at::Tensor& value) {
+  const at::Tensor bad = at::isfinite(value).logical_not_();
+  if (!bad.any().item<bool>()) return std::nullopt;
+  const at::Tensor place = bad.nonzero()[0].cpu();
+  Fallback found{op, value.sizes().vec(), {}, 0};
+  at::Tensor element = value.detach();
+  for (std::int64_t i = 0; i < place.numel(); ++i) {
+    found.index.push_back(place[i].item<std::int64_t>());
+    element = element.select(0, found.index.back());
+  }
+  found.value = element.item<double>();
+  return found;
+}
+std::optional<Fallback> look(Op op, const Attended& value) { return look(op, value.o); }  // an LSE may be -inf
+std::optional<Fallback> look(Op op, const Compressed& value) {
+  auto found = look(op, value.k);
+  return found ? found : look(op, value.v);
+}
 
 template <typename Result, typename Args>
-void guard(std::function<Result(const Args&)>& op, std::function<Result(const Args&)> oracle,
-           std::function<void()> count) {
-  op = [op = std::move(op), oracle = std::move(oracle), count = std::move(count)](const Args& args) {
-    Result result = op(args);
-    if (finite(result)) return result;
-    count();
-    return oracle(args);
+OpFunction<Result, Args> guarded(Op op, OpFunction<Result, Args> function, OpFunction<Result, Args> oracle,
+                                 std::function<void(const Fallback&, bool)> count) {
+  return [op, function = std::move(function), oracle = std::move(oracle), count = std::move(count)](const Args& args) {
+    Result result = function(args);
+    const auto found = look(op, result);
+    if (!found) return result;
+    Result wanted = oracle(args);
+    count(*found, !look(op, wanted));
+    return wanted;
   };
+}
+
+std::string text_of(Op op, const Choice& choice) {
+  return fmt::format("{}: {}{}{} ({})", to_string(op), to_string(choice.backend), choice.variant.empty() ? "" : "/",
+                     choice.variant, choice.why);
 }
 
 }  // namespace
 
-Ops strict(Ops table, std::function<void(Op)> count) {
+Ops strict(const Ops& table, const std::function<void(const Fallback&, bool)>& count) {
   const Ops oracle = reference::ops();
-  const auto counted = [&](Op op) { return [count, op] { count(op); }; };
-  guard(table.compress, oracle.compress, counted(Op::compress));
-  guard(table.attend_compressed, oracle.attend_compressed, counted(Op::attend_compressed));
-  guard(table.attend_selected, oracle.attend_selected, counted(Op::attend_selected));
-  guard(table.attend_window, oracle.attend_window, counted(Op::attend_window));
-  guard(table.combine, oracle.combine, counted(Op::combine));
-  return table;
+  return {guarded(Op::compress, table.compress, oracle.compress, count),
+          guarded(Op::attend_compressed, table.attend_compressed, oracle.attend_compressed, count),
+          table.select,
+          guarded(Op::attend_selected, table.attend_selected, oracle.attend_selected, count),
+          guarded(Op::attend_window, table.attend_window, oracle.attend_window, count),
+          guarded(Op::combine, table.combine, oracle.combine, count)};
 }
 
 Ops backend_ops(Backend backend) { return table_of({.backend = backend, .variant = "", .why = ""}); }
 
 Ops assemble(const Route& route, const EffectiveFlags& /*flags*/) {
-  return {table_of(route[Op::compress]).compress,
-          table_of(route[Op::attend_compressed]).attend_compressed,
-          table_of(route[Op::select]).select,
-          table_of(route[Op::attend_selected]).attend_selected,
-          table_of(route[Op::attend_window]).attend_window,
-          table_of(route[Op::combine]).combine};
+  const Ops parts{table_of(route[Op::compress]).compress,
+                  table_of(route[Op::attend_compressed]).attend_compressed,
+                  table_of(route[Op::select]).select,
+                  table_of(route[Op::attend_selected]).attend_selected,
+                  table_of(route[Op::attend_window]).attend_window,
+                  table_of(route[Op::combine]).combine};
+  const Choice& attend = route[Op::attend];
+  if (attend.variant == "in_parts") return parts;
+  const Ops own = table_of(attend);
+  if (own.way != AttendWay::in_one) unknown_variant(attend);
+  return parts.in_one(own.attend);
 }
 
 Dispatcher::Dispatcher(EffectiveFlags flags) : state_(std::make_shared<State>()) { state_->flags = std::move(flags); }
 
 Ops Dispatcher::ops(const Call& call) {
   const Route chosen = route(state_->flags, call);
-  for (const Op op : kAllOps) {
-    const auto& [backend, variant, why] = chosen[op];
-    state_->count(state_->routes, fmt::format("{}: {}{}{} ({})", to_string(op), to_string(backend),
-                                              variant.empty() ? "" : "/", variant, why));
-  }
   Ops table = assemble(chosen, state_->flags);
   // With NSA_FORCE_PARITY the reference would only be asked twice.
-  if (!state_->flags.strict_asserts || state_->flags.force_parity) return table;
-  return strict(std::move(table),
-                [state = state_](Op op) { state->count(state->fallbacks, std::string(to_string(op))); });
+  if (state_->flags.strict_asserts && !state_->flags.force_parity)
+    table =
+        strict(table, [state = state_](const Fallback& fallback, bool replaced) { state->count(fallback, replaced); });
+  const auto recorded = [&]<typename Result, typename Args>(Op op, const OpFunction<Result, Args>& function) {
+    return OpFunction<Result, Args>([state = state_, text = text_of(op, chosen[op]), function](const Args& args) {
+      state->count(text);
+      return function(args);
+    });
+  };
+  const Ops parts{recorded(Op::compress, table.compress),
+                  recorded(Op::attend_compressed, table.attend_compressed),
+                  recorded(Op::select, table.select),
+                  recorded(Op::attend_selected, table.attend_selected),
+                  recorded(Op::attend_window, table.attend_window),
+                  recorded(Op::combine, table.combine)};
+  if (table.way == AttendWay::in_one) return parts.in_one(recorded(Op::attend, table.attend));
+  Ops whole = parts;
+  whole.replace(&Ops::attend, recorded(Op::attend, parts.attend));
+  return whole;
 }
 
 OpsProvider Dispatcher::provider() {
@@ -125,7 +171,7 @@ std::map<std::string, std::int64_t> Dispatcher::routes_taken() const {
   return state_->routes;
 }
 
-std::map<std::string, std::int64_t> Dispatcher::strict_fallbacks() const {
+std::map<std::string, Fallbacks> Dispatcher::strict_fallbacks() const {
   const std::lock_guard lock(state_->mutex);
   return state_->fallbacks;
 }

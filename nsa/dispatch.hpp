@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "nsa/flags.hpp"
 #include "nsa/ops.hpp"
@@ -17,32 +18,46 @@ namespace nsa {
 // What the model asks once per attention layer and forward pass.
 using OpsProvider = std::function<Ops(const Call&)>;
 
-// The six functions of one backend as it is by itself: sdpa gathers into fresh tensors (packed_safe), flash takes the
+// The functions of one backend as it is by itself: sdpa gathers into fresh tensors (packed_safe), flash takes the
 // dense entry and leaves to sdpa what it does not serve.
 [[nodiscard]] Ops backend_ops(Backend backend);
+
+// NSA_STRICT_ASSERTS: a part's output that was not finite, of which the first place is told.
+struct Fallback {
+  Op op = Op::compress;
+  std::vector<std::int64_t> shape, index;  // of the output, and where in it the first NaN or infinity stands
+  double value = 0;                        // what stands there
+};
+struct Fallbacks {
+  std::int64_t times = 0;  // all, also where the reference's output was not finite either (as of inputs that are not)
+  std::int64_t replaced = 0;  // where the reference's was finite: the function is at fault
+  Fallback first;             // the first that was replaced; without one, the first of all
+};
 
 // Thread-safe. The tables that it gives may outlive it.
 class Dispatcher {
  public:
   explicit Dispatcher(EffectiveFlags flags);
-  [[nodiscard]] Ops ops(const Call& call);  // records the route
+  [[nodiscard]] Ops ops(const Call& call);  // its functions record themselves when they are called
   [[nodiscard]] OpsProvider provider();     // a copyable handle; shares this dispatcher's record
 
   [[nodiscard]] const EffectiveFlags& flags() const;
-  // "attend_window: flash/varlen (why)" -> calls
+  // What really ran: "attend_window: flash/varlen (why)" -> calls. Attention in one calls no part ("attend: cuda/in_one
+  // (why)"); where a part was replaced, `attend` itself is another one and not listed, but the parts are.
   [[nodiscard]] std::map<std::string, std::int64_t> routes_taken() const;
-  // NSA_STRICT_ASSERTS: op -> times that its output was not finite and the reference's was taken instead. A value that
-  // is not finite there either stays so: nothing is ever replaced by a number that nobody computed.
-  [[nodiscard]] std::map<std::string, std::int64_t> strict_fallbacks() const;
+  // NSA_STRICT_ASSERTS: op -> how often its output was not finite and the reference's was taken instead, and the first
+  // time. A value that is not finite there either stays so: nothing is ever replaced by a number that nobody computed.
+  [[nodiscard]] std::map<std::string, Fallbacks> strict_fallbacks() const;
 
  private:
   struct State;
   std::shared_ptr<State> state_;
 };
 
-// NSA_STRICT_ASSERTS: a table in which an op whose output is not finite is computed again by the reference, after
-// `count` was told. Waits for the device at every op. Choices of blocks are not looked at.
-[[nodiscard]] Ops strict(Ops table, std::function<void(Op)> count);
+// NSA_STRICT_ASSERTS: a table in which a part whose output is not finite is computed again by the reference, after
+// `count` was told; `attend` goes part by part. Waits for the device at every part. Choices of blocks are not looked
+// at.
+[[nodiscard]] Ops strict(const Ops& table, const std::function<void(const Fallback&, bool replaced)>& count);
 
 // Assembles the table that `route` describes; no record, no strict fallback. Throws std::logic_error for a variant that
 // the backend does not have.

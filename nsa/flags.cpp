@@ -8,6 +8,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <cstdlib>
 #include <optional>
 
 namespace nsa {
@@ -126,6 +127,11 @@ void resolve_selection(Reader& reader, EffectiveFlags& flags) {
 }
 
 }  // namespace
+
+void wait_without_spinning(char* const* argv) {
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
+  if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
+}
 
 Environment read_environment() {
   Environment found;

@@ -17,6 +17,12 @@ using Environment = std::map<std::string, std::string>;  // name -> value, only 
 // The NSA_* variables of this process.
 [[nodiscard]] Environment read_environment();
 
+// Threads of OpenMP that wait for work sleep instead of spinning, unless the user has said how they wait
+// (OMP_WAIT_POLICY, GOMP_SPINCOUNT): on a busy machine spinning takes the processor from the thread that is waited for,
+// and a step takes ten times as long. libgomp reads that before main(), so the program is started once more with it, by
+// the arguments `argv`; where that cannot be done it goes on as it is.
+void wait_without_spinning(char* const* argv);
+
 struct FlagSpec {
   std::string_view name;           // "NSA_USE_FA2"
   std::string_view type;           // "bool", "int", "real", "branch"

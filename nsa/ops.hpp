@@ -1,6 +1,6 @@
-// The ops seam: the six functions of Native Sparse Attention as a table. Model code calls only this; a backend fills
-// it (reference/, sdpa/, flash/, cuda/), route.hpp decides which backend serves which function, and anything may wrap
-// it.
+// The ops seam: Native Sparse Attention as a table of seven functions: six parts, and `attend`, which is all of them
+// but `compress`. Model code calls `compress` and `attend`; a backend fills the table (reference/, sdpa/, flash/,
+// cuda/), route.hpp decides which backend serves which function, and anything may wrap them.
 //
 // Shapes (B batch, S tokens, Hq query heads, G groups, h = Hq/G, Dk/Dv widths, N_c compressed blocks):
 //   q [B,S,Hq,Dk], k [B,S,G,Dk], v [B,S,G,Dv], head j belongs to group j / h; one floating dtype, one device.
@@ -12,13 +12,18 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "nsa/config.hpp"
+#include "nsa/flags.hpp"
 
 namespace nsa {
 
@@ -102,7 +107,7 @@ struct CombineArgs {
   at::Tensor o_cmp, o_sel, o_win;  // [B,S,Hq,Dv]
 };
 
-// What attention gives to all of these but compress together (attend.hpp).
+// The three branches, the choice of blocks and their gated sum (Eq 5): what attention is between its projections.
 struct AttendArgs {
   at::Tensor q;  // [B,S,Hq,Dk]
   Compressed kv;
@@ -111,6 +116,14 @@ struct AttendArgs {
   Geometry geometry;
   CuSeqlens cu_seqlens;
   std::optional<at::Tensor> blocks = std::nullopt;  // [B,S,G,n] as `select` gives them; absent: chosen by q and kv.k
+
+  // The branch that runs alone: the result is its output, and what only the others need may be undefined.
+  ForcedBranch only = ForcedBranch::none;
+  // Called, when set, with the stages "cmp.o", "blocks", "sel.o", "win.o" as they are computed. Where gradients are
+  // needed their gradients arrive at hooks on these tensors, whichever way attention goes; what a hook returns counts
+  // only part by part. Costs nothing when unset.
+  std::function<void(std::string_view stage, const at::Tensor& value)> observe = {};
+  bool nvtx = false;  // ranges round the parts (NSA_NVTX)
 };
 
 // What every function of every backend calls first: defined tensors, shapes that fit one another, one floating dtype
@@ -136,13 +149,68 @@ struct Attended {
   at::Tensor stats = {};
 };
 
+// One function of the table. It is called like a function; to replace it, say Ops::replace, because `attend` may have
+// to change with it.
+template <typename Result, typename Args>
+class OpFunction {
+ public:
+  OpFunction() = default;
+  template <typename Call>
+  requires(!std::same_as<std::remove_cvref_t<Call>, OpFunction> && std::is_invocable_r_v<Result, Call&, const Args&>)
+      OpFunction(Call&& call)
+      : call_(std::forward<Call>(call)) {}  // NOLINT: a table is written as a list of functions
+  OpFunction(const OpFunction&) = default;
+  OpFunction(OpFunction&&) noexcept = default;
+  ~OpFunction() = default;
+
+  Result operator()(const Args& args) const { return call_(args); }
+  explicit operator bool() const { return static_cast<bool>(call_); }
+
+ private:
+  friend struct Ops;
+  OpFunction& operator=(const OpFunction&) = default;
+  OpFunction& operator=(OpFunction&&) noexcept = default;
+
+  std::function<Result(const Args&)> call_;
+};
+
+// How a table computes `attend`.
+enum class AttendWay {
+  in_parts,  // one function of the table after the other (nsa/attend.hpp)
+  in_one     // by a function of its own, one node of autograd
+};
+
 struct Ops {
-  std::function<Compressed(const CompressArgs&)> compress;
-  std::function<Attended(const AttendCompressedArgs&)> attend_compressed;
-  std::function<at::Tensor(const SelectArgs&)> select;
-  std::function<Attended(const AttendSelectedArgs&)> attend_selected;
-  std::function<Attended(const AttendWindowArgs&)> attend_window;
-  std::function<at::Tensor(const CombineArgs&)> combine;
+  OpFunction<Compressed, CompressArgs> compress;
+  OpFunction<Attended, AttendCompressedArgs> attend_compressed;
+  OpFunction<at::Tensor, SelectArgs> select;
+  OpFunction<Attended, AttendSelectedArgs> attend_selected;
+  OpFunction<Attended, AttendWindowArgs> attend_window;
+  OpFunction<at::Tensor, CombineArgs> combine;
+  OpFunction<at::Tensor, AttendArgs> attend;  // [B,S,Hq,Dv]
+  AttendWay way = AttendWay::in_parts;        // of `attend`
+
+  Ops() = default;
+  // The parts in the order above; `attend` goes part by part.
+  Ops(OpFunction<Compressed, CompressArgs> pool, OpFunction<Attended, AttendCompressedArgs> cmp,
+      OpFunction<at::Tensor, SelectArgs> choose, OpFunction<Attended, AttendSelectedArgs> sel,
+      OpFunction<Attended, AttendWindowArgs> win, OpFunction<at::Tensor, CombineArgs> sum);
+  // The same parts with an `attend` of its own, which computes what they would.
+  [[nodiscard]] Ops in_one(OpFunction<at::Tensor, AttendArgs> function) const;
+  // The same parts, and `attend` by them.
+  [[nodiscard]] Ops in_parts() const;
+
+  // Puts a function in the place of another. After a part was replaced `attend` goes part by part, whatever it was
+  // before, so that nobody's part is passed over; `compress` is no part of it. To be asked without changing the way
+  // that attention takes, replace `attend` itself.
+  template <typename Result, typename Args>
+  void replace(OpFunction<Result, Args> Ops::*member, std::type_identity_t<OpFunction<Result, Args>> by) {
+    this->*member = std::move(by);
+    if constexpr (!std::same_as<Args, AttendArgs> && !std::same_as<Args, CompressArgs>) attend_by_parts();
+  }
+
+ private:
+  void attend_by_parts();
 };
 
 }  // namespace nsa

@@ -102,6 +102,27 @@ Choice prefer_cuda(const EffectiveFlags& flags, const Call& call, Op op, Choice 
   return {Backend::cuda, "", origin_of(flags, "use_cuda") + (refused ? "; " + otherwise.why : "")};
 }
 
+// After its parts were chosen.
+Choice choose_attend(const EffectiveFlags& flags, const Route& route) {
+  const Backend first = route[kAttendParts.front()].backend;
+  for (const Op part : kAttendParts)
+    if (route[part].backend != first)
+      return {Backend::sdpa, "in_parts",
+              fmt::format("{} is {}'s, {} is {}'s", to_string(kAttendParts.front()), to_string(first), to_string(part),
+                          to_string(route[part].backend))};
+  if (flags.force_parity) return {first, "in_parts", route[kAttendParts.front()].why};
+  if (first != Backend::cuda)
+    return {first, "in_parts", fmt::format("{} has no function for all; {}", to_string(first), route[Op::combine].why)};
+  if (flags.forced_branch != ForcedBranch::none)
+    return {first, "in_parts", origin_of(flags, "forced_branch") + ": one branch runs alone"};
+  if (flags.strict_asserts)
+    return {first, "in_parts", origin_of(flags, "strict_asserts") + ": every part's output is looked at"};
+  std::string why = route[kAttendParts.front()].why;  // the parts', each once
+  for (const Op part : kAttendParts)
+    if (why.find(route[part].why) == std::string::npos) why += "; " + route[part].why;
+  return {first, "in_one", why};
+}
+
 }  // namespace
 
 std::string_view to_string(Backend backend) {
@@ -132,6 +153,8 @@ std::string_view to_string(Op op) {
       return "attend_window";
     case Op::combine:
       return "combine";
+    case Op::attend:
+      return "attend";
   }
   return "?";
 }
@@ -167,11 +190,13 @@ std::string flash_refusal(const Call& call, Op op) {
 Route route(const EffectiveFlags& flags, const Call& call) {
   Route route;
   for (const Op op : kAllOps) {
+    if (op == Op::attend) continue;
     if (flags.force_parity)
       route[op] = {Backend::reference, "", "NSA_FORCE_PARITY"};
     else
       route[op] = prefer_cuda(flags, call, op, choose(flags, call, op));
   }
+  route[Op::attend] = choose_attend(flags, route);
   return route;
 }
 

@@ -1,4 +1,4 @@
-// Which backend serves which of the six functions, and why: a pure function of flags, shape, dtype, device and mode.
+// Which backend serves which of the seven functions, and why: a pure function of flags, shape, dtype, device and mode.
 // The choice is recorded by whoever executes it (dispatch.hpp), so that a report shows what was asked, what ran and
 // why.
 #pragma once
@@ -14,9 +14,12 @@
 namespace nsa {
 
 enum class Backend { reference, sdpa, flash, cuda };
-enum class Op { compress, attend_compressed, select, attend_selected, attend_window, combine };
-inline constexpr std::array kAllOps = {Op::compress,        Op::attend_compressed, Op::select,
-                                       Op::attend_selected, Op::attend_window,     Op::combine};
+enum class Op { compress, attend_compressed, select, attend_selected, attend_window, combine, attend };
+inline constexpr std::array kAllOps = {Op::compress,      Op::attend_compressed, Op::select, Op::attend_selected,
+                                       Op::attend_window, Op::combine,           Op::attend};
+// The parts of `attend`.
+inline constexpr std::array kAttendParts = {Op::attend_compressed, Op::select, Op::attend_selected, Op::attend_window,
+                                            Op::combine};
 [[nodiscard]] std::string_view to_string(Backend backend);
 [[nodiscard]] std::string_view to_string(Op op);
 
@@ -35,13 +38,13 @@ struct Call {
 struct Choice {
   Backend backend = Backend::sdpa;
   // Which way inside the backend: attend_selected: "packed", "packed_safe", "masked"; attend_window / attend_compressed
-  // in flash: "dense", "varlen"; else "".
+  // in flash: "dense", "varlen"; attend: "in_one", "in_parts"; else "".
   std::string variant;
   std::string why;  // in words; names the refused alternative and its reason ("flash refused: device is cpu")
 };
 
 struct Route {
-  std::array<Choice, 6> choices;  // by Op
+  std::array<Choice, kAllOps.size()> choices;  // by Op
   [[nodiscard]] const Choice& operator[](Op op) const { return choices[static_cast<std::size_t>(op)]; }
   [[nodiscard]] Choice& operator[](Op op) { return choices[static_cast<std::size_t>(op)]; }
 };
@@ -59,7 +62,9 @@ inline constexpr std::int64_t kGatherBudgetBytes = std::int64_t{2} << 30;
 // A branch takes flash when its own effective flag asks for it (fa2_win, fa2_cmp; fa2_all has gone into both), S is not
 // below its minimal length, and flash_refusal is empty. What was asked for by name keeps its way: such a branch, and a
 // masked selection. Every other op takes cuda when use_cuda asks for it and cuda_refusal (cuda/features.hpp) is empty,
-// otherwise sdpa, with the reason. NSA_FORCE_PARITY: reference.
+// otherwise sdpa, with the reason. NSA_FORCE_PARITY: reference. `attend` goes in one where cuda serves all of its parts
+// and no flag wants to see them one by one (NSA_FORCE_BRANCH, NSA_STRICT_ASSERTS), else in parts; its backend is then
+// theirs, or sdpa where they differ.
 [[nodiscard]] Route route(const EffectiveFlags& flags, const Call& call);
 
 }  // namespace nsa

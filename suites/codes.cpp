@@ -43,6 +43,11 @@ std::vector<Code> finding_codes() {
        "check the path and its storage; a loader that stalls here looks like a hang in training"},
       {c::kUnknownFlag, "An NSA_* variable is set that means nothing", "environment", warn,
        "a misspelt name: the setting that was meant is not in force", "use the nearest known name, or unset it"},
+      {c::kFlagNotObeyed, "A way that a flag asks for by name cannot be taken here", "routing", degrade,
+       "the device, the precision or the model's shape is not served by the backend that was asked for, and another "
+       "one "
+       "computes instead",
+       "the message has the route's reason: change what it names, or unset the flag"},
       {c::kRetiredFlag, "An NSA_* variable of the past is set and has no effect", "environment", info,
        "scripts written for the earlier system still set it", "remove it from the scripts"},
       {c::kRunFolder, "A folder that a run must write to cannot be written, or is nearly full", "environment", block,
@@ -226,9 +231,7 @@ std::vector<Code> finding_codes() {
        "something wipes it away before the loss: nan_to_num, a clamp, or a mask by multiplication further on",
        "look at the stage, row and operation in the evidence; a wiped NaN is a wrong number that nobody sees"},
       {c::kWatchOverhead, "Watching for non-finite values slows the training step more than it may", "performance",
-       degrade,
-       "the step is bound by launches, and the watch adds one for each stage and each gradient of a stage; our own "
-       "kernels also compute the branches of a watched model one by one",
+       degrade, "the step is bound by launches, and the watch adds one for each stage and each gradient of a stage",
        "read the step times in the evidence; switch the watch off for timing runs, or give the step more work"},
       {c::kPoisonLeak, "A NaN in padding reaches rows that may not see it", "anomaly", block,
        "padding is multiplied by a probability of 0 instead of being left out (0 * NaN is NaN), or an index of -1 "
@@ -345,9 +348,10 @@ std::vector<Code> finding_codes() {
        "dispatch"},
       {c::kIllegalFlagAccepted, "An illegal setting was accepted, or refused with the wrong message", "routing", block,
        "a conflict or range is not checked", "the message must name variable, value and what is allowed"},
-      {c::kStrictFallback, "A branch fell back to the reference", "routing", degrade,
-       "NSA_STRICT_ASSERTS found a non-finite branch output and computed it again",
-       "the counts are in the evidence; look for the branch's non-finite value with s_sweep"},
+      {c::kStrictFallback, "An output was not finite and the reference's was taken instead", "routing", block,
+       "NSA_STRICT_ASSERTS replaced it: what was computed after it is right, but the function is not, and training "
+       "without the flag would have gone on with the NaN",
+       "the evidence names the function, the output's shape and the first place; run s_sweep without the flag"},
       {c::kRefusalWithoutReason, "A way was asked for and not taken, and the route does not say why", "routing", block,
        "a refusal without a reason, or with that of another refusal: nobody can tell what to change",
        "let the route name the refused way and the rule that refused it (nsa/route.cpp)"},

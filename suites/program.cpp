@@ -4,6 +4,7 @@
 #include "suites/diagnose.hpp"
 #include "suites/preflight/checks.hpp"
 #include "suites/providers.hpp"
+#include "suites/records.hpp"
 
 namespace suites {
 
@@ -18,6 +19,7 @@ harness::Program make_program() {
   program.source_dir = build_info::kSourceDir;
   program.suites = {preflight(subject), init_stats(subject), forward(subject),  flag_matrix(subject), s_sweep(subject),
                     autograd(subject),  parity(subject),     training(subject), throughput(subject)};
+  for (harness::Suite& suite : program.suites) suite = recorded(std::move(suite), subject);
   program.codes = finding_codes();
   program.faults = faults(seams);
   for (const auto& settings : {common_settings(), preflight_settings(), s_sweep_settings(), parity_settings(),

@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 #include <torch/utils.h>
 
+#include <utility>
+
 namespace suites {
 
 namespace {
@@ -26,6 +28,10 @@ nsa::EffectiveFlags Subject::flags() const { return nsa::resolve(nsa::read_envir
 Instance Subject::model(const ModelOptions& options) const {
   Instance instance;
   instance.dispatcher = std::make_shared<nsa::Dispatcher>(options.flags);
+  {
+    const std::lock_guard lock(made_->mutex);
+    made_->dispatchers.push_back(instance.dispatcher);
+  }
   nsa::Runtime runtime;
   runtime.flags = options.flags;
   runtime.ops = [provider = instance.dispatcher->provider(), seams = seams_](const nsa::Call& call) {
@@ -49,6 +55,11 @@ nsa::Ops Subject::ops(const nsa::EffectiveFlags& flags, const nsa::Call& call) c
 
 nsa::Ops Subject::ops(nsa::Backend backend, const nsa::Call& call) const {
   return wrap(nsa::backend_ops(backend), call, *seams_);
+}
+
+std::vector<std::shared_ptr<nsa::Dispatcher>> Subject::take_dispatchers() const {
+  const std::lock_guard lock(made_->mutex);
+  return std::exchange(made_->dispatchers, {});
 }
 
 at::Device device_of(const harness::Context& context) {

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "harness/context.hpp"
@@ -44,7 +45,7 @@ struct Instance {
 
 class Subject {
  public:
-  explicit Subject(std::shared_ptr<const Seams> seams) : seams_(std::move(seams)) {}
+  explicit Subject(std::shared_ptr<const Seams> seams) : seams_(std::move(seams)), made_(std::make_shared<Made>()) {}
 
   // The configuration that the setting `model` names: a file, a name in configs/models, or "auto" (tiny on the CPU,
   // m7c_125m on a GPU). Throws harness::UsageError / nsa::ConfigInvalid.
@@ -55,12 +56,20 @@ class Subject {
   [[nodiscard]] Instance model(const ModelOptions& options) const;
   // A decoder of that model, with empty caches.
   [[nodiscard]] nsa::decode::Decoder decoder(const Instance& instance, nsa::decode::Options options = {}) const;
-  // The six functions as the product would assemble them for `call`, or those of one backend.
+  // The seven functions as the product would assemble them for `call`, or those of one backend.
   [[nodiscard]] nsa::Ops ops(const nsa::EffectiveFlags& flags, const nsa::Call& call) const;
   [[nodiscard]] nsa::Ops ops(nsa::Backend backend, const nsa::Call& call) const;
 
+  // The dispatchers of the models that this subject and its copies have made since the last call (records.hpp).
+  [[nodiscard]] std::vector<std::shared_ptr<nsa::Dispatcher>> take_dispatchers() const;
+
  private:
+  struct Made {
+    std::mutex mutex;
+    std::vector<std::shared_ptr<nsa::Dispatcher>> dispatchers;
+  };
   std::shared_ptr<const Seams> seams_;
+  std::shared_ptr<Made> made_;
 };
 
 // The device that a case runs on, and a Call for given shapes on it (compute capability filled in on a GPU).

@@ -64,13 +64,13 @@ void repetition(benchmark::State& state, const Benchmark& benchmark, const Surro
     (void)_;
     state.SetIterationTime(timing.median_s);
   }
-  const Peaks& peaks = around.options.peaks;
   state.counters["tflops"] = 1e-12 * work(subject, problem, mode).flops / timing.median_s;
-  state.counters["roof_pct"] = 100 * roof_seconds(subject, problem, mode, peaks) / timing.median_s;
+  if (const auto peaks = peaks_of(around.options, around.machine))
+    state.counters["roof_pct"] = 100 * roof_seconds(subject, problem, mode, *peaks) / timing.median_s;
   state.counters["peak_mib"] = static_cast<double>(peak) / (1 << 20);
   state.counters["host_us"] = 1e6 * timing.host_s;
   state.counters["calls"] = timing.calls;
-  compare(state, around.peers, benchmark.spec, timing.median_s);
+  if (around.peers.measured_on(around.machine.gpu)) compare(state, around.peers, benchmark.spec, timing.median_s);
   ++around.tally.measured;
 }
 
@@ -133,6 +133,11 @@ void add_variants(const Subject& subject, const std::string& config, const Surro
 }
 
 }  // namespace
+
+std::optional<Peaks> peaks_of(const Options& options, const Machine& machine) {
+  if (options.peak_flops && options.peak_bytes) return Peaks{*options.peak_flops, *options.peak_bytes};
+  return measured_peaks(machine.gpu);
+}
 
 void register_benchmarks(const Options& options, const Machine& machine, const Peers& peers, Tally& tally) {
   const Surroundings around{options, machine, peers, tally};

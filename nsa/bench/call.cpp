@@ -5,7 +5,6 @@
 
 #include <stdexcept>
 
-#include "nsa/attend.hpp"
 #include "nsa/dispatch.hpp"
 
 namespace nsa::bench {
@@ -33,9 +32,11 @@ class Source {
     leaves_.push_back(value);
     return value;
   }
+  at::Tensor constant_k() { return constant({1, p_.S, p_.G, p_.Dk}); }
+  at::Tensor constant_v() { return constant({1, p_.S, p_.G, p_.Dv}); }
   at::Tensor q() { return leaf(constant({1, p_.S, p_.Hq, p_.Dk})); }
-  at::Tensor k() { return leaf(constant({1, p_.S, p_.G, p_.Dk})); }
-  at::Tensor v() { return leaf(constant({1, p_.S, p_.G, p_.Dv})); }
+  at::Tensor k() { return leaf(constant_k()); }
+  at::Tensor v() { return leaf(constant_v()); }
   at::Tensor o() { return leaf(constant({1, p_.S, p_.Hq, p_.Dv})); }
   at::Tensor gates() { return leaf(at::softmax(constant({1, p_.S, p_.G, 3}), -1)); }
 
@@ -68,7 +69,7 @@ Forward whole(const Ops& ops, Source& source, const CallSpec& spec) {
   if (windowed)
     return [=] {
       const Compressed blocks = ops.compress({k_cmp, v_cmp, g, {}, {}, {}});
-      return attend(ops, {q, blocks, k_sel, v_sel, k_win, v_win, gates, g, {}});
+      return ops.attend({q, blocks, k_sel, v_sel, k_win, v_win, gates, g, {}});
     };
   return [=] {
     const Compressed blocks = ops.compress({k_cmp, v_cmp, g, {}, {}, {}});
@@ -89,11 +90,25 @@ Forward selection(const Ops& ops, Source& source, const CallSpec& spec) {
   return [=, k_cmp = blocks.k] { return ops.select({q, k_cmp, g, {}, stats}); };
 }
 
+// Of blocks that are made beforehand.
+Forward attention(const Ops& ops, Source& source, const CallSpec& spec) {
+  const Geometry g = spec.problem.geometry;
+  const auto q = source.q(), k_sel = source.k(), v_sel = source.v(), k_win = source.k(), v_win = source.v();
+  const auto gates = source.gates();
+  const auto made = [&] {
+    const at::NoGradGuard guard;
+    return ops.compress({source.constant_k(), source.constant_v(), g, {}, {}, {}});
+  }();
+  const Compressed blocks{source.leaf(made.k), source.leaf(made.v)};
+  return [=] { return ops.attend({q, blocks, k_sel, v_sel, k_win, v_win, gates, g, {}}); };
+}
+
 Forward forward_of(const Ops& ops, Source& source, const CallSpec& spec, at::Device device) {
   const Geometry g = spec.problem.geometry;
   const std::string& name = spec.subject.name;
   if (spec.subject.whole) return whole(ops, source, spec);
   if (name == "select") return selection(ops, source, spec);
+  if (name == "attend") return attention(ops, source, spec);
   if (name == "combine") {
     const auto gates = source.gates(), o_cmp = source.o(), o_sel = source.o(), o_win = source.o();
     return [=] { return ops.combine({gates, o_cmp, o_sel, o_win}); };

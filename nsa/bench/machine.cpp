@@ -38,6 +38,7 @@ Machine find_machine() {
   machine.device = at::Device(at::kCUDA, 0);
   const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(0);
   machine.capability = {properties.major, properties.minor};
+  machine.gpu = properties.name;
   int runtime = 0;
   (void)cudaRuntimeGetVersion(&runtime);
   machine.facts = {

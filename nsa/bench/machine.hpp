@@ -20,6 +20,7 @@ class NoGpu : public std::runtime_error {
 struct Machine {
   at::Device device = at::kCPU;
   Capability capability;
+  std::string gpu;                           // "NVIDIA H200"
   std::map<std::string, std::string> facts;  // gpu, driver, cuda, torch, version and build id of this program
 };
 // Throws NoGpu. The first visible device (CUDA_VISIBLE_DEVICES chooses another).

@@ -54,9 +54,15 @@ fs::path default_peers() {
 
 void tell_context(const Options& options, const Machine& machine, const Peers& peers, const fs::path& peers_file) {
   for (const auto& [key, value] : machine.facts) benchmark::AddCustomContext(key, value);
-  benchmark::AddCustomContext("roofline", fmt::format("{:.4g} TFLOP/s, {:.4g} TB/s", 1e-12 * options.peaks.flops_per_s,
-                                                      1e-12 * options.peaks.bytes_per_s));
-  benchmark::AddCustomContext("peers", fmt::format("{}: {}", peers_file.string(), peers.origin()));
+  const auto peaks = peaks_of(options, machine);
+  benchmark::AddCustomContext(
+      "roofline",
+      peaks ? fmt::format("{:.4g} TFLOP/s, {:.4g} TB/s", 1e-12 * peaks->flops_per_s, 1e-12 * peaks->bytes_per_s)
+            : fmt::format("none: the peaks of a {} are not known (--peak-flops, --peak-bytes)", machine.gpu));
+  benchmark::AddCustomContext(
+      "peers", fmt::format("{}: {}{}", peers_file.string(),
+                           peers.measured_on(machine.gpu) ? "" : "not compared, this is a " + machine.gpu + ": ",
+                           peers.origin()));
   benchmark::AddCustomContext("budget_ms", fmt::format("{}", options.budget_ms));
   benchmark::AddCustomContext("lengths", fmt::format("{}", fmt::join(options.lengths, ",")));
 }

@@ -72,12 +72,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->check(CLI::IsMember(choice_names));
   app.add_option("--peers", options.peers, "CSV of other implementations' times (fixtures/bench/peers_h200.csv)")
       ->check(CLI::ExistingFile);
-  app.add_option("--peak-flops", options.peaks.flops_per_s, "FLOP/s of the roofline")
+  auto* flops = app.add_option("--peak-flops", options.peak_flops, "FLOP/s of the roofline (known: NVIDIA H200)")
+                    ->check(CLI::PositiveNumber);
+  app.add_option("--peak-bytes", options.peak_bytes, "bytes/s of the roofline (known: NVIDIA H200)")
       ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--peak-bytes", options.peaks.bytes_per_s, "bytes/s of the roofline")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+      ->needs(flops);
+  flops->needs("--peak-bytes");
   app.add_option("--budget-ms", options.budget_ms, "time for the calls of one repetition, of which the median is taken")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

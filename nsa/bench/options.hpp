@@ -33,7 +33,8 @@ struct Options {
   std::vector<std::int64_t> lengths = {2048, 4096, 8192, 16384, 32768, 65536};
   std::vector<ChoiceKind> choices;  // likewise
   std::filesystem::path peers;      // empty: fixtures/bench/peers_h200.csv
-  Peaks peaks;
+  // Of the roofline; absent: those measured on a GPU of this name, or no roofline.
+  std::optional<double> peak_flops, peak_bytes;
   double budget_ms = 200;                        // of a repetition
   std::vector<std::string> benchmark_arguments;  // --benchmark_...
   bool list_only = false;                        // --benchmark_list_tests: needs no GPU

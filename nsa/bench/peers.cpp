@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <fstream>
@@ -70,6 +71,13 @@ Peers Peers::parse(std::istream& text, const std::string& name) {
   }
   if (columns.empty()) throw PeersInvalid(name + ": no header");
   return peers;
+}
+
+bool Peers::measured_on(const std::string& gpu) const {
+  const std::size_t at = gpu.empty() ? std::string::npos : origin_.find(gpu);
+  if (at == std::string::npos) return false;
+  const std::size_t end = at + gpu.size();  // "NVIDIA H20" is no H200
+  return end == origin_.size() || !std::isalnum(static_cast<unsigned char>(origin_[end]));
 }
 
 std::optional<Peer> Peers::fastest(const PeerKey& key) const {

@@ -39,6 +39,8 @@ class Peers {
   [[nodiscard]] static Peers parse(std::istream& text, const std::string& name);
 
   [[nodiscard]] const std::string& origin() const { return origin_; }  // the comment, "" without one
+  // Whether the comment names this GPU ("one NVIDIA H200, torch 2.11"): times of two GPUs are not compared.
+  [[nodiscard]] bool measured_on(const std::string& gpu) const;
   [[nodiscard]] const std::vector<Peer>& rows() const { return rows_; }
   // The fastest implementation of exactly this; nothing when nobody was measured.
   [[nodiscard]] std::optional<Peer> fastest(const PeerKey& key) const;

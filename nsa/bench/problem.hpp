@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "nsa/config.hpp"
@@ -36,11 +37,14 @@ struct Work {
 // A backward pass counts as one pass with five matrix products a pair; select has none.
 [[nodiscard]] Work work(Op op, const Problem& problem, Mode mode);
 
-// What the device reaches at best. The defaults were measured on an H200: dense bf16 products, and a copy.
+// What a GPU reaches at best: dense bf16 products, and a copy.
 struct Peaks {
-  double flops_per_s = 790e12;
-  double bytes_per_s = 4.3e12;
+  double flops_per_s = 0;
+  double bytes_per_s = 0;
 };
+// Those that were measured on a GPU of this name (cudaDeviceProp); nothing for others: a roofline of another GPU is
+// none.
+[[nodiscard]] std::optional<Peaks> measured_peaks(const std::string& gpu);
 // The roofline: max(flops / peak, bytes / peak).
 [[nodiscard]] double roof_seconds(const Work& work, const Peaks& peaks);
 

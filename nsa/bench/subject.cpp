@@ -27,13 +27,16 @@ std::string op_refusal(Backend backend, const Call& call, Op op) {
 
 std::span<const Subject> subjects() {
   using enum Op;
+  // The parts, not `attend` over them: each has a roof of its own.
+  static const std::vector<Op> six = {compress, attend_compressed, select, attend_selected, attend_window, combine};
   static const std::array all = {
       Subject{"compressed", {compress, attend_compressed}, "compressed branch (pool + attention)"},
       Subject{.name = "select", .ops = {select}, .peer = "block scores + top-n", .differentiable = false},
       Subject{.name = "selected", .ops = {attend_selected}, .peer = "selected branch", .chooses = true},
       Subject{"window", {attend_window}, "window branch (w=512)"},
       Subject{"combine", {combine}, ""},
-      Subject{.name = kWhole, .ops = {kAllOps.begin(), kAllOps.end()}, .peer = "full NSA", .whole = true},
+      Subject{"attend", {kAttendParts.begin(), kAttendParts.end()}, ""},
+      Subject{.name = kWhole, .ops = six, .peer = "full NSA", .whole = true},
       Subject{.name = kWithoutWindow,
               .ops = {compress, attend_compressed, select, attend_selected, combine},
               .peer = "full NSA",

@@ -4,11 +4,9 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "nsa/cuda/cuda.hpp"
@@ -28,10 +26,9 @@ constexpr const char* kProblem = "problem";
 struct Kept : torch::CustomClassHolder {
   explicit Kept(Problem p) : problem(std::move(p)) {}
   Problem problem;
-  HandedDelta delta;
 };
-Kept& kept_in(const AutogradContext& context) {
-  return static_cast<Kept&>(*context.saved_data.at(kProblem).toCapsule());
+const Kept& kept_in(const AutogradContext& context) {
+  return static_cast<const Kept&>(*context.saved_data.at(kProblem).toCapsule());
 }
 
 kernels::AttentionForward parameters(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -57,8 +54,8 @@ kernels::AttentionForward parameters(const at::Tensor& q, const at::Tensor& k, c
   return p;
 }
 
-AttentionOutput output_like(const at::Tensor& q, const at::Tensor& v) {
-  return {empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.scalar_type(), q),
+AttentionOutput output_like(const at::Tensor& q, const at::Tensor& v, const at::Tensor& into) {
+  return {into.defined() ? into : empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.scalar_type(), q),
           empty({q.size(0), q.size(2), q.size(1), 2}, at::kFloat, q)};
 }
 
@@ -71,8 +68,7 @@ bool leaves_room_beside(const kernels::AttentionBackward& p) {
          c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
-// `delta` is undefined where combine has handed none over.
-Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, at::Tensor delta, const Problem& problem,
+Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, const Problem& problem,
                           const std::array<bool, 3>& wanted) {
   const auto &q = saved[0], &k = saved[1], &v = saved[2], &blocks = saved[3], &o = saved[4], &stats = saved[5];
   const OnDeviceOf device(q);
@@ -84,19 +80,17 @@ Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, at
     if (result.q.defined()) result.q.zero_();
     return result;
   }
-  if (!delta.defined()) {
-    delta = empty({q.size(0), q.size(2), q.size(1)}, at::kFloat, q);
-    kernels::AttentionDelta sums;
-    sums.o = rows_of("o", o);
-    sums.dout = rows_of("dout", dout);
-    sums.delta = delta.data_ptr<float>();
-    sums.B = size_of(o, 0);
-    sums.S = size_of(o, 1);
-    sums.Hq = size_of(o, 2);
-    sums.Dv = size_of(o, 3);
-    sums.storage = storage_of(o);
-    kernels::attention_delta(sums, device.stream());
-  }
+  const auto delta = empty({q.size(0), q.size(2), q.size(1)}, at::kFloat, q);
+  kernels::AttentionDelta sums;
+  sums.o = rows_of("o", o);
+  sums.dout = rows_of("dout", dout);
+  sums.delta = delta.data_ptr<float>();
+  sums.B = size_of(o, 0);
+  sums.S = size_of(o, 1);
+  sums.Hq = size_of(o, 2);
+  sums.Dv = size_of(o, 3);
+  sums.storage = storage_of(o);
+  kernels::attention_delta(sums, device.stream());
   const std::array passes = {backward_parameters(q, k, v, blocks, stats, dout, delta, problem, result)};
   run_backward(passes, q);
   return result;
@@ -117,13 +111,11 @@ struct Attend : torch::autograd::Function<Attend> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_second_derivative("attend");
     variable_list result(5);  // q, k, v, blocks, kept
-    Kept& kept = kept_in(*context);
-    const auto delta = kept.delta.take(gradients[0]);
     if (!gradients[0].defined()) return result;
     const std::array wanted = {context->needs_input_grad(0), context->needs_input_grad(1),
                                context->needs_input_grad(2)};
     const auto [dq, dk, dv] =
-        attend_backward(context->get_saved_variables(), aligned(gradients[0]), delta, kept.problem, wanted);
+        attend_backward(context->get_saved_variables(), aligned(gradients[0]), kept_in(*context).problem, wanted);
     result[0] = dq;
     result[1] = dk;
     result[2] = dv;
@@ -142,40 +134,10 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
 
 }  // namespace
 
-void HandedDelta::put(const at::Tensor& delta, const at::Tensor& gradient) {
-  if (gradient.is_inference()) return;  // its changes have no numbers
-  Contents contents{delta, gradient, gradient._version(), stream_of(gradient.device())};
-  const std::lock_guard lock(mutex_);
-  std::swap(contents_, contents);
-}
-
-at::Tensor HandedDelta::take(const at::Tensor& gradient) {
-  Contents contents;
-  {
-    const std::lock_guard lock(mutex_);
-    std::swap(contents_, contents);
-  }
-  const bool holds = contents.delta.defined() && contents.gradient.is_same(gradient) &&
-                     contents.version == gradient._version() && contents.stream == stream_of(gradient.device());
-  return holds ? contents.delta : at::Tensor();
-}
-
-HandedDelta* handed_delta(const torch::autograd::Edge& edge) {
-  const auto* node = dynamic_cast<torch::autograd::CppNode<Attend>*>(edge.function.get());
-  if (!node || edge.input_nr != 0) return nullptr;
-  // Empty for backward(), which runs everything; grad() of o itself ends before its node.
-  const auto* parts = torch::autograd::get_current_graph_task_exec_info();
-  if (parts && !parts->empty()) {
-    const auto part = parts->find(edge.function.get());
-    if (part == parts->end() || !part->second.needed_) return nullptr;
-  }
-  return &kept_in(node->ctx_).delta;
-}
-
 AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& blocks,
-                               const Problem& problem) {
+                               const Problem& problem, const at::Tensor& into) {
   const OnDeviceOf device(q);
-  AttentionOutput out = output_like(q, v);
+  AttentionOutput out = output_like(q, v, into);
   if (k.size(1) == 0) {  // no key at all, and no row of K to point at
     out.o.zero_();
     out.stats.select(3, 0).fill_(-std::numeric_limits<double>::infinity());
@@ -192,9 +154,9 @@ AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const a
 }
 
 AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                          const Problem& problem, kernels::Combine sum) {
+                                          const Problem& problem, kernels::Combine sum, const at::Tensor& into) {
   const OnDeviceOf device(q);
-  AttentionOutput out = output_like(q, v);
+  AttentionOutput out = output_like(q, v, into);
   auto p = parameters(q, k, v, {}, problem);
   p.o = sum.branch[2] = rows_of("o", out.o);
   p.stats = out.stats.data_ptr<float>();

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "nsa/cuda/attend.hpp"
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
@@ -17,8 +16,7 @@ using torch::autograd::variable_list;
 
 constexpr std::size_t kBranches = 3;
 
-class Combine : public torch::autograd::Function<Combine> {
- public:
+struct Combine : torch::autograd::Function<Combine> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gates, const at::Tensor& o_cmp,
                             const at::Tensor& o_sel, const at::Tensor& o_win) {
     const OnDeviceOf device(o_cmp);
@@ -43,29 +41,10 @@ class Combine : public torch::autograd::Function<Combine> {
     for (std::size_t i = 0; i < result.size(); ++i)
       if (context->needs_input_grad(i)) result[i] = empty(saved[i].sizes(), saved[i].scalar_type(), saved[i]);
     if (result[0].defined()) p.dgates = result[0].data_ptr();
-    std::array<HandedDelta*, kBranches> places{};
-    variable_list deltas(kBranches);
-    for (std::size_t i = 0; i < kBranches; ++i) {
-      if (!result[i + 1].defined()) continue;
-      p.dbranch[i] = rows_of("a branch's gradient", result[i + 1]);
-      places[i] = place_behind(*context, i + 1);
-      if (!places[i]) continue;
-      deltas[i] = empty({p.forward.B, p.forward.Hq, p.forward.S}, at::kFloat, dout);
-      p.delta[i] = deltas[i].data_ptr<float>();
-    }
-    kernels::combine_backward(p, device.stream());
     for (std::size_t i = 0; i < kBranches; ++i)
-      if (places[i]) places[i]->put(deltas[i], result[i + 1]);
+      if (result[i + 1].defined()) p.dbranch[i] = rows_of("a branch's gradient", result[i + 1]);
+    kernels::combine_backward(p, device.stream());
     return result;
-  }
-
- private:
-  // For the delta that goes with the gradient of an input; null: nobody would take it.
-  static HandedDelta* place_behind(const AutogradContext& context, std::size_t input) {
-    const auto running = torch::autograd::get_current_node();
-    const auto* node = dynamic_cast<const torch::autograd::CppNode<Combine>*>(running.get());
-    const bool is_own = node && &node->ctx_ == &context;  // another one where somebody calls a node by hand
-    return is_own ? handed_delta(node->next_edge(input)) : nullptr;
   }
 };
 

@@ -2,6 +2,6 @@
 
 namespace nsa::cuda {
 
-Ops ops() { return {compress, attend_compressed, select, attend_selected, attend_window, combine}; }
+Ops ops() { return Ops{compress, attend_compressed, select, attend_selected, attend_window, combine}.in_one(attend); }
 
 }  // namespace nsa::cuda

@@ -1,4 +1,4 @@
-// Backend `cuda`: the six functions on our own kernels (nsa/kernels/), forward and backward. CUDA, bf16 and fp16
+// Backend `cuda`: the seven functions on our own kernels (nsa/kernels/), forward and backward. CUDA, bf16 and fp16
 // storage, fp32 arithmetic, deterministic; the rest of what it serves: features.hpp. Work goes on the current stream,
 // workspaces come from the caching allocator, and no function waits for the device.
 //
@@ -10,7 +10,6 @@
 // from which it follows: (maximum + log2(sum)) * ln 2.
 #pragma once
 
-#include "nsa/attend.hpp"
 #include "nsa/ops.hpp"
 
 namespace nsa::cuda {
@@ -23,9 +22,10 @@ namespace nsa::cuda {
 [[nodiscard]] Attended attend_selected(const AttendSelectedArgs& args);
 [[nodiscard]] Attended attend_window(const AttendWindowArgs& args);
 [[nodiscard]] at::Tensor combine(const CombineArgs& args);
-// All of these but compress, in one node of autograd: forward the same to the bit. Backward a gate weighs P where it
-// would weigh dO, which is then not rounded once more; dQ's sum is rounded as autograd's.
-[[nodiscard]] at::Tensor attend_all(const AttendArgs& args);
+// All of these but compress, in one node of autograd (AttendWay::in_one): forward the same to the bit. Backward a gate
+// weighs P where it would weigh dO, which is then not rounded once more; dQ's sum is rounded as autograd's. A branch
+// that is to run alone goes part by part.
+[[nodiscard]] at::Tensor attend(const AttendArgs& args);
 
 [[nodiscard]] Ops ops();
 

@@ -8,6 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "nsa/cuda/architectures.hpp"
+
 namespace nsa {
 
 namespace {
@@ -53,8 +55,8 @@ std::string size_refusal(const Call& call) {
 
 std::string cuda_refusal(const Call& call, Op op) {
   if (!call.cuda) return "device is cpu; served: a CUDA device";
-  if (call.cuda_major < 8)
-    return fmt::format("compute capability {}.{}; served: 8.0 and later", call.cuda_major, call.cuda_minor);
+  if (auto reason = architecture_refusal(compiled_architectures(), call.cuda_major, call.cuda_minor); !reason.empty())
+    return reason;
   if (call.precision != Precision::bf16)
     return fmt::format("precision is {}; served: bf16 and fp16", to_string(call.precision));
   if (call.G < 1 || call.Hq % call.G != 0 || call.Hq / call.G < 1 || call.Hq / call.G > kMostHeadsAGroup)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "nsa/attend.hpp"
 #include "nsa/model/rope.hpp"
 #include "nsa/nvtx.hpp"
 
@@ -96,10 +97,10 @@ torch::Tensor Decoder::pass(const torch::Tensor& tokens, bool with_caches) {
       const Projected projected = attention.project(normed, turn);
       const Ops table = attention.ops(projected, /*packed=*/false);
       options_.ops.remember(caches_[layer], projected);
-      if (with_caches) return attention.finish(table, projected, attend(attention, table, projected, layer));
-      const Branches branches = attention.attend(table, projected, {});
-      options_.ops.remember_blocks(caches_[layer], branches.blocks);
-      return attention.finish(table, projected, branches);
+      if (with_caches) return attention.finish(attend(attention, table, projected, layer));
+      const Compressed blocks = attention.compress(table, projected.k_cmp, projected.v_cmp, {});
+      options_.ops.remember_blocks(caches_[layer], blocks);
+      return attention.finish(table.attend(attention.attend_args(projected, blocks, {})));
     });
   });
   length_ += tokens.size(1);
@@ -107,15 +108,15 @@ torch::Tensor Decoder::pass(const torch::Tensor& tokens, bool with_caches) {
   return logits;
 }
 
-// The branches of token t = length_, whose keys and values are in the caches already.
-Branches Decoder::attend(NsaAttentionImpl& attention, const Ops& table, const Projected& p, std::size_t layer) {
+// Attention of token t = length_, whose keys and values are in the caches already: the parts read them from there.
+torch::Tensor Decoder::attend(NsaAttentionImpl& attention, const Ops& table, const Projected& p, std::size_t layer) {
   const Geometry& g = model_->config.nsa;
   const StepOps& ops = options_.ops;
   LayerCache& cache = caches_[layer];
   Reads& reads = reads_[layer];
   const auto read = [&](const at::Tensor& k, const at::Tensor& v, std::int64_t& count) {
     count = k.size(2);
-    return ops.attend({p.q, k, v});
+    return Attended{ops.attend({p.q, k, v}), {}};
   };
 
   if (p.k_cmp.defined()) {
@@ -125,24 +126,22 @@ Branches Decoder::attend(NsaAttentionImpl& attention, const Ops& table, const Pr
     }
     reads.compressed = cache.k_cmp.kept();
   }
-  Branches result;
-  if (attention.computes(ForcedBranch::cmp)) {
-    result.cmp = reads.compressed > 0 ? read(cache.k_cmp.rows(), cache.v_cmp.rows(), reads.compressed)
-                                      : at::zeros({p.q.size(0), 1, p.q.size(2), p.v_cmp.size(3)}, p.q.options());
-    attention.observe("cmp.o", result.cmp);
-  }
-  if (attention.computes(ForcedBranch::sel)) {
-    const auto blocks = ops.select({p.q, cache.k_cmp.rows(), length_, p.k_sel.size(2), g});
-    attention.observe("blocks", blocks);
-    result.sel = read(gather_blocks(cache.k_sel.rows(), blocks, length_, g),
-                      gather_blocks(cache.v_sel.rows(), blocks, length_, g), reads.selected);
-    attention.observe("sel.o", result.sel);
-  }
-  if (attention.computes(ForcedBranch::win)) {
-    result.win = read(cache.k_win.rows(), cache.v_win.rows(), reads.window);
-    attention.observe("win.o", result.win);
-  }
-  return result;
+  const Ops cached(
+      table.compress,
+      [&](const AttendCompressedArgs&) {
+        if (reads.compressed > 0) return read(cache.k_cmp.rows(), cache.v_cmp.rows(), reads.compressed);
+        return Attended{at::zeros({p.q.size(0), 1, p.q.size(2), p.v_cmp.size(3)}, p.q.options()), {}};
+      },
+      [&](const SelectArgs&) {
+        return ops.select({p.q, cache.k_cmp.rows(), length_, p.k_sel.size(2), g});
+      },
+      [&](const AttendSelectedArgs& args) {
+        return read(gather_blocks(cache.k_sel.rows(), args.blocks, length_, g),
+                    gather_blocks(cache.v_sel.rows(), args.blocks, length_, g), reads.selected);
+      },
+      [&](const AttendWindowArgs&) { return read(cache.k_win.rows(), cache.v_win.rows(), reads.window); },
+      table.combine);
+  return attend_in_parts(cached, attention.attend_args(p, {p.k_cmp, p.v_cmp}, {}));
 }
 
 torch::Tensor Decoder::rotations(std::int64_t first, std::int64_t count) {

@@ -53,7 +53,7 @@ class Decoder {
  private:
   void begin(const char* what, const torch::Tensor& tokens);
   torch::Tensor pass(const torch::Tensor& tokens, bool with_caches);
-  Branches attend(NsaAttentionImpl& attention, const Ops& table, const Projected& projected, std::size_t layer);
+  torch::Tensor attend(NsaAttentionImpl& attention, const Ops& table, const Projected& projected, std::size_t layer);
   torch::Tensor rotations(std::int64_t first, std::int64_t count);
 
   LanguageModel model_;

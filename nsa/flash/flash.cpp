@@ -24,8 +24,8 @@ Attended attend_window(const AttendWindowArgs& args, Entry entry) {
 
 Ops ops(Entry entry) {
   Ops table = sdpa::ops();
-  table.attend_compressed = attend_compressed;
-  table.attend_window = [entry](const AttendWindowArgs& args) { return attend_window(args, entry); };
+  table.replace(&Ops::attend_compressed, attend_compressed);
+  table.replace(&Ops::attend_window, [entry](const AttendWindowArgs& args) { return attend_window(args, entry); });
   return table;
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "nsa/attend.hpp"
 #include "nsa/call.hpp"
 #include "nsa/model/rope.hpp"
 #include "nsa/nvtx.hpp"
@@ -96,56 +95,27 @@ Ops NsaAttentionImpl::ops(const Projected& p, bool packed) const {
 
 Compressed NsaAttentionImpl::compress(const Ops& ops, const at::Tensor& k, const at::Tensor& v,
                                       const CuSeqlens& cu_seqlens) const {
+  if (!k.defined()) return {};
   const NvtxRange range(runtime_->flags.nvtx, "compress");
   const auto weights = [](const Compressor& phi) { return phi ? std::optional(phi->weights()) : std::nullopt; };
   return ops.compress({k, v, config_.nsa, cu_seqlens, weights(phi_k), weights(phi_v)});
 }
 
-Branches NsaAttentionImpl::attend(const Ops& ops, const Projected& p, const CuSeqlens& cu_seqlens) const {
-  const auto& g = config_.nsa;
-  const bool nvtx = runtime_->flags.nvtx;
-  Branches result;
-  if (p.k_cmp.defined()) {
-    result.blocks = compress(ops, p.k_cmp, p.v_cmp, cu_seqlens);
-    observe("cmp.k", result.blocks.k);
-    observe("cmp.v", result.blocks.v);
-  }
-  std::optional<at::Tensor> stats;  // of the compressed branch: the selection needs the same
-  if (computes(ForcedBranch::cmp)) {
-    const NvtxRange range(nvtx, "attend_compressed");
-    const Attended attended = ops.attend_compressed({p.q, result.blocks, g, cu_seqlens});
-    if (attended.stats.defined()) stats = attended.stats.detach();
-    result.cmp = attended.o;
-    observe("cmp.o", result.cmp);
-  }
-  if (computes(ForcedBranch::sel)) {
-    at::Tensor blocks;
-    {
-      const NvtxRange range(nvtx, "select");
-      blocks = ops.select({p.q.detach(), result.blocks.k.detach(), g, cu_seqlens, stats});
-      observe("blocks", blocks);
-    }
-    const NvtxRange range(nvtx, "attend_selected");
-    result.sel = ops.attend_selected({p.q, p.k_sel, p.v_sel, blocks, g, cu_seqlens}).o;
-    observe("sel.o", result.sel);
-  }
-  if (computes(ForcedBranch::win)) {
-    const NvtxRange range(nvtx, "attend_window");
-    result.win = ops.attend_window({p.q, p.k_win, p.v_win, g, cu_seqlens}).o;
-    observe("win.o", result.win);
-  }
-  return result;
+AttendArgs NsaAttentionImpl::attend_args(const Projected& p, const Compressed& blocks,
+                                         const CuSeqlens& cu_seqlens) const {
+  AttendArgs args{p.q, blocks, p.k_sel, p.v_sel, p.k_win, p.v_win, p.gates, config_.nsa, cu_seqlens};
+  args.only = runtime_->flags.forced_branch;
+  args.nvtx = runtime_->flags.nvtx;
+  if (runtime_->observe)
+    args.observe = [watched = runtime_->observe, name = name_](std::string_view stage, const at::Tensor& value) {
+      watched(fmt::format("{}.{}", name, stage), value);
+    };
+  return args;
 }
 
-torch::Tensor NsaAttentionImpl::finish(const Ops& ops, const Projected& p, const Branches& branches) {
-  const NvtxRange range(runtime_->flags.nvtx, "combine");
-  torch::Tensor combined;
-  for (const auto& branch : {branches.cmp, branches.sel, branches.win})
-    if (branch.defined()) combined = branch;
-  if (runtime_->flags.forced_branch == ForcedBranch::none)
-    combined = ops.combine({p.gates, branches.cmp, branches.sel, branches.win});
-  observe("o", combined);
-  return o(combined.flatten(2));
+torch::Tensor NsaAttentionImpl::finish(const torch::Tensor& attended) {
+  observe("o", attended);
+  return o(attended.flatten(2));
 }
 
 torch::Tensor NsaAttentionImpl::forward(const torch::Tensor& x, const torch::Tensor& rotations,
@@ -153,13 +123,13 @@ torch::Tensor NsaAttentionImpl::forward(const torch::Tensor& x, const torch::Ten
   const NvtxRange whole(runtime_->flags.nvtx, name_.c_str());
   const Projected projected = project(x, rotations);
   const Ops table = ops(projected, cu_seqlens.has_value());
-  const AttendInOne in_one = attend_in_one(table);
-  if (!in_one || runtime_->observe || runtime_->flags.forced_branch != ForcedBranch::none)
-    return finish(table, projected, attend(table, projected, cu_seqlens));
-  const auto& p = projected;
-  const Compressed blocks = compress(table, p.k_cmp, p.v_cmp, cu_seqlens);
+  const Compressed blocks = compress(table, projected.k_cmp, projected.v_cmp, cu_seqlens);
+  if (blocks.k.defined()) {
+    observe("cmp.k", blocks.k);
+    observe("cmp.v", blocks.v);
+  }
   const NvtxRange range(runtime_->flags.nvtx, "attend");
-  return o(in_one({p.q, blocks, p.k_sel, p.v_sel, p.k_win, p.v_win, p.gates, config_.nsa, cu_seqlens}).flatten(2));
+  return finish(table.attend(attend_args(projected, blocks, cu_seqlens)));
 }
 
 }  // namespace nsa

@@ -1,6 +1,6 @@
-// One layer of Native Sparse Attention: projections, RoPE, gate, the six functions of the ops table, output projection.
-// forward = finish(attend(project)), or in one where a table can and nobody observes (nsa/attend.hpp); a prefill keeps
-// what lies between the parts, a decoding step puts attention over its caches in the place of `attend` (nsa/decode).
+// One layer of Native Sparse Attention: projections, RoPE, gate, `compress` and `attend` of the ops table, output
+// projection. forward = finish(attend(compress(project))); a prefill keeps what lies between, a decoding step puts
+// attention over its caches in the place of `attend` (nsa/decode).
 #pragma once
 
 #include <torch/nn/module.h>
@@ -28,12 +28,6 @@ struct Projected {
   bool grad = false;  // gradients are on and something requires one
 };
 
-// The branches' outputs [B,S,Hq,Dv]; undefined where not computed.
-struct Branches {
-  Compressed blocks;
-  at::Tensor cmp, sel, win;
-};
-
 class NsaAttentionImpl : public torch::nn::Module {
  public:
   NsaAttentionImpl(const ModelConfig& config, std::int64_t layer, std::shared_ptr<Runtime> runtime);
@@ -43,9 +37,12 @@ class NsaAttentionImpl : public torch::nn::Module {
   // The parts of forward.
   Projected project(const torch::Tensor& x, const torch::Tensor& rotations);
   [[nodiscard]] Ops ops(const Projected& projected, bool packed) const;  // as routed for a pass over these
+  // The blocks of one or several tokens' keys and values; of undefined ones (another branch is forced) undefined ones.
   Compressed compress(const Ops& ops, const at::Tensor& k, const at::Tensor& v, const CuSeqlens& cu_seqlens) const;
-  [[nodiscard]] Branches attend(const Ops& ops, const Projected& projected, const CuSeqlens& cu_seqlens) const;
-  torch::Tensor finish(const Ops& ops, const Projected& projected, const Branches& branches);
+  // What `attend` of the table is given.
+  [[nodiscard]] AttendArgs attend_args(const Projected& projected, const Compressed& blocks,
+                                       const CuSeqlens& cu_seqlens) const;
+  torch::Tensor finish(const torch::Tensor& attended);  // [B,S,Hq,Dv] -> [B,S,dim]
 
   [[nodiscard]] bool computes(ForcedBranch branch) const;  // it, or every branch
   void observe(std::string_view stage, const torch::Tensor& value) const;

@@ -1,4 +1,4 @@
-// Backend `sdpa`: the six functions through ATen's scaled_dot_product_attention; any device, fp32, bf16 (fp64 too).
+// Backend `sdpa`: the functions through ATen's scaled_dot_product_attention; any device, fp32, bf16 (fp64 too).
 #pragma once
 
 #include <memory>

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "nsa/bench/bench.hpp"
 #include "nsa/bench/options.hpp"
 
 namespace nsa::bench {
@@ -47,7 +48,21 @@ TEST(BenchOptions, DefaultsAreEverything) {
   EXPECT_THAT(options->configs, ElementsAre("a", "b", "c"));
   EXPECT_EQ(options->lengths.size(), 6U);
   EXPECT_EQ(options->choices.size(), 2U);
-  EXPECT_EQ(options->peaks.flops_per_s, 790e12);
+  EXPECT_FALSE(options->peak_flops || options->peak_bytes);  // the GPU's own
+}
+
+// A roofline of another GPU says nothing: what is not known is left out, or given whole.
+TEST(BenchOptions, PeaksAreThoseOfTheGpu) {
+  Machine h200, h100;
+  h200.gpu = "NVIDIA H200";
+  h100.gpu = "NVIDIA H100 80GB HBM3";
+  const auto plain = parse({}), said = parse({"--peak-flops", "1e15", "--peak-bytes", "3e12"});
+  ASSERT_TRUE(plain && said);
+  EXPECT_EQ(peaks_of(*plain, h200)->flops_per_s, 790e12);
+  EXPECT_FALSE(peaks_of(*plain, h100));
+  EXPECT_EQ(peaks_of(*said, h100)->bytes_per_s, 3e12);
+  EXPECT_EQ(peaks_of(*said, h200)->flops_per_s, 1e15);
+  EXPECT_THAT(refusal_of({"--peak-flops", "1e15"}), HasSubstr("--peak-bytes"));
 }
 
 TEST(BenchOptions, MistakesNameTheOption) {

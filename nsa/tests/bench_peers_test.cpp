@@ -50,6 +50,14 @@ TEST(BenchPeers, TheFastestOfExactlyTheSameProblem) {
   EXPECT_EQ(peers.fastest({"c", kDense, "fwd", "", 8192})->ms, 1.0);
 }
 
+TEST(BenchPeers, TimesOfAnotherGpuAreNone) {
+  const Peers peers = parse(std::string("# one NVIDIA H200, torch 2.11.0\n") + kHeader + kSome);
+  EXPECT_TRUE(peers.measured_on("NVIDIA H200"));
+  for (const std::string gpu : {"NVIDIA H100 80GB HBM3", "NVIDIA H20", "NVIDIA H200 NVL", "NVIDIA A100-SXM4-80GB", ""})
+    EXPECT_FALSE(peers.measured_on(gpu)) << gpu;
+  EXPECT_FALSE(parse(std::string(kHeader) + kSome).measured_on("NVIDIA H200")) << "a file that does not say";
+}
+
 TEST(BenchPeers, NobodyWhereNobodyWasMeasured) {
   const Peers peers = parse(std::string(kHeader) + kSome);
   EXPECT_EQ(peers.origin(), "");

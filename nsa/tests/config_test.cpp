@@ -197,7 +197,7 @@ TEST(Config, FilesThatCannotBeRead) {
 
 TEST(Config, FlattenIsCanonicalAndComplete) {
   const auto flat = nsa::flatten(nsa::parse_config("train: {lr: 0.00020}\nmodel: {rope_base: 1e4, dim: 0768}", "x"));
-  EXPECT_EQ(flat.size(), 45U);
+  EXPECT_EQ(flat.size(), 47U);
   EXPECT_EQ(flat.at("train.lr"), "0.0002");
   EXPECT_EQ(flat.at("model.rope_base"), "10000");
   EXPECT_EQ(flat.at("model.dim"), "768");

@@ -1,6 +1,8 @@
-// The branches and their sum in one node (cuda::attend_all) against one after the other, and who gets which. That it
+// The branches and their sum in one node (cuda::attend) against one after the other, and who gets which. That it
 // agrees with fp64 is looked at with every other function of the backend (cuda_test.cpp, cuda_rounding_test.cpp).
 #include <ATen/ATen.h>
+
+#include <map>
 
 #include "nsa/tests/cuda_fixtures.hpp"
 #include "nsa/tests/model_fixtures.hpp"
@@ -21,10 +23,10 @@ using fixtures::on_device;
 using fixtures::relative_error;
 using fixtures::Tensors;
 
-// The backend's functions, each behind another one that counts.
+// The backend's functions, each behind another one that counts; `attend` goes part by part.
 Ops counted(int& calls) {
-  const auto behind = [&calls]<typename R, typename A>(const std::function<R(const A&)>& op) {
-    return std::function<R(const A&)>([op, &calls](const A& args) {
+  const auto behind = [&calls]<typename R, typename A>(const OpFunction<R, A>& op) {
+    return OpFunction<R, A>([op, &calls](const A& args) {
       ++calls;
       return op(args);
     });
@@ -43,7 +45,7 @@ CudaCase attend_case(const CudaShape& s) {
   auto cases = cuda_cases(s);
   CudaCase c = *(cases.end() - 2);
   c.call = [s](const Ops& ops, const Tensors& in) {
-    return Tensors{attend(ops, {in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], in[7], s.g, s.cu_seqlens})};
+    return Tensors{ops.attend({in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], in[7], s.g, s.cu_seqlens})};
   };
   return c;
 }
@@ -94,26 +96,82 @@ TEST_F(CudaKernels, InOneAGateThatIsNotFiniteShows) {
   }
 }
 
-// Whoever has put something around a function of the table is asked.
-TEST(AttendInOne, IsForTheBackendsOwnFunctionsOnly) {
-  EXPECT_EQ(attend_in_one(ops()), &attend_all);
-  EXPECT_EQ(attend_in_one(backend_ops(Backend::cuda)), &attend_all);
-  EXPECT_EQ(attend_in_one(backend_ops(Backend::sdpa)), nullptr);
-  EXPECT_EQ(attend_in_one(backend_ops(Backend::reference)), nullptr);
-  EXPECT_EQ(attend_in_one({}), nullptr);
-  EXPECT_EQ(attend_in_one(strict(ops(), [](Op) {})), nullptr);
+// Whoever has put something in the place of a part is asked.
+TEST(AttendInOne, EndsWhereAPartIsReplaced) {
+  EXPECT_EQ(ops().way, AttendWay::in_one);
+  EXPECT_EQ(backend_ops(Backend::cuda).way, AttendWay::in_one);
+  EXPECT_EQ(backend_ops(Backend::sdpa).way, AttendWay::in_parts);
+  EXPECT_EQ(backend_ops(Backend::reference).way, AttendWay::in_parts);
+  EXPECT_EQ(strict(ops(), [](const Fallback&, bool) {}).way, AttendWay::in_parts);
+  EXPECT_EQ(ops().in_parts().way, AttendWay::in_parts);
   const Ops other = counted();
   const auto with = [&](auto member) {
     Ops table = ops();
-    table.*member = other.*member;
-    return attend_in_one(table);
+    table.replace(member, other.*member);
+    return table.way;
   };
-  EXPECT_EQ(with(&Ops::attend_compressed), nullptr);
-  EXPECT_EQ(with(&Ops::select), nullptr);
-  EXPECT_EQ(with(&Ops::attend_selected), nullptr);
-  EXPECT_EQ(with(&Ops::attend_window), nullptr);
-  EXPECT_EQ(with(&Ops::combine), nullptr);
-  EXPECT_EQ(with(&Ops::compress), &attend_all);  // is no part of it
+  EXPECT_EQ(with(&Ops::attend_compressed), AttendWay::in_parts);
+  EXPECT_EQ(with(&Ops::select), AttendWay::in_parts);
+  EXPECT_EQ(with(&Ops::attend_selected), AttendWay::in_parts);
+  EXPECT_EQ(with(&Ops::attend_window), AttendWay::in_parts);
+  EXPECT_EQ(with(&Ops::combine), AttendWay::in_parts);
+  EXPECT_EQ(with(&Ops::compress), AttendWay::in_one);  // is no part of it
+  Ops wrapped = ops();
+  wrapped.replace(&Ops::attend, [inner = wrapped.attend](const AttendArgs& args) { return inner(args); });
+  EXPECT_EQ(wrapped.way, AttendWay::in_one);
+}
+
+// What is seen of the node: every stage as the parts give it, to the bit, and the gradients that arrive there; and to
+// be watched changes no bit.
+TEST_F(CudaKernels, InOneShowsItsStagesAndTheirGradients) {
+  for (const CudaShape& s : {CudaShape{.S = 150, .h = 6}, CudaShape{.S = 20, .h = 2},
+                             CudaShape{.S = 160, .h = 6, .cu_seqlens = cu({0, 5, 5, 77, 160})}}) {
+    SCOPED_TRACE(s.name());
+    const CudaCase c = attend_case(s);
+    struct Seen {
+      std::vector<std::string> order;
+      std::map<std::string, at::Tensor> stages, gradients;
+      Tensors of_inputs;
+    };
+    const auto run = [&](const Ops& table, bool watched, bool only_keys = false) {
+      Seen seen;
+      Tensors in;
+      for (const auto& t : c.inputs) in.push_back(t.detach().requires_grad_());
+      AttendArgs args{in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], in[7], s.g, s.cu_seqlens};
+      if (watched)
+        args.observe = [&seen](std::string_view stage, const at::Tensor& value) {
+          const std::string name(stage);
+          seen.order.push_back(name);
+          seen.stages[name] = value.detach();
+          EXPECT_EQ(value.requires_grad(), name != "blocks") << name;
+          if (value.requires_grad())
+            value.register_hook([&seen, name](const at::Tensor& g) { seen.gradients[name] = g; });
+        };
+      const auto o = table.attend(args);
+      const auto weight = on_device(o.sizes(), 20, s.type);
+      if (only_keys) in = {in[5]};
+      seen.of_inputs = torch::autograd::grad({o}, in, {weight}, std::nullopt, false, /*allow_unused=*/true);
+      return seen;
+    };
+    const Seen one = run(ops(), true), parts = run(ops().in_parts(), true), alone = run(ops(), false);
+    EXPECT_EQ(one.order, (std::vector<std::string>{"cmp.o", "blocks", "sel.o", "win.o"}));
+    EXPECT_EQ(one.order, parts.order);
+    for (const auto& [name, value] : parts.stages) EXPECT_TRUE(at::equal(value, one.stages.at(name))) << name;
+    ASSERT_EQ(one.gradients.size(), 3u);
+    for (const auto& [name, value] : parts.gradients)
+      EXPECT_LE(relative_error(one.gradients.at(name), value.to(at::kDouble)), kGradientBound) << name;
+    for (std::size_t i = 0; i < c.inputs.size(); ++i) EXPECT_TRUE(at::equal(one.of_inputs[i], alone.of_inputs[i])) << i;
+    EXPECT_EQ(run(ops(), true, /*only_keys=*/true).gradients.size(), 3u) << "gradients of chosen tensors pass by too";
+  }
+}
+
+TEST_F(CudaKernels, ABranchThatRunsAloneIsThatPart) {
+  const CudaShape s{.S = 80, .h = 2};
+  const CudaCase c = attend_case(s);
+  const auto& in = c.inputs;
+  AttendArgs args{in[0], {}, {}, {}, in[5], in[6], {}, s.g, {}};
+  args.only = ForcedBranch::win;
+  EXPECT_TRUE(at::equal(ops().attend(args), ops().attend_window({in[0], in[5], in[6], s.g, {}}).o));
 }
 
 TEST_F(CudaKernels, AModelThatIsWatchedComputesTheSame) {
@@ -135,9 +193,10 @@ TEST_F(CudaKernels, AModelThatIsWatchedComputesTheSame) {
   int calls = 0;
   const Tensors alone = step(false, ops()), watched = step(true, ops()), in_steps = step(false, counted(calls));
   EXPECT_EQ(calls, 2 * 6);  // layers, functions
-  for (const Tensors& other : {watched, in_steps}) {
-    EXPECT_TRUE(at::equal(alone[0], other[0]));
-    for (std::size_t i = 1; i < alone.size(); ++i) EXPECT_LE(fixtures::distance(alone[i], other[i]), 3e-2) << i;
+  EXPECT_TRUE(at::equal(alone[0], in_steps[0]));
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_TRUE(at::equal(alone[i], watched[i])) << i;
+    EXPECT_LE(fixtures::distance(alone[i], in_steps[i]), 3e-2) << i;
   }
 }
 
@@ -150,8 +209,8 @@ TEST_F(CudaKernels, InOneRefusesWhatEachWould) {
   };
   const auto expect_refusal = [&](std::size_t changed, const at::Tensor& by, const std::string& name) {
     const auto x = args(changed, by);
-    EXPECT_THROW((void)attend_all(x), ContractError);
-    const auto message = fixtures::message_of([&] { (void)attend_all(x); });
+    EXPECT_THROW((void)attend(x), ContractError);
+    const auto message = fixtures::message_of([&] { (void)attend(x); });
     EXPECT_TRUE(message.starts_with("attend: " + name + " is ")) << message;
   };
   const auto& in = c.inputs;
@@ -164,17 +223,17 @@ TEST_F(CudaKernels, InOneRefusesWhatEachWould) {
   expect_refusal(1, in[1].narrow(1, 0, 1), "k_cmp");
   auto one_group = args(3, in[3].narrow(2, 0, 1));
   one_group.v_sel = one_group.v_sel.narrow(2, 0, 1);
-  EXPECT_THROW((void)attend_all(one_group), ContractError);
+  EXPECT_THROW((void)attend(one_group), ContractError);
   auto table = args(0, in[0]);
   table.blocks = at::zeros({1, 80, 2, 4}, at::device(device()).dtype(at::kInt));
-  EXPECT_THROW((void)attend_all(table), ContractError);
-  EXPECT_THROW((void)attend_all(args(0, in[0].narrow(3, 0, 24))), ContractError);
+  EXPECT_THROW((void)attend(table), ContractError);
+  EXPECT_THROW((void)attend(args(0, in[0].narrow(3, 0, 24))), ContractError);
 }
 TEST_F(CudaKernels, InOneServesWhatTheTableOfFeaturesSays) {
   const CudaCase c = attend_case({.S = 80, .h = 2, .type = at::kFloat});
   const auto& in = c.inputs;
   const AttendArgs args{in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], in[7], {}, {}};
-  EXPECT_THROW((void)attend_all(args), Unsupported);
+  EXPECT_THROW((void)attend(args), Unsupported);
 }
 
 }  // namespace

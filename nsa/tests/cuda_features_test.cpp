@@ -1,6 +1,8 @@
 // The feature table of our own kernels, and the routes that follow from it.
+#include "nsa/cuda/architectures.hpp"
 #include "nsa/cuda/features.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +57,10 @@ TEST(CudaFeatures, WhatIsServed) {
 TEST(CudaFeatures, EveryRefusalSaysWhatCameAndWhatIsServed) {
   EXPECT_EQ(refusal([](Call& c) { c.cuda = false; }), "device is cpu; served: a CUDA device");
   EXPECT_EQ(refusal([](Call& c) { c.cuda_major = 7, c.cuda_minor = 5; }),
-            "compute capability 7.5; served: 8.0 and later");
+            fmt::format("compute capability 7.5; served: what this build was compiled for, {} (TORCH_CUDA_ARCH_LIST)",
+                        nsa::compiled_architectures()));
+  EXPECT_THAT(refusal([](Call& c) { c.cuda_major = 12; }),
+              HasSubstr("compute capability 12.0; served: what this build"));
   EXPECT_EQ(refusal([](Call& c) { c.precision = Precision::fp32; }), "precision is fp32; served: bf16 and fp16");
   EXPECT_EQ(refusal([](Call& c) { c.precision = Precision::fp64; }), "precision is fp64; served: bf16 and fp16");
   EXPECT_EQ(refusal([](Call& c) { c.Hq = 34; }), "34 heads in 2 groups; served: 1 to 16 heads a group");
@@ -77,6 +82,25 @@ TEST(CudaFeatures, EveryRefusalSaysWhatCameAndWhatIsServed) {
   EXPECT_EQ(refusal([](Call& c) { c.phi = nsa::Phi::mlp; }, Op::attend_compressed), "");
 }
 
+// Made-up GPUs against made-up builds: code of sm_80 and sm_90a runs on no Blackwell, PTX does.
+TEST(CudaArchitectures, AdmitWhatTheBinaryHolds) {
+  const auto runs = [](std::string_view list, int major, int minor) {
+    return nsa::architecture_refusal(list, major, minor).empty();
+  };
+  for (const auto& [major, minor] : {std::pair{8, 0}, {8, 6}, {8, 9}, {9, 0}})
+    EXPECT_TRUE(runs("8.0;9.0a", major, minor));
+  for (const auto& [major, minor] : {std::pair{7, 5}, {10, 0}, {10, 3}, {12, 0}, {9, 1}})
+    EXPECT_FALSE(runs("8.0;9.0a", major, minor)) << major << '.' << minor;
+  EXPECT_FALSE(runs("8.6", 8, 0));
+  EXPECT_FALSE(runs("9.0a", 8, 0));
+  EXPECT_TRUE(runs("8.0+PTX;9.0a", 12, 0));
+  EXPECT_TRUE(runs("8.0 9.0a+PTX", 9, 0));
+  EXPECT_FALSE(runs("9.0a+PTX", 10, 0));  // what is for one version is translated for no other
+  EXPECT_FALSE(runs("7.0+PTX", 7, 5));    // no kernel is written for it
+  for (const std::string_view list : {"", ";", "eight", "8", "8.", "8.x;9"}) EXPECT_FALSE(runs(list, 8, 0)) << list;
+  EXPECT_TRUE(runs(nsa::compiled_architectures(), 9, 0)) << "of this very build: " << nsa::compiled_architectures();
+}
+
 TEST(RouteToCuda, OnlyWhenItIsAskedFor) {
   const auto by_default = nsa::kCudaByDefault ? Backend::cuda : Backend::sdpa;
   const auto standard = routed({}), asked = routed({{"NSA_USE_CUDA", "1"}}), refused = routed({{"NSA_USE_CUDA", "0"}});
@@ -85,7 +109,7 @@ TEST(RouteToCuda, OnlyWhenItIsAskedFor) {
     EXPECT_EQ(asked[op].backend, Backend::cuda) << to_string(op);
     EXPECT_EQ(refused[op].backend, Backend::sdpa) << to_string(op);
     EXPECT_EQ(asked[op].why, "NSA_USE_CUDA=1");
-    EXPECT_EQ(asked[op].variant, "");
+    EXPECT_EQ(asked[op].variant, op == Op::attend ? "in_one" : "");
   }
 }
 
@@ -96,6 +120,7 @@ TEST(RouteToCuda, ARefusalIsToldAndTheOtherChoiceTaken) {
   for (const Op op : nsa::kAllOps) {
     EXPECT_EQ(asked[op].backend, plain[op].backend);
     EXPECT_EQ(asked[op].variant, plain[op].variant);
+    if (op == Op::attend) continue;  // its parts say why
     EXPECT_EQ(asked[op].why, "cuda refused: precision is fp32; served: bf16 and fp16; " + plain[op].why);
   }
 }

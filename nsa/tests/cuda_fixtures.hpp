@@ -8,7 +8,6 @@
 #include <cmath>
 #include <functional>
 
-#include "nsa/attend.hpp"
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/kernels/params.hpp"
 #include "nsa/tests/fixtures.hpp"
@@ -97,7 +96,7 @@ inline std::vector<CudaCase> cuda_cases(const CudaShape& s) {
            {q, k_cmp, v_cmp, k, v, draw(s.S, s.G, s.Dk, 10), draw(s.S, s.G, s.Dv, 11), gates},
            [s, blocks](const Ops& ops, const Tensors& in) {
              return Tensors{
-                 attend(ops, {in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], in[7], s.g, s.cu_seqlens, blocks})};
+                 ops.attend({in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], in[7], s.g, s.cu_seqlens, blocks})};
            }},
           {"combine", {gates, o(7), o(8), o(9)}, [](const Ops& ops, const Tensors& in) {
              return Tensors{ops.combine({in[0], in[1], in[2], in[3]})};

@@ -1,5 +1,6 @@
 #include "nsa/dispatch.hpp"
 
+#include <cmath>
 #include <thread>
 
 #include "nsa/call.hpp"
@@ -24,36 +25,53 @@ Call small_call(bool training = false) {
           .training = training};
 }
 
-TEST(Dispatcher, RecordsWhatItChose) {
+// Attention of a table over small inputs, with the blocks made by it too.
+void attend_by(const Ops& table) {
+  const Inputs in({.S = 40, .G = 2, .h = 2}, 1);
+  const auto blocks = table.compress(in.compress());
+  static_cast<void>(table.attend({in.q, blocks, in.k, in.v, in.k, in.v, in.gates, kSmall, {}}));
+}
+
+TEST(Dispatcher, RecordsWhatRan) {
   Dispatcher dispatcher(resolve({}));
-  static_cast<void>(dispatcher.ops(small_call()));
-  static_cast<void>(dispatcher.provider()(small_call()));
-  static_cast<void>(dispatcher.ops(small_call(true)));
-  const auto taken = dispatcher.routes_taken();
   const auto count = [&](const std::string& start) {
     std::int64_t sum = 0;
-    for (const auto& [key, times] : taken)
+    for (const auto& [key, times] : dispatcher.routes_taken())
       if (key.starts_with(start)) sum += times;
     return sum;
   };
+  const Ops unused = dispatcher.ops(small_call());
+  EXPECT_EQ(count(""), 0);
+  attend_by(dispatcher.ops(small_call()));
+  attend_by(dispatcher.provider()(small_call()));
+  attend_by(dispatcher.ops(small_call(true)));
   EXPECT_EQ(count("attend_selected: sdpa/packed ("), 2);
   EXPECT_EQ(count("attend_selected: sdpa/packed_safe ("), 1);
   EXPECT_EQ(count("attend_window: sdpa ("), 3);
-  EXPECT_EQ(count(""), 3 * 6);
+  EXPECT_EQ(count("attend: sdpa/in_parts (sdpa has no function for all; "), 3);
+  EXPECT_EQ(count(""), 3 * 7);
   EXPECT_TRUE(dispatcher.strict_fallbacks().empty());
+
+  Ops replaced = dispatcher.ops(small_call());
+  replaced.replace(&Ops::attend_window,
+                   [inner = replaced.attend_window](const AttendWindowArgs& a) { return inner(a); });
+  attend_by(replaced);
+  EXPECT_EQ(count("attend: "), 3);  // it is another one now
+  EXPECT_EQ(count("attend_window: "), 4);
 }
 
 TEST(Dispatcher, CountsFromManyThreads) {
   Dispatcher dispatcher(resolve({}));
+  const Inputs in({.S = 40, .G = 2, .h = 2}, 1);
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i)
-    threads.emplace_back([provider = dispatcher.provider()] {
-      for (int j = 0; j < 50; ++j) static_cast<void>(provider(small_call()));
+    threads.emplace_back([provider = dispatcher.provider(), &in] {
+      for (int j = 0; j < 50; ++j) static_cast<void>(provider(small_call()).compress(in.compress()));
     });
   for (auto& thread : threads) thread.join();
   std::int64_t sum = 0;
   for (const auto& [key, times] : dispatcher.routes_taken()) sum += times;
-  EXPECT_EQ(sum, 4 * 50 * 6);
+  EXPECT_EQ(sum, 4 * 50);
 }
 
 TEST(Assemble, EveryRouteComputesTheSame) {
@@ -85,17 +103,25 @@ TEST(Assemble, AnUnknownVariantIsALogicError) {
 TEST(Strict, TakesTheReferenceWhereAnOutputIsNotFiniteAndCounts) {
   std::map<Op, int> counted;
   Ops broken = backend_ops(Backend::sdpa);
-  broken.attend_window = [](const AttendWindowArgs& args) {
+  broken.replace(&Ops::attend_window, [](const AttendWindowArgs& args) {
     auto o = at::zeros_like(args.q);
     o[0][3].fill_(std::nan(""));
     return Attended{o, {}};
-  };
-  const Ops ops = strict(broken, [&](Op op) { ++counted[op]; });
+  });
+  Fallback first;
+  const Ops ops = strict(broken, [&](const Fallback& fallback, bool replaced) {
+    EXPECT_TRUE(replaced);
+    first = fallback;
+    ++counted[fallback.op];
+  });
   const Inputs in({.S = 40, .G = 2, .h = 2}, 2);
   EXPECT_TRUE(at::equal(ops.attend_window(in.window()).o, reference::attend_window(in.window()).o));
   static_cast<void>(
       ops.attend_compressed(in.compressed(reference::compress(in.compress()))));  // LSE or not, it is sound
   EXPECT_EQ(counted, (std::map<Op, int>{{Op::attend_window, 1}}));
+  EXPECT_EQ(first.shape, (std::vector<std::int64_t>{1, 40, 4, 8}));
+  EXPECT_EQ(first.index, (std::vector<std::int64_t>{0, 3, 0, 0}));
+  EXPECT_TRUE(std::isnan(first.value));
 }
 
 TEST(Strict, NeverHidesWhatTheReferenceAlsoFindsNotFinite) {
@@ -104,7 +130,11 @@ TEST(Strict, NeverHidesWhatTheReferenceAlsoFindsNotFinite) {
   in.v[0][20][1].fill_(std::nan(""));
   const auto o = dispatcher.ops(small_call()).attend_window(in.window()).o;
   EXPECT_TRUE(o[0][20][3].isnan().all().item<bool>());
-  EXPECT_EQ(dispatcher.strict_fallbacks(), (std::map<std::string, std::int64_t>{{"attend_window", 1}}));
+  const auto fallbacks = dispatcher.strict_fallbacks();
+  ASSERT_EQ(fallbacks.size(), 1U);
+  EXPECT_EQ(fallbacks.at("attend_window").times, 1);
+  EXPECT_EQ(fallbacks.at("attend_window").replaced, 0) << "the input was at fault";
+  EXPECT_EQ(fallbacks.at("attend_window").first.shape, (std::vector<std::int64_t>{1, 40, 4, 8}));
 
   Dispatcher plain(resolve({}));
   EXPECT_TRUE(plain.ops(small_call()).attend_window(in.window()).o[0][20][3].isnan().all().item<bool>());

@@ -46,7 +46,7 @@ inline double tolerance(at::ScalarType type) { return type == at::kDouble ? 1e-1
 inline const std::vector<std::int64_t> kLengths{1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 23, 24, 25, 127, 128, 129};
 inline const std::vector<std::pair<std::int64_t, std::int64_t>> kHeads{{1, 1}, {1, 6}, {2, 2}, {3, 1}, {2, 6}};  // G, h
 
-// Everything that the six functions take, on the CPU.
+// Everything that the functions take, on the CPU.
 struct Shape {
   std::int64_t B = 1, S = 1, G = 1, h = 1, Dk = 8, Dv = 8;
 };

@@ -361,10 +361,10 @@ TEST_F(GraphStepOnGpu, AStepThatIsWatchedIsAnOrdinaryOne) {
 TEST_F(GraphStepOnGpu, AStepThatWaitsForTheGpuIsRefusedWithItsReason) {
   const auto waiting = [](const nsa::Call& call) {
     nsa::Ops table = kernels(call);
-    table.combine = [combine = table.combine](const nsa::CombineArgs& args) {
+    table.replace(&nsa::Ops::combine, [combine = table.combine](const nsa::CombineArgs& args) {
       EXPECT_TRUE(args.gates.isfinite().all().item<bool>());
       return combine(args);
-    };
+    });
     return table;
   };
   const Bench graph(train(true), model(), at::kCUDA, waiting);

@@ -194,12 +194,12 @@ TEST(Recompute, AnomalyModeNamesANanInsideALayer) {
   auto& runtime = *pair.recomputing->runtime;
   runtime.ops = [inner = runtime.ops](const Call& call) {
     Ops ops = inner(call);
-    ops.attend_window = [window = ops.attend_window](const AttendWindowArgs& args) {
+    ops.replace(&Ops::attend_window, [window = ops.attend_window](const AttendWindowArgs& args) {
       Attended out = window(args);
       const auto nought = out.o * 0.0;
       out.o = out.o + at::sqrt(nought * nought) * 0.0;
       return out;
-    };
+    });
     return ops;
   };
   const auto loss = pair.recomputing->loss(bytes({1, 20}, 14));

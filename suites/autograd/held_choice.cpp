@@ -13,10 +13,17 @@ HeldChoice::HeldChoice(nsa::Runtime& runtime, std::int64_t layers) : runtime_(ru
   runtime_.ops = [inner = before_, layers, state = std::make_shared<State>()](const nsa::Call& call) {
     nsa::Ops ops = inner(call);
     const std::int64_t layer = state->calls++ % layers;  // the provider is asked once a layer and pass
-    ops.select = [choose = ops.select, layer, state](const nsa::SelectArgs& args) {
-      const auto held = state->blocks.find(layer);
-      return held != state->blocks.end() ? held->second : state->blocks.emplace(layer, choose(args)).first->second;
-    };
+    ops.replace(&nsa::Ops::attend, [attend = ops.attend, layer, state](nsa::AttendArgs args) {
+      if (const auto held = state->blocks.find(layer); held != state->blocks.end()) {
+        args.blocks = held->second;
+      } else {
+        args.observe = [state, layer, watched = args.observe](std::string_view stage, const at::Tensor& value) {
+          if (stage == "blocks") state->blocks.emplace(layer, value);
+          if (watched) watched(stage, value);
+        };
+      }
+      return attend(args);
+    });
     return ops;
   };
 }

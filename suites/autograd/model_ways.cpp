@@ -1,6 +1,7 @@
 #include "suites/autograd/model_ways.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -14,10 +15,11 @@ namespace {
 using nsa::EffectiveFlags;
 using nsa::ForcedBranch;
 
-ModelWay way(const std::string& name, const std::string& route, const std::function<void(ModelWay&)>& change = {}) {
+ModelWay way(const std::string& name, std::vector<std::string> routes,
+             const std::function<void(ModelWay&)>& change = {}) {
   ModelWay made;
   made.name = name;
-  made.route = route;
+  made.routes = std::move(routes);
   made.flags.use_cuda = false;
   if (change) change(made);
   return made;
@@ -39,7 +41,7 @@ void kernels(ModelWay& w) {
 }
 
 ModelWay forced(const std::string& name, ForcedBranch branch) {
-  return way(name, "", [&](ModelWay& w) { w.flags.forced_branch = branch; });
+  return way(name, {}, [&](ModelWay& w) { w.flags.forced_branch = branch; });
 }
 
 bool contains(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
@@ -48,13 +50,13 @@ bool contains(const std::string& name, const char* part) { return name.find(part
 
 const std::vector<ModelWay>& model_ways() {
   static const std::vector<ModelWay> all = {
-      way("sdpa", "attend_selected: sdpa/packed_safe"),
-      way("reference", "attend_selected: reference", [](ModelWay& w) { w.flags.force_parity = true; }),
-      way("masked", "attend_selected: sdpa/masked", mask),
-      way("strict", "attend_selected: sdpa/packed_safe", [](ModelWay& w) { w.flags.strict_asserts = true; }),
-      way("recompute", "attend_selected: sdpa/packed_safe", [](ModelWay& w) { w.recompute = true; }),
-      way("flash", "attend_window: flash/", flash),
-      way("cuda", "attend_selected: cuda", kernels)};
+      way("sdpa", {"attend_selected: sdpa/packed_safe"}),
+      way("reference", {"attend_selected: reference"}, [](ModelWay& w) { w.flags.force_parity = true; }),
+      way("masked", {"attend_selected: sdpa/masked"}, mask),
+      way("strict", {"attend_selected: sdpa/packed_safe"}, [](ModelWay& w) { w.flags.strict_asserts = true; }),
+      way("recompute", {"attend_selected: sdpa/packed_safe"}, [](ModelWay& w) { w.recompute = true; }),
+      way("flash", {"attend_window: flash/"}, flash),
+      way("cuda", {"attend: cuda/in_one", "attend_selected: cuda"}, kernels)};
   return all;
 }
 
@@ -62,8 +64,8 @@ const std::vector<ModelWay>& silencing_ways() {
   static const std::vector<ModelWay> all = {
       forced("forced_cmp", ForcedBranch::cmp), forced("forced_sel", ForcedBranch::sel),
       forced("forced_win", ForcedBranch::win),
-      way("uniform_gate", "", [](ModelWay& w) { w.flags.uniform_gate = true; }),
-      way("stopgrad_gates", "", [](ModelWay& w) { w.flags.stopgrad_gates = true; })};
+      way("uniform_gate", {}, [](ModelWay& w) { w.flags.uniform_gate = true; }),
+      way("stopgrad_gates", {}, [](ModelWay& w) { w.flags.stopgrad_gates = true; })};
   return all;
 }
 
@@ -76,15 +78,17 @@ const ModelWay& model_way(const std::string& name) {
 }
 
 void require_route(const Instance& instance, const ModelWay& way) {
-  if (way.route.empty()) return;
+  if (way.routes.empty()) return;
   std::string taken;
   for (const auto& [route, calls] : instance.dispatcher->routes_taken()) {
-    if (route.starts_with(way.route)) return;
+    for (const std::string& wanted : way.routes)
+      if (route.starts_with(wanted)) return;
     // What the feature table does not serve is no fault: other widths, another geometry.
     if (way.flags.use_cuda && contains(route, "cuda refused: ")) throw harness::Skipped{"unsupported", route};
     taken += "\n  " + route;
   }
-  throw std::logic_error(fmt::format("way {} did not run as {}, but:{}", way.name, way.route, taken));
+  throw std::logic_error(
+      fmt::format("way {} did not run as {}, but:{}", way.name, fmt::join(way.routes, " or "), taken));
 }
 
 bool output_is_cut(const std::string& name, const EffectiveFlags& flags) {

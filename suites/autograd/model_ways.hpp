@@ -16,7 +16,9 @@ struct ModelWay {
   nsa::EffectiveFlags flags;
   bool recompute = false;
   bool needs_cuda = false;
-  std::string route;  // what the dispatcher's record must hold after a pass: "attend_selected: sdpa/masked"
+  // One of them the dispatcher's record must hold after a pass: "attend_selected: sdpa/masked". Attention that goes in
+  // one goes part by part where somebody has replaced a part.
+  std::vector<std::string> routes;
 };
 // Those that compute the same function: a step by each of them must be sound.
 [[nodiscard]] const std::vector<ModelWay>& model_ways();

@@ -15,6 +15,10 @@ Named inputs_of(const nsa::AttendWindowArgs& a) { return {{"q", a.q}, {"k", a.k}
 Named inputs_of(const nsa::CombineArgs& a) {
   return {{"gates", a.gates}, {"o_cmp", a.o_cmp}, {"o_sel", a.o_sel}, {"o_win", a.o_win}};
 }
+Named inputs_of(const nsa::AttendArgs& a) {
+  return {{"q", a.q},         {"k_cmp", a.kv.k},  {"v_cmp", a.kv.v},  {"k_sel", a.k_sel},
+          {"v_sel", a.v_sel}, {"k_win", a.k_win}, {"v_win", a.v_win}, {"gates", a.gates}};
+}
 Named outputs_of(const nsa::Compressed& c) { return {{"k", c.k}, {"v", c.v}}; }
 Named outputs_of(const nsa::Attended& a) { return {{"o", a.o}}; }
 Named outputs_of(const at::Tensor& o) { return {{"o", o}}; }
@@ -35,8 +39,8 @@ struct OpWatch::State {
   std::vector<Break> breaks;
 
   template <typename Result, typename Args>
-  std::function<Result(const Args&)> watch(const char* op, std::function<Result(const Args&)> inner,
-                                           const std::shared_ptr<State>& self) {
+  nsa::OpFunction<Result, Args> watch(const char* op, nsa::OpFunction<Result, Args> inner,
+                                      const std::shared_ptr<State>& self) {
     return [op, inner = std::move(inner), self, at_layer = layer](const Args& args) {
       const Named inputs = inputs_of(args);
       bool differentiable = false;
@@ -62,11 +66,16 @@ OpWatch::OpWatch(nsa::Runtime& runtime) : runtime_(runtime), before_(runtime.ops
   runtime_.ops = [inner = before_, state = state_](const nsa::Call& call) {
     ++state->layer;  // one call a layer and pass
     nsa::Ops ops = inner(call);
-    ops.compress = state->watch("compress", ops.compress, state);
-    ops.attend_compressed = state->watch("attend_compressed", ops.attend_compressed, state);
-    ops.attend_selected = state->watch("attend_selected", ops.attend_selected, state);
-    ops.attend_window = state->watch("attend_window", ops.attend_window, state);
-    ops.combine = state->watch("combine", ops.combine, state);
+    const auto watch = [&](auto member, const char* op) { ops.replace(member, state->watch(op, ops.*member, state)); };
+    watch(&nsa::Ops::compress, "compress");
+    if (ops.way == nsa::AttendWay::in_one) {  // as it trains: its parts are nobody's to look at
+      watch(&nsa::Ops::attend, "attend");
+      return ops;
+    }
+    watch(&nsa::Ops::attend_compressed, "attend_compressed");
+    watch(&nsa::Ops::attend_selected, "attend_selected");
+    watch(&nsa::Ops::attend_window, "attend_window");
+    watch(&nsa::Ops::combine, "combine");
     return ops;
   };
 }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "suites/codes.hpp"
+#include "suites/faults/attend.hpp"
 #include "suites/program.hpp"
 
 namespace suites {
@@ -49,20 +50,20 @@ Ops ignore_flags(Ops, const Call& call) {
 
 // The window op "reuses" its value workspace: it writes into a view of what autograd saved.
 Ops write_in_place(Ops ops, const Call&) {
-  ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+  ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
     nsa::Attended out = inner(args);
     if (out.o.requires_grad()) {
       const at::NoGradGuard no_grad;
       args.v.as_strided({1}, {1}, args.v.storage_offset()).mul_(1.0);
     }
     return out;
-  };
+  });
   return ops;
 }
 
 // The tail of a 768-token tile is mishandled when it is exactly 512 long: one row of the selected branch is garbage.
 Ops nan_at_boundary(Ops ops, const Call&) {
-  ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+  ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
     nsa::Attended out = inner(args);
     const std::int64_t S = args.q.size(1);
     if (S % 768 == 512) {
@@ -70,13 +71,13 @@ Ops nan_at_boundary(Ops ops, const Call&) {
       out.o = poison(out.o, row, kNan);
     }
     return out;
-  };
+  });
   return ops;
 }
 
 // The guard for rows that see no compressed block is gone: softmax over all -inf.
 Ops nan_in_empty_rows(Ops ops, const Call&) {
-  ops.attend_compressed = [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+  ops.replace(&nsa::Ops::attend_compressed, [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
     nsa::Attended out = inner(args);
     const std::int64_t S = args.q.size(1);
     at::Tensor empty = at::zeros({S}, out.o.options().dtype(at::kBool));
@@ -85,36 +86,36 @@ Ops nan_in_empty_rows(Ops ops, const Call&) {
     }
     out.o = poison(out.o, empty.view({1, S, 1, 1}), kNan);
     return out;
-  };
+  });
   return ops;
 }
 
 // The window reads the value of the token after each key.
 Ops leak_future(Ops ops, const Call&) {
-  ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+  ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
     nsa::AttendWindowArgs shifted = args;
     shifted.v = at::roll(args.v, -1, 1);
     return inner(shifted);
-  };
+  });
   return ops;
 }
 
 Ops detach_compressed_keys(Ops ops, const Call&) {
-  ops.attend_compressed = [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+  ops.replace(&nsa::Ops::attend_compressed, [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
     nsa::AttendCompressedArgs cut = args;
     cut.kv.k = args.kv.k.detach();
     return inner(cut);
-  };
+  });
   return ops;
 }
 
 // The workspace for the window's offsets is allocated and never filled (0x7f: what a poisoned allocator leaves).
 Ops leave_cu_seqlens_unfilled(Ops ops, const Call&) {
-  ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+  ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
     nsa::AttendWindowArgs unfilled = args;
     if (args.cu_seqlens) unfilled.cu_seqlens = at::full_like(*args.cu_seqlens, 0x7f7f7f7f);
     return inner(unfilled);
-  };
+  });
   return ops;
 }
 
@@ -136,14 +137,14 @@ void visit_rows(const at::Tensor& k, const at::Tensor& v) {
   }
 }
 Ops expand_keys_and_values(Ops ops, const Call&) {
-  ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+  ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
     nsa::AttendWindowArgs wide = args;
     const std::int64_t Hq = args.q.size(2);
     wide.k = expand_heads(args.k, Hq);
     wide.v = expand_heads(args.v, Hq);
     visit_rows(wide.k, wide.v);
     return inner(wide);
-  };
+  });
   return ops;
 }
 
@@ -186,7 +187,7 @@ std::vector<Fault> faults(std::shared_ptr<Seams> seams) {
   const auto list = [](std::initializer_list<std::string_view> ids) {
     return std::vector<std::string>(ids.begin(), ids.end());
   };
-  return {
+  std::vector<Fault> all = {
       {"zero-gate-init", "the gate's last layer is zero in every block", list({codes::kGateZeroInit}),
        on_model(zero_gate)},
       {"flag-ignored", "every ops table is assembled as if no NSA_* variable were set", list({codes::kFlagIgnored}),
@@ -218,6 +219,8 @@ std::vector<Fault> faults(std::shared_ptr<Seams> seams) {
       {"worker-exit-zero", "the worker leaves with exit status 0 in the middle of a case",
        list({harness::codes::kVanished}), on_struck_call(seams, [] { std::_Exit(0); })},
   };
+  for (Fault& fault : attend_faults(seams)) all.push_back(std::move(fault));
+  return all;
 }
 
 }  // namespace suites

@@ -15,37 +15,47 @@ void look_at_gates(const at::Tensor& gates, Execution& seen) {
   seen.gates_carry_graph = gates.requires_grad();
 }
 
-// Puts every function of the table into a section of its own, and keeps what the attentions are given.
-nsa::Ops watched(nsa::Ops inner, const std::shared_ptr<Execution>& seen) {
-  nsa::Ops ops;
-  ops.compress = [f = inner.compress](const nsa::CompressArgs& args) {
+// Puts every function of the table into a section of its own, and keeps what the attentions are given. Attention in one
+// stays that: it has one section, and its parts have none.
+nsa::Ops watched(const nsa::Ops& inner, const std::shared_ptr<Execution>& seen) {
+  nsa::Ops ops = inner;
+  ops.replace(&nsa::Ops::compress, [f = inner.compress](const nsa::CompressArgs& args) {
     const Section section("compress");
     return f(args);
-  };
-  ops.attend_compressed = [f = inner.attend_compressed, seen](const nsa::AttendCompressedArgs& args) {
+  });
+  if (inner.way == nsa::AttendWay::in_one) {
+    ops.replace(&nsa::Ops::attend, [f = inner.attend, seen](const nsa::AttendArgs& args) {
+      look_at_gates(args.gates, *seen);
+      seen->inputs.window.q = seen->inputs.compressed.q = seen->inputs.selected.q = args.q;
+      const Section section("attend");
+      return f(args);
+    });
+    return ops;
+  }
+  ops.replace(&nsa::Ops::attend_compressed, [f = inner.attend_compressed, seen](const nsa::AttendCompressedArgs& args) {
     seen->inputs.compressed = args;
     const Section section("attend_compressed");
     return f(args);
-  };
-  ops.select = [f = inner.select](const nsa::SelectArgs& args) {
+  });
+  ops.replace(&nsa::Ops::select, [f = inner.select](const nsa::SelectArgs& args) {
     const Section section("select");
     return f(args);
-  };
-  ops.attend_selected = [f = inner.attend_selected, seen](const nsa::AttendSelectedArgs& args) {
+  });
+  ops.replace(&nsa::Ops::attend_selected, [f = inner.attend_selected, seen](const nsa::AttendSelectedArgs& args) {
     seen->inputs.selected = args;
     const Section section("attend_selected");
     return f(args);
-  };
-  ops.attend_window = [f = inner.attend_window, seen](const nsa::AttendWindowArgs& args) {
+  });
+  ops.replace(&nsa::Ops::attend_window, [f = inner.attend_window, seen](const nsa::AttendWindowArgs& args) {
     seen->inputs.window = args;
     const Section section("attend_window");
     return f(args);
-  };
-  ops.combine = [f = inner.combine, seen](const nsa::CombineArgs& args) {
+  });
+  ops.replace(&nsa::Ops::combine, [f = inner.combine, seen](const nsa::CombineArgs& args) {
     look_at_gates(args.gates, *seen);
     const Section section("combine");
     return f(args);
-  };
+  });
   return ops;
 }
 

@@ -25,16 +25,18 @@ struct Plan {
 [[nodiscard]] std::int64_t packed_length(std::int64_t length);
 
 struct Execution {
-  std::map<std::string, probes::OpCounts> ops;  // by function of the ops table, only of those that were called
-  flag_ways::Inputs inputs;                     // of the attentions that were called
-  at::Tensor gates;                             // as `combine` got them, else as the layer made them
-  bool gates_carry_graph = false;               // a gradient could flow into them
-  bool others_have_gradient = false;            // after backward: some parameter outside the gate has one
-  at::Tensor output;                            // logits
+  // By function of the ops table, only of those that were called; "attend" alone where attention went in one.
+  std::map<std::string, probes::OpCounts> ops;
+  flag_ways::Inputs inputs;           // of the attentions that were called
+  at::Tensor gates;                   // as `combine` got them, else as the layer made them
+  bool gates_carry_graph = false;     // a gradient could flow into them
+  bool others_have_gradient = false;  // after backward: some parameter outside the gate has one
+  at::Tensor output;                  // logits
   // Autograd refused the backward pass, and what it said; the gradients above are then unknown.
   std::optional<probes::InplaceWrite> overwritten;
   std::map<std::string, std::string> routes;  // what the product says that it took: op -> "sdpa/packed (why)"
   [[nodiscard]] bool called(const std::string& op) const { return ops.contains(op); }
+  [[nodiscard]] bool in_one() const { return called("attend"); }  // all branches, by our own kernels
 };
 
 // A call for routing as the model makes it in execute().

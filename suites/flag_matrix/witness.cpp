@@ -60,6 +60,7 @@ class Judge {
         call_(flag_execution::call_of(plan, yardstick.training)) {}
 
   void way(const std::string& op, const std::string& wanted) {
+    if (seen_.in_one()) return in_one(op, wanted);
     if (!seen_.called(op)) return;  // branches() asks whether it should have been
     const std::vector<flag_ways::Way>& ways = yardstick_.ways.at(op);
     const OpCounts& ran = seen_.ops.at(op);
@@ -81,10 +82,25 @@ class Judge {
               {"executed_ops", ran}});
   }
 
+  // All parts went in one, which only our own kernels do.
+  void in_one(const std::string& op, const std::string& wanted) {
+    const std::string route = route_of("attend");
+    if (!route.starts_with("cuda/in_one"))
+      disagree(codes::kRouteRecord, fmt::format("attention went in one, but the product recorded '{}' for it", route),
+               {{"op", op}, {"recorded", route}, {"executed", "cuda/in_one"}});
+    if (wanted == "cuda") return;
+    disagree(codes::kFlagIgnored,
+             fmt::format("{} must run as {}, but attention went in one, by our own kernels (the route says: {})", op,
+                         wanted, route),
+             {{"op", op}, {"requested", wanted}, {"executed", {"cuda"}}, {"route", route}});
+  }
+
   // Where FlashAttention-2 was asked for and not taken, the route must name a rule that refuses it here.
   void refusal(nsa::Op op) {
-    const std::string name(nsa::to_string(op)), reason = reason_of(route_of(name));
-    if (!seen_.called(name)) return;
+    const std::string name(nsa::to_string(op)), route = route_of(seen_.in_one() ? "attend" : name),
+                                                reason = reason_of(route);
+    if (!seen_.called(name) && !seen_.in_one()) return;
+    if (route.empty()) return;  // no function of the product's own ran: record() tells
     const auto any = flag_truth::refusal_words(environment_, call_, op);
     const bool named =
         std::any_of(any.begin(), any.end(), [&](const auto& words) { return contains_all(reason, words); });
@@ -102,17 +118,17 @@ class Judge {
     const std::map<std::string, std::string> ops = {
         {"cmp", "attend_compressed"}, {"sel", "attend_selected"}, {"win", "attend_window"}};
     for (const auto& [branch, op] : ops) {
-      const bool wanted = forced.empty() || forced == branch;
-      if (seen_.called(op) == wanted) continue;
+      const bool wanted = forced.empty() || forced == branch, ran = seen_.called(op) || seen_.in_one();
+      if (ran == wanted) continue;
       disagree(codes::kFlagIgnored,
                fmt::format("{} {}", op, wanted ? "did not run" : "ran although another branch is forced"),
-               {{"op", op}, {"executed", seen_.called(op)}});
+               {{"op", op}, {"executed", ran}});
     }
   }
 
   // The pass made the gate's last layer differ from token to token, so a third each is the flag's doing alone.
   void uniform_gate() {
-    if (!seen_.called("combine")) return;
+    if (!seen_.called("combine") && !seen_.in_one()) return;
     const double distance = (seen_.gates.to(at::kDouble) - 1.0 / 3.0).abs().max().item<double>();
     const bool uniform = distance < 1e-6;  // 1/3 in fp32
     if (uniform == flag_truth::on(environment_, "NSA_FORCE_UNIFORM_GATE")) return;
@@ -145,7 +161,7 @@ class Judge {
     // Under NSA_FORCE_PARITY the reference is what runs; there is nothing to fall back to.
     const bool wanted =
         flag_truth::on(environment_, "NSA_STRICT_ASSERTS") && !flag_truth::on(environment_, "NSA_FORCE_PARITY");
-    for (const std::string op : {"attend_compressed", "attend_selected", "attend_window"}) {
+    for (const std::string op : {"attend_compressed", "attend_selected", "attend_window", "attend"}) {
       if (!seen_.called(op)) continue;
       const OpCounts& ran = seen_.ops.at(op);
       const bool looked = std::any_of(ran.begin(), ran.end(), [](const auto& item) {
@@ -162,9 +178,9 @@ class Judge {
   // them. Bits are asked for where the scale is 1, else 2 % of their size: more than what bf16 rounds away.
   void rope_scale() {
     const auto queries = [](const Execution& e) {
-      return e.called("attend_window")       ? e.inputs.window.q
-             : e.called("attend_compressed") ? e.inputs.compressed.q
-                                             : e.inputs.selected.q;
+      return e.in_one() || e.called("attend_window") ? e.inputs.window.q
+             : e.called("attend_compressed")         ? e.inputs.compressed.q
+                                                     : e.inputs.selected.q;
     };
     const at::Tensor plain = queries(yardstick_.plain), seen = queries(seen_);
     const bool same = at::equal(seen, plain);

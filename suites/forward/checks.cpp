@@ -116,9 +116,6 @@ void batch(const Subject& subject, Context& context, const Setup& setup, Shape s
                          {{"identity", "the model's loss = cross-entropy of its logits with the next tokens"},
                           {"model", reports::number(told.to(at::kDouble).item<double>())},
                           {"from_logits", reports::number(loss)}});
-  Json routes = Json::object();
-  for (const auto& [route, calls] : instance.dispatcher->routes_taken()) routes[route] = calls;
-  context.fact("routes", routes);
 }
 
 void packed(const Subject& subject, Context& context, const Setup& setup) {

@@ -32,6 +32,7 @@ nsa::EffectiveFlags flags_of(const Way& way) {
 bool learned(const OpShape& shape, nsa::Op op) { return op == compress && shape.phi == nsa::Phi::mlp; }
 
 std::string wanted_route(const Way& way, const OpShape& shape, nsa::Op op) {
+  if (op == attend) return way.name == "cuda" ? "cuda/in_one" : fmt::format("{}/in_parts", way.name);
   if (way.name == "reference") return "reference/";
   if (way.name == "cuda") return learned(shape, op) ? "sdpa/" : "cuda/";
   if (way.name == "flash_dense") return op == attend_window ? "flash/dense" : "flash/varlen";

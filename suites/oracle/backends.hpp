@@ -1,4 +1,4 @@
-// The ways in which the six functions can be computed, as parity and autograd go through them: each a set of flags of
+// The ways in which the seven functions can be computed, as parity and autograd go through them: each a set of flags of
 // its own, never those of the process's environment.
 #pragma once
 

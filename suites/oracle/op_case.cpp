@@ -95,6 +95,34 @@ void fill_combine(OpCase& c, Draw& draw) {
   c.output_names = {"o"};
 }
 
+// The choice is given: one that each backend makes for itself differs where scores are tied within rounding.
+void fill_whole(OpCase& c, Draw& draw) {
+  const OpShape& s = c.shape;
+  c.input_names = {"q", "k_cmp", "v_cmp", "k_sel", "v_sel", "k_win", "v_win", "gates"};
+  c.input_rows = {Rows::tokens, Rows::blocks, Rows::blocks, Rows::tokens,
+                  Rows::tokens, Rows::tokens, Rows::tokens, Rows::tokens};
+  c.inputs = {draw.normal({s.B, s.S, s.Hq, s.Dk})};
+  for (const std::int64_t rows : {blocks_of(s), s.S, s.S}) {
+    c.inputs.push_back(draw.normal({s.B, rows, s.G, s.Dk}));
+    c.inputs.push_back(draw.normal({s.B, rows, s.G, s.Dv}));
+  }
+  c.inputs.push_back(draw.gates({s.B, s.S, s.G, 3}));
+  c.output_names = {"o"};
+  c.blocks = random_blocks(s, draw.generator).to(draw.device());
+}
+
+// As a model calls it: gates in the type in which they are computed.
+at::Tensor gates_of(const at::Tensor& gates, const at::Tensor& like) {
+  return gates.to(nsa::accumulation_type(like.scalar_type()));
+}
+
+Tensors whole(const nsa::Ops& ops, const OpCase& c, const Tensors& in) {
+  nsa::AttendArgs args{
+      in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], gates_of(in[7], in[0]), c.shape.geometry, c.shape.cu_seqlens};
+  args.blocks = c.blocks;
+  return {ops.attend(args)};
+}
+
 Tensors compress(const nsa::Ops& ops, const OpShape& s, const Tensors& in) {
   nsa::CompressArgs args{in[0], in[1], s.geometry, s.cu_seqlens, {}, {}};
   if (s.phi == nsa::Phi::mlp) {
@@ -162,6 +190,9 @@ OpCase make_op_case(nsa::Op op, const OpShape& shape, at::ScalarType dtype, at::
     case nsa::Op::combine:
       fill_combine(c, draw);
       break;
+    case nsa::Op::attend:
+      fill_whole(c, draw);
+      break;
   }
   return c;
 }
@@ -180,7 +211,9 @@ Tensors OpCase::call(const nsa::Ops& ops, const Tensors& in) const {
     case nsa::Op::attend_window:
       return pair(ops.attend_window({in[0], in[1], in[2], geometry, cu}));
     case nsa::Op::combine:
-      return {ops.combine({in[0].to(nsa::accumulation_type(in[1].scalar_type())), in[1], in[2], in[3]})};
+      return {ops.combine({gates_of(in[0], in[1]), in[1], in[2], in[3]})};
+    case nsa::Op::attend:
+      return whole(ops, *this, in);
   }
   return {};
 }
@@ -200,6 +233,7 @@ std::string OpCase::branch() const {
     case nsa::Op::attend_window:
       return "win";
     case nsa::Op::combine:
+    case nsa::Op::attend:
       break;
   }
   return "";

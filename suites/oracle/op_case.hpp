@@ -1,5 +1,5 @@
-// One of the six functions with random inputs, as a plain function from a list of differentiable tensors to a list of
-// outputs, so that parity, causality and gradcheck treat all six alike. Shapes are asymmetric on purpose: a swapped
+// One of the seven functions with random inputs, as a plain function from a list of differentiable tensors to a list of
+// outputs, so that parity, causality and gradcheck treat all seven alike. Shapes are asymmetric on purpose: a swapped
 // dimension never fits by accident.
 #pragma once
 
@@ -36,7 +36,7 @@ struct OpCase {
   std::vector<std::string> input_names;
   std::vector<Rows> input_rows;
   std::vector<at::Tensor> inputs;  // floating, of unit scale
-  at::Tensor blocks;               // attend_selected: the choice, not differentiated
+  at::Tensor blocks;               // attend_selected, attend: the choice, not differentiated
 
   // Outputs: differentiable ones first, then a log-sum-exp where the op has one.
   std::vector<std::string> output_names;
@@ -46,7 +46,7 @@ struct OpCase {
   // Runs the op of `ops` on `in`, which stands for `inputs`. A log-sum-exp that the backend does not give is undefined.
   [[nodiscard]] std::vector<at::Tensor> call(const nsa::Ops& ops, const std::vector<at::Tensor>& in) const;
   [[nodiscard]] std::string name() const;    // "attend_window", "compress_mlp"
-  [[nodiscard]] std::string branch() const;  // "cmp", "sel", "win"; "" for combine
+  [[nodiscard]] std::string branch() const;  // "cmp", "sel", "win"; "" for combine and attend
 };
 
 // Values are drawn in fp64 on the CPU from a generator of their own, then rounded to `dtype` and moved: the same seed

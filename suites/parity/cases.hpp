@@ -33,6 +33,15 @@ void causality(harness::Context& context, const Subject& subject, const OpRun& r
 [[nodiscard]] std::int64_t first_moved_row(const at::Tensor& before, const at::Tensor& after, std::int64_t dim,
                                            std::int64_t kept);
 
+// lengths.cpp: attention as it trains at one length, values and gradients against fp64, tile by tile.
+struct AttentionPoint {
+  std::int64_t S = 1;
+  nsa::Precision precision = nsa::Precision::fp32;
+};
+void attention_at(harness::Context& context, const Subject& subject, const AttentionPoint& point);
+// The same at every edge of a block, of the window and of the choice.
+void attention_at_boundaries(harness::Context& context, const Subject& subject);
+
 // packed.cpp: a packed batch equals its documents one by one.
 void packed(harness::Context& context, const Subject& subject, const OpRun& run);
 

@@ -134,7 +134,7 @@ void batch_of_two(const Bench& bench) {
 }
 
 void head_permutation(const Bench& bench) {
-  for (const Op op : {Op::attend_compressed, Op::attend_selected, Op::attend_window, Op::select}) {
+  for (const Op op : {Op::attend_compressed, Op::attend_selected, Op::attend_window, Op::attend, Op::select}) {
     const OpCase c = bench.make(op, Bench::shape());
     const std::int64_t h = c.shape.Hq / c.shape.G;
     const at::Tensor heads = at::arange(c.shape.Hq, c.inputs[0].options().dtype(at::kLong));
@@ -151,13 +151,15 @@ void head_permutation(const Bench& bench) {
 }
 
 void value_scaling(const Bench& bench) {
-  for (const Op op : {Op::compress, Op::attend_compressed, Op::attend_selected, Op::attend_window}) {
+  for (const Op op : {Op::compress, Op::attend_compressed, Op::attend_selected, Op::attend_window, Op::attend}) {
     OpCase c = bench.make(op, Bench::shape());
-    const std::size_t output = op == Op::compress ? 1 : 0, value = op == Op::compress ? 1 : 2;
+    const std::size_t output = op == Op::compress ? 1 : 0;
+    std::vector<std::size_t> values = {op == Op::compress ? std::size_t{1} : std::size_t{2}};
+    if (op == Op::attend) values = {2, 4, 6};
     for (const std::string& way : Bench::ways_of(op)) {
       const nsa::Ops ops = ops_of(bench.subject, oracle::way(way), c.shape, op, at::kDouble, device_of(bench.context));
       std::vector<at::Tensor> scaled = c.inputs;
-      scaled[value] = c.inputs[value] * -4;
+      for (const std::size_t value : values) scaled[value] = c.inputs[value] * -4;
       bench.expect_near(fmt::format("{}: scaling V scales the output, {}", c.name(), way), c.call(ops, scaled)[output],
                         c.call(ops, c.inputs)[output] * -4);
     }

@@ -22,6 +22,8 @@ std::string op_name(const OpRun& run) {
   return std::string(nsa::to_string(run.op)) + (run.phi == Phi::mlp ? "_mlp" : "");
 }
 
+constexpr std::int64_t kLongestOnCpu = 1024;
+
 class Plan {
  public:
   explicit Plan(const Subject& subject) : subject_(subject) {}
@@ -44,6 +46,19 @@ class Plan {
   void plain(const std::string& name, void (*body)(Context&, const Subject&)) {
     Case c = make(name);
     c.run = [subject = subject_, body](Context& context) { body(context, subject); };
+    cases.push_back(std::move(c));
+  }
+
+  // S = 0: at the length that is trained with.
+  void attention(std::int64_t S) {
+    Case c = make("attention");
+    c.params.set("S", S == 0 ? "train.seq_len" : std::to_string(S));
+    c.needs_cuda = S > kLongestOnCpu;  // the reference takes S^2 products in fp64
+    c.run = [subject = subject_, S](Context& context) {
+      parity_cases::attention_at(context, subject,
+                                 {S == 0 ? subject.config(context).train.seq_len : S,
+                                  context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32});
+    };
     cases.push_back(std::move(c));
   }
 
@@ -134,9 +149,12 @@ void plan_standard(Plan& plan) {
   for (const std::string& name : parity_cases::model_identity_names()) plan.model_identity(name);
 }
 
-std::vector<Case> plan_cases(const Subject& subject) {
+std::vector<Case> plan_cases(const Subject& subject, const harness::Settings& settings) {
   Plan plan(subject);
   plan_ops(plan);
+  for (const std::int64_t S : settings.integers("parity.lengths")) plan.attention(S);
+  plan.attention(0);
+  plan.plain("attention_at_boundaries", parity_cases::attention_at_boundaries);
   plan.plain("equal_scores", parity_cases::equal_scores);
   for (const std::string& name : parity_cases::identity_names()) plan.identity(name);
   plan.plain("model_reference", parity_cases::model_against_reference);
@@ -151,7 +169,14 @@ std::vector<Case> plan_cases(const Subject& subject) {
 }  // namespace
 
 std::vector<harness::SettingSpec> parity_settings() {
-  return {{.key = "parity.budget_factor",
+  return {{.key = "parity.lengths",
+           .type = harness::SettingType::integer_list,
+           .default_value = "[128, 512, 1024, 2048]",
+           .meaning = "lengths at which attention is compared with fp64 as it trains, besides train.seq_len",
+           .allowed = "positive integers",
+           .minimum = 1,
+           .maximum = 1 << 16},
+          {.key = "parity.budget_factor",
            .type = harness::SettingType::real,
            .default_value = "4",
            .meaning = "allowed error, as a multiple of the error of the naive computation in the same dtype",
@@ -171,7 +196,7 @@ harness::Suite parity(const Subject& subject) {
   return {"parity",
           "every backend agrees with the fp64 reference within rounding, and the identities of the method hold",
           {"preflight"},
-          [subject](const harness::Settings&) { return plan_cases(subject); }};
+          [subject](const harness::Settings& settings) { return plan_cases(subject, settings); }};
 }
 
 }  // namespace suites

@@ -35,6 +35,8 @@ void torch_version(Context& context, const std::string& built, const std::string
 // The id compiled in against the hash of the sources, both as the supervisor found them.
 void build_id(Context& context);
 void flags(Context& context, const nsa::Environment& environment);
+// What a flag asks for by name is what a training step of the configuration takes; else the route's reason.
+void flags_obeyed(const Subject& subject, Context& context);
 void facts(Context& context);  // threads, allocator: for the reader
 // Libraries that were loaded against those that the program was compiled with, by name.
 struct LibraryVersion {

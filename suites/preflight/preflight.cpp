@@ -36,6 +36,7 @@ harness::Suite preflight(const Subject& subject) {
     add("halt_files", checks::halt_files);
     add("configuration", [=](Context& x) { checks::configuration(subject, x); });
     add("flags", [](Context& x) { checks::flags(x, nsa::read_environment()); });
+    add("flags_obeyed", [=](Context& x) { checks::flags_obeyed(subject, x); });
     add("flash_refusal", [=](Context& x) { checks::flash_refuses(subject, x); });
     flash("dense", checks::FlashKind::dense);
     flash("window", checks::FlashKind::window);
@@ -56,11 +57,12 @@ harness::Suite preflight(const Subject& subject) {
     deeper("run_folder", checks::run_folder_space);
     deeper("gpu_state", checks::gpu_state).needs_cuda = true;
     deeper("memory_estimate", [=](Context& x) { checks::memory_estimate(subject, x); });
-    // Only where somebody says what is expected: a check that compares with nothing must not count as passed.
-    if (!settings.texts("preflight.expect_environment").empty()) deeper("pins", checks::pins);
-    if (!settings.text("preflight.expect_commit").empty()) deeper("fix", checks::fix);
+    // Only where somebody says what is expected: a check that compares with nothing must not count as passed. And then
+    // at every level: who names a guard wants it looked at.
+    if (!settings.texts("preflight.expect_environment").empty()) add("pins", checks::pins);
+    if (!settings.text("preflight.expect_commit").empty()) add("fix", checks::fix);
     if (!settings.text("preflight.train_folder").empty())
-      deeper("train_folder", [=](Context& x) { checks::train_folder(subject, x); });
+      add("train_folder", [=](Context& x) { checks::train_folder(subject, x); });
     return cases;
   };
   return suite;

@@ -44,6 +44,38 @@ void flags(Context& context, const nsa::Environment& environment) {
   context.fact("flags.all_known", inspection.sound());
 }
 
+void flags_obeyed(const Subject& subject, Context& context) {
+  const nsa::Config config = subject.config(context);
+  const nsa::EffectiveFlags flags = subject.flags();
+  const nsa::Call call = make_call(config.model, config.train.batch_size, config.train.seq_len, config.train.precision,
+                                   device_of(context), /*training=*/true, config.train.packed);
+  const nsa::Route route = nsa::route(flags, call);
+  // A field that a variable has set asks by name; a default does not.
+  const auto asked = [&](const char* field, bool on) {
+    const auto origin = flags.origin.find(field);
+    return on && origin != flags.origin.end() && origin->second.starts_with("NSA_") ? origin->second : std::string();
+  };
+  const auto expect = [&](const std::string& by, nsa::Op op, nsa::Backend wanted) {
+    if (by.empty() || flags.force_parity) return;  // NSA_FORCE_PARITY wins over everything, by its own meaning
+    const nsa::Choice& taken = route[op];
+    context.expect(fmt::format("{} for {}", by, nsa::to_string(op)), taken.backend == wanted,
+                   fmt::format("{} asks for {} in {}, which a training step of this model does by {}: {}", by,
+                               nsa::to_string(wanted), nsa::to_string(op), nsa::to_string(taken.backend), taken.why),
+                   codes::kFlagNotObeyed,
+                   {{"flag", by},
+                    {"op", std::string(nsa::to_string(op))},
+                    {"taken", std::string(nsa::to_string(taken.backend))},
+                    {"why", taken.why}});
+  };
+  expect(asked("fa2_win", flags.fa2_win), nsa::Op::attend_window, nsa::Backend::flash);
+  expect(asked("fa2_cmp", flags.fa2_cmp), nsa::Op::attend_compressed, nsa::Backend::flash);
+  // Compression that is learned is nobody's but sdpa's; the selection shows whether the kernels serve the model.
+  const bool other = flags.sel_mask;  // asked for by name as well
+  if (!other) expect(asked("use_cuda", flags.use_cuda), nsa::Op::attend_selected, nsa::Backend::cuda);
+  context.fact("flags.asked_for", fmt::format("fa2_win {}, fa2_cmp {}, use_cuda {}", asked("fa2_win", flags.fa2_win),
+                                              asked("fa2_cmp", flags.fa2_cmp), asked("use_cuda", flags.use_cuda)));
+}
+
 std::vector<LibraryVersion> library_versions() {
   int runtime = 0;
   (void)cudaRuntimeGetVersion(&runtime);

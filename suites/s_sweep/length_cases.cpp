@@ -7,9 +7,9 @@
 
 #include "suites/codes.hpp"
 #include "suites/probes/finite_check.hpp"
+#include "suites/probes/lengths.hpp"
 #include "suites/probes/tokens.hpp"
 #include "suites/s_sweep/cases.hpp"
-#include "suites/s_sweep/lengths.hpp"
 #include "suites/s_sweep/swept_model.hpp"
 
 namespace suites::s_sweep_cases {

@@ -11,9 +11,9 @@
 #include "nsa/cuda/features.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/autograd_errors.hpp"
+#include "suites/probes/lengths.hpp"
 #include "suites/probes/tokens.hpp"
 #include "suites/s_sweep/cases.hpp"
-#include "suites/s_sweep/lengths.hpp"
 #include "suites/s_sweep/op_content.hpp"
 #include "suites/s_sweep/sweep_log.hpp"
 #include "suites/s_sweep/swept_model.hpp"
@@ -92,14 +92,6 @@ class Models {
     const SweptOptions options{.precision = precision, .flags = flags_, .phi = phi};
     return made_.emplace(key, swept_model(context_, subject_, options)).first->second;
   }
-  // What was routed where, over all of them.
-  [[nodiscard]] Json routes() const {
-    std::map<std::string, std::int64_t> sum;
-    for (const auto& [key, swept] : made_) {
-      for (const auto& [route, calls] : swept.instance.dispatcher->routes_taken()) sum[route] += calls;
-    }
-    return sum;
-  }
 
  private:
   const Context& context_;
@@ -139,7 +131,6 @@ void sweep_models(Context& context, const Subject& subject, std::size_t way) {
       return;
     }
   }
-  context.fact("routes", models.routes());
   log.finish();
 }
 
@@ -167,7 +158,6 @@ void long_length(Context& context, const Subject& subject, std::int64_t S, const
     context.expect("the length fits into memory", false, fmt::format("S = {} does not fit into memory", S),
                    codes::kLengthOutOfMemory, details);
   }
-  context.fact("routes", swept.instance.dispatcher->routes_taken());
 }
 
 Case standard_case(const std::string& name) {

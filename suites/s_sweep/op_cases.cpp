@@ -1,12 +1,12 @@
-// Standard: the six functions, each in every way of computing it, over hostile input.
+// Standard: the seven functions, each in every way of computing it, over hostile input.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "suites/probes/autograd_errors.hpp"
+#include "suites/probes/lengths.hpp"
 #include "suites/s_sweep/cases.hpp"
-#include "suites/s_sweep/lengths.hpp"
 #include "suites/s_sweep/op_point.hpp"
 #include "suites/s_sweep/sweep_log.hpp"
 
@@ -66,7 +66,7 @@ bool needs_cuda(const Computation& c) { return flash(c) || c.way == "cuda"; }
 // A weight of 0 times a NaN next door is a NaN: tiles of neighbouring tokens may lie in two documents
 // (nsa/kernels/README.md).
 bool shares_tiles(const Computation& c) {
-  return c.way == "cuda" && (c.op == Op::attend_compressed || c.op == Op::attend_window || c.op == Op::attend_selected);
+  return c.way == "cuda" && c.op != Op::compress && c.op != Op::select && c.op != Op::combine;
 }
 
 // What cannot stand together (op_exclusions says it in words). Lengths, as standard_lengths gives them.

@@ -29,7 +29,9 @@ Role role_of(const std::string& name) {
   return name.starts_with("k") ? Role::key : Role::value;
 }
 
-bool attends(Op op) { return op == Op::attend_compressed || op == Op::attend_selected || op == Op::attend_window; }
+bool attends(Op op) {
+  return op == Op::attend_compressed || op == Op::attend_selected || op == Op::attend_window || op == Op::attend;
+}
 
 std::vector<std::int64_t> document_lengths(const OpInputOptions& o) {
   const std::int64_t other = o.geometry.l + 1;

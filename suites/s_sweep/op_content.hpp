@@ -1,4 +1,4 @@
-// What the six functions are fed with: hostile content, in dtypes, lengths and layouts of every kind.
+// What the seven functions are fed with: hostile content, in dtypes, lengths and layouts of every kind.
 //
 // Note [How large is largest]
 // The ops promise fp32 arithmetic. A value may be as large as its dtype allows, but not so large that a sum of the

@@ -1,4 +1,4 @@
-// One point of the sweep over the six functions: one way of computing one function, fed with one input, forward and
+// One point of the sweep over the seven functions: one way of computing one function, fed with one input, forward and
 // backward.
 //
 // The rule. Where the fp64 reference of the same rounded inputs, brought to the storage dtype, is finite, the result

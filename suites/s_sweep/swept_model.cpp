@@ -25,16 +25,10 @@ ScaledLogits::ScaledLogits(nsa::Runtime& runtime, double scale) : runtime_(runti
   if (scale == 1) return;
   runtime.ops = [inner = before_, scale](const nsa::Call& call) {
     nsa::Ops ops = inner(call);
-    const auto scaled = [scale](auto function) {
-      return [function, scale](auto args) {
-        args.q = args.q * scale;
-        return function(args);
-      };
-    };
-    ops.attend_compressed = scaled(ops.attend_compressed);
-    ops.select = scaled(ops.select);
-    ops.attend_selected = scaled(ops.attend_selected);
-    ops.attend_window = scaled(ops.attend_window);
+    ops.replace(&nsa::Ops::attend, [attend = ops.attend, scale](nsa::AttendArgs args) {
+      args.q = args.q * scale;
+      return attend(args);
+    });
     return ops;
   };
 }

@@ -49,15 +49,22 @@ class CopyWitness {
     const bool masked = route[nsa::Op::attend_selected].variant == "masked" ||
                         route[nsa::Op::attend_selected].backend == nsa::Backend::reference;
     auto inner = std::make_shared<nsa::Ops>(ops);
-    ops.attend_window = [this, inner](const nsa::AttendWindowArgs& args) {
+    if (ops.way == nsa::AttendWay::in_one) {
+      ops.replace(&nsa::Ops::attend, [this, inner](const nsa::AttendArgs& args) {
+        judge_in_one(*inner, args);
+        return inner->attend(args);
+      });
+      return ops;
+    }
+    ops.replace(&nsa::Ops::attend_window, [this, inner](const nsa::AttendWindowArgs& args) {
       nsa::AttendWindowArgs probe = args;
       judge("attend_window", args.k, args.v, unexpanded(args.k, args.v), [&](const KvPattern& p) {
         probe.k = p.k, probe.v = p.v;
         (void)inner->attend_window(probe);
       });
       return inner->attend_window(args);
-    };
-    ops.attend_selected = [this, inner, masked](const nsa::AttendSelectedArgs& args) {
+    });
+    ops.replace(&nsa::Ops::attend_selected, [this, inner, masked](const nsa::AttendSelectedArgs& args) {
       nsa::AttendSelectedArgs probe = args;
       const Expectation wanted = masked ? unexpanded(args.k, args.v) : gathered(args.k, args.v, args.geometry);
       judge("attend_selected", args.k, args.v, wanted, [&](const KvPattern& p) {
@@ -65,20 +72,34 @@ class CopyWitness {
         (void)inner->attend_selected(probe);
       });
       return inner->attend_selected(args);
-    };
-    ops.attend_compressed = [this, inner](const nsa::AttendCompressedArgs& args) {
+    });
+    ops.replace(&nsa::Ops::attend_compressed, [this, inner](const nsa::AttendCompressedArgs& args) {
       nsa::AttendCompressedArgs probe = args;
       judge("attend_compressed", args.kv.k, args.kv.v, unexpanded(args.kv.k, args.kv.v), [&](const KvPattern& p) {
         probe.kv = {p.k, p.v};
         (void)inner->attend_compressed(probe);
       });
       return inner->attend_compressed(args);
-    };
+    });
     return ops;
   }
   [[nodiscard]] const Json& table() const { return table_; }
 
  private:
+  // Each branch's keys and values in turn.
+  void judge_in_one(const nsa::Ops& ops, const nsa::AttendArgs& args) {
+    const auto branch = [&](const char* name, const at::Tensor& k, const at::Tensor& v, const auto& put) {
+      judge(std::string("attend_") + name, k, v, unexpanded(k, v), [&](const KvPattern& p) {
+        nsa::AttendArgs probe = args;
+        put(probe, p);
+        (void)ops.attend(probe);
+      });
+    };
+    branch("compressed", args.kv.k, args.kv.v, [](auto& a, const auto& p) { a.kv = {p.k, p.v}; });
+    branch("selected", args.k_sel, args.v_sel, [](auto& a, const auto& p) { a.k_sel = p.k, a.v_sel = p.v; });
+    branch("window", args.k_win, args.v_win, [](auto& a, const auto& p) { a.k_win = p.k, a.v_win = p.v; });
+  }
+
   void judge(const std::string& op, const at::Tensor& k, const at::Tensor& v, const Expectation& wanted,
              const std::function<void(const KvPattern&)>& call) {
     context_.phase(op + ", " + mode_);

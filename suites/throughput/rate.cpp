@@ -58,7 +58,6 @@ class Twins {
     return series;
   }
   [[nodiscard]] double tokens() const { return a_.tokens(); }
-  [[nodiscard]] std::map<std::string, std::int64_t> routes() const { return a_.routes(); }
 
  private:
   Context& context_;
@@ -123,7 +122,6 @@ void rate(const Subject& subject, Context& context) {
                                  {"again", to_json(summarise(series.times.b))},
                                  {"floor_percent", reports::number(100 * timed.noise)}});
     context.fact("utilisation", series.use.to_json());
-    context.fact("routes", twins.routes());
 
     judge_floor(context, floor, summary, {{"utilisation", series.use.to_json()}});
     judge_growth(context, twins, series, repeats);

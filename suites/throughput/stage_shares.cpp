@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
-#include "nsa/attend.hpp"
 #include "suites/probes/stage_clock.hpp"
 #include "suites/probes/tokens.hpp"
 #include "suites/throughput/cases.hpp"
@@ -19,6 +19,35 @@ namespace {
 using harness::Context;
 using harness::Json;
 using probes::PassTimes;
+
+// Attention in one is one kernel after another without a stage's gradient between them, so its parts share one row.
+std::vector<PassTimes> as_one_stage(std::vector<PassTimes> passes) {
+  static const std::set<std::string> kParts = {"attend_compressed", "select", "attend_selected", "attend_window",
+                                               "combine"};
+  for (PassTimes& pass : passes) {
+    std::vector<probes::StageTime> stages;
+    std::size_t whole = 0;
+    for (probes::StageTime& stage : pass.stages) {
+      if (!kParts.contains(stage.stage)) {
+        stages.push_back(std::move(stage));
+      } else if (whole == 0) {
+        stages.push_back({"attend", stage.forward_s, stage.backward_s});
+        whole = stages.size();
+      } else {
+        stages[whole - 1].forward_s += stage.forward_s;
+        stages[whole - 1].backward_s += stage.backward_s;
+      }
+    }
+    pass.stages = std::move(stages);
+  }
+  return passes;
+}
+
+bool went_in_one(const Bench& bench) {
+  const auto routes = bench.instance.dispatcher->routes_taken();
+  return std::any_of(routes.begin(), routes.end(),
+                     [](const auto& route) { return route.first.find("/in_one") != std::string::npos; });
+}
 
 // Median over passes of each stage's times.
 Json stage_table(const std::vector<PassTimes>& passes, double tokens) {
@@ -52,7 +81,8 @@ PassTimes clocked_pass(Bench& bench, probes::StageClock& clock, const at::Tensor
   return clock.end();
 }
 
-// One layer's attention at the model's shape, as the model calls it: random projections, the six functions, and back.
+// One layer's attention at the model's shape, as the model calls it: random projections, `compress`, `attend`, and
+// back.
 class Attention {
  public:
   Attention(const Subject& subject, Context& context, const nsa::Config& config)
@@ -74,7 +104,7 @@ class Attention {
     const nsa::Geometry& g = model_.nsa;
     const nsa::Compressed blocks =
         ops_.compress({.k = cmp_.k, .v = cmp_.v, .geometry = g, .cu_seqlens = {}, .phi_k = {}, .phi_v = {}});
-    return nsa::attend(ops_, {q_, blocks, sel_.k, sel_.v, win_.k, win_.v, gates_, g, {}});
+    return ops_.attend({q_, blocks, sel_.k, sel_.v, win_.k, win_.v, gates_, g, {}});
   }
   // All keys before each query, no choice of any: on a GPU by FlashAttention-2 itself.
   at::Tensor dense() const {
@@ -141,6 +171,7 @@ void stage_shares(const Subject& subject, Context& context) {
   context.metric("backward", 1e3 * backward, "ms");
   context.metric("backward_to_forward", backward / forward, "1");
   context.metric("clock_overhead", 100 * ((forward + backward) / plain_s - 1), "%");
+  if (went_in_one(bench)) passes = as_one_stage(std::move(passes));
   context.fact("stages", stage_table(passes, static_cast<double>(B * S)));
 }
 

@@ -72,7 +72,6 @@ void training_step(const Subject& subject, Context& context) {
       rate_samples = rates(training.seconds({.warm_up = 1, .repeats = 3 * repeats, .budget_s = 15}), training.tokens());
     }
     const Summary rate = tell_rate(context, "training_step", rate_samples);
-    context.fact("routes", training.routes());
     judge_utilisation(use, context);
     judge_rate(rate, judge(rate, floor), context,
                {{"rate", to_json(rate)}, {"floor", floor}, {"utilisation", use.to_json()}});

@@ -98,7 +98,6 @@ void run_and_judge(const Subject& subject, const RunPlan& plan, Context& context
 
   const Run run = train(instance.model, plan, context);
   context.fact("steps", table(run));
-  context.fact("routes", instance.dispatcher->routes_taken());
   const std::vector<double> losses = run.losses();
   if (!losses.empty()) {
     context.metric("loss_first", losses.front(), "nat");

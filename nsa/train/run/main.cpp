@@ -1,3 +1,7 @@
+#include "nsa/flags.hpp"
 #include "nsa/train/run/program.hpp"
 
-int main(int argc, char** argv) { return nsa::train::run_program(argc, argv); }
+int main(int argc, char** argv) {
+  nsa::wait_without_spinning(argv);
+  return nsa::train::run_program(argc, argv);
+}

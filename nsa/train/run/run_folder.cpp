@@ -82,7 +82,6 @@ RunFolder::RunFolder(fs::path path, Mode mode)
   lock_.emplace(path_);  // first: what is there may be another's that is just beginning
   if (mode_ == Mode::fresh && holds_run(path_))
     throw UsageError(fmt::format("{} holds a run: --resume goes on with it, --force removes it", path_.string()));
-  lock_.emplace(path_);
   if (mode_ == Mode::force) replaces_ = run_id_in(path_ / kRecord);
   if (mode_ != Mode::resume) return;
   if (!fs::exists(path_ / kRecord)) {

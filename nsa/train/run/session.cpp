@@ -1,6 +1,7 @@
 #include "nsa/train/run/session.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 
 #include <chrono>
@@ -22,6 +23,17 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 const char* anomaly_name(Stop stop) {
   if (stop == Stop::diverged) return "diverged";
   return stop == Stop::nonfinite_loss ? "nan_loss" : "nan_gradient";
+}
+
+nlohmann::json fallbacks_json(const Dispatcher& dispatcher) {
+  nlohmann::json all = nlohmann::json::object();
+  for (const auto& [op, record] : dispatcher.strict_fallbacks())
+    all[op] = {{"times", record.times},
+               {"replaced", record.replaced},
+               {"shape", record.first.shape},
+               {"index", record.first.index},
+               {"value", json_number(record.first.value)}};
+  return all;
 }
 
 void write_file(const std::filesystem::path& path, const std::string& text) {
@@ -172,7 +184,7 @@ Session::End Session::stopped(const StepReport& report) {
                              {"lr", report.lr},
                              {"checkpoint_step", steps()},
                              {"routes", training_.dispatcher->routes_taken()},
-                             {"strict_fallbacks", training_.dispatcher->strict_fallbacks()}};
+                             {"strict_fallbacks", fallbacks_json(*training_.dispatcher)}};
   if (report.stop == Stop::diverged) {
     evidence["loss"] = json_number(training_.trainer->last_loss());  // of the step before, as the rate
     evidence["lr"] = learning_rate(training_.config.train, steps() - 1);
@@ -219,12 +231,14 @@ void Session::after_step(const StepReport& report, bool logged) {
                              {"fetch_p95_ms", window.fetch_p95_ms},
                              {"tokens", training_.trainer->tokens_seen()},
                              {"seconds", training_.trainer->seconds_spent()},
-                             {"strict_fallbacks", training_.dispatcher->strict_fallbacks()}};
+                             {"strict_fallbacks", fallbacks_json(*training_.dispatcher)}};
     if (train.cuda_graph) fields["graph_replays"] = training_.trainer->graph_replays();
     fields.update(gates_.end());
     heartbeat_->write("progress", fields);
   }
   progress_.step(figures, logged);
+  note_lost_output();
+  note_fallbacks();
   if (train.save_every > 0 && steps() % train.save_every == 0) save();
 }
 
@@ -289,6 +303,17 @@ void Session::print_last_line(const End& end) const {
     out("final: {}\n", figures);
   else
     out("stopped: {} reason={}\n", figures, end.reason);
+}
+
+void Session::note_fallbacks() {
+  for (const auto& [op, record] : training_.dispatcher->strict_fallbacks()) {
+    if (record.replaced == 0 || !fallen_back_.insert(op).second) continue;
+    progress_.warn(fmt::format(
+        "step {}: {} gave {} at [{}] of its output [{}]; the reference's was taken instead "
+        "(NSA_STRICT_ASSERTS), but the function is not fit to train",
+        steps(), op, record.first.value, fmt::join(record.first.index, ", "), fmt::join(record.first.shape, ", ")));
+    heartbeat_->write("strict_fallback", {{"op", op}, {"strict_fallbacks", fallbacks_json(*training_.dispatcher)}});
+  }
 }
 
 void Session::note_lost_output() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,7 @@ class Session {
   void rescue(const std::exception& error);
   void print_last_line(const End& end) const;
   void note_lost_output();  // in the heartbeat, once
+  void note_fallbacks();    // NSA_STRICT_ASSERTS: the first of each function, on stderr and in the heartbeat
   [[nodiscard]] std::int64_t steps() const { return training_.trainer->steps_made(); }
 
   const StopSignals& signals_;
@@ -60,6 +62,7 @@ class Session {
   nlohmann::json validation_start_;
   std::int64_t saved_step_ = -1;  // of the newest checkpoint; -1: none
   bool lost_output_ = false;
+  std::set<std::string> fallen_back_;  // told
 };
 
 }  // namespace nsa::train

@@ -50,11 +50,11 @@ TEST(Autograd, IsSilentOnTheProduct) {
 
 TEST(Autograd, NamesCompressedKeysThatAreDetached) {
   const Change detach = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_compressed = [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+    ops.replace(&nsa::Ops::attend_compressed, [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
       nsa::AttendCompressedArgs cut = args;
       cut.kv.k = args.kv.k.detach();
       return inner(cut);
-    };
+    });
     return ops;
   };
   const auto cases = run({detach, {}}, "parameter_gradients");
@@ -81,11 +81,11 @@ TEST(Autograd, SaysThatOnlyTheGatesFirstLayerIsSilent) {
 
 TEST(Autograd, NamesAWriteIntoWhatAutogradSaved) {
   const Change write = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::Attended out = inner(args);
       write_into_keys(args);
       return out;
-    };
+    });
     return ops;
   };
   const auto cases = run({write, {}}, "graph");
@@ -99,13 +99,13 @@ TEST(Autograd, NamesAWriteIntoWhatAutogradSaved) {
 
 TEST(Autograd, SeesAWriteThatAutogradDoesNotNotice) {
   const Change write = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::AttendWindowArgs copy = args;
       copy.k = args.k.clone();
       nsa::Attended out = inner(copy);
       write_into_keys(args);  // nobody saved args.k itself
       return out;
-    };
+    });
     return ops;
   };
   const auto cases = run({write, {}}, "graph");
@@ -114,11 +114,11 @@ TEST(Autograd, SeesAWriteThatAutogradDoesNotNotice) {
 
 TEST(Autograd, SeesAnOutputWithoutAGraph) {
   const Change cut = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+    ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
       nsa::Attended out = inner(args);
       out.o = out.o.detach();
       return out;
-    };
+    });
     return ops;
   };
   const auto cases = run({cut, {}}, "graph");
@@ -128,10 +128,10 @@ TEST(Autograd, SeesAnOutputWithoutAGraph) {
 
 TEST(Autograd, CatchesAWrongDerivative) {
   const Change wrong = [](nsa::Ops ops, const nsa::Call&) {
-    ops.combine = [inner = ops.combine](const nsa::CombineArgs& args) {
+    ops.replace(&nsa::Ops::combine, [inner = ops.combine](const nsa::CombineArgs& args) {
       const at::Tensor o = inner(args);
       return o.detach() + (o - o.detach()) * 1.001;  // same value, a gradient that is 0.1 % too large
-    };
+    });
     return ops;
   };
   const auto cases = run({wrong, {}}, "gradcheck[backend=sdpa,op=combine]");
@@ -140,12 +140,12 @@ TEST(Autograd, CatchesAWrongDerivative) {
 
 TEST(Autograd, ReportsABackwardNanWithBothWitnesses) {
   const Change poison = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::Attended out = inner(args);
       const at::Tensor nought = out.o * 0.0;
       out.o = out.o + at::sqrt(nought * nought) * 0.0;
       return out;
-    };
+    });
     return ops;
   };
   const auto cases = run({poison, {}}, "anomaly_mode");

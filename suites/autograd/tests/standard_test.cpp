@@ -44,9 +44,9 @@ Codes code(std::string_view c) { return {std::string(c)}; }
 
 Change window(const std::function<nsa::Attended(const nsa::AttendWindowArgs&, const nsa::Attended&)>& change) {
   return [change](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [change, inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [change, inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       return change(args, inner(args));
-    };
+    });
     return ops;
   };
 }
@@ -80,11 +80,11 @@ TEST(AutogradStandard, GradientsAreThereByEveryWayAndDepth) { expect_silent("aut
 // Each query attends its first visible key only: W_K then does not matter, and nothing crashes.
 TEST(AutogradStandard, FirstKeyAttentionLeavesTheKeysInsensitive) {
   const Change first_key = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_compressed = [](const nsa::AttendCompressedArgs& args) {
+    ops.replace(&nsa::Ops::attend_compressed, [](const nsa::AttendCompressedArgs& args) {
       const std::int64_t h = args.q.size(2) / args.kv.v.size(2);
       const at::Tensor first = args.kv.v.narrow(1, 0, 1).repeat_interleave(h, 2);
       return nsa::Attended{first.expand({-1, args.q.size(1), -1, -1}) + args.q.sum(-1, true) * 0, {}};
-    };
+    });
     return ops;
   };
   const auto cases = run({first_key, {}}, "sensitivity[way=sdpa]");
@@ -95,12 +95,12 @@ TEST(AutogradStandard, FirstKeyAttentionLeavesTheKeysInsensitive) {
 
 TEST(AutogradStandard, AChoiceThatAsksNobodyIsFound) {
   const Change fixed = [](nsa::Ops ops, const nsa::Call&) {
-    ops.select = [choose = ops.select](const nsa::SelectArgs& args) {
+    ops.replace(&nsa::Ops::select, [choose = ops.select](const nsa::SelectArgs& args) {
       nsa::SelectArgs blind = args;
       blind.q = at::ones_like(args.q);
       blind.k_cmp = at::ones_like(args.k_cmp);
       return choose(blind);
-    };
+    });
     return ops;
   };
   const auto cases = run({fixed, {}}, "sensitivity[way=sdpa]");
@@ -116,11 +116,12 @@ TEST(AutogradStandard, AForcedBranchThatIsNotForcedIsFound) {
     const at::Tensor values = block.attention->v_win->weight;
     model.runtime->ops = [values, inner = model.runtime->ops](const nsa::Call& call) {
       nsa::Ops ops = inner(call);
-      ops.attend_compressed = [values, attend = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
-        nsa::Attended out = attend(args);
-        out.o = out.o + values.mean();
-        return out;
-      };
+      ops.replace(&nsa::Ops::attend_compressed,
+                  [values, attend = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+                    nsa::Attended out = attend(args);
+                    out.o = out.o + values.mean();
+                    return out;
+                  });
       return ops;
     };
   };
@@ -134,11 +135,11 @@ TEST(AutogradStandard, AForcedBranchThatIsNotForcedIsFound) {
 
 TEST(AutogradStandard, AValueOfTheNextTokenIsAFutureLeak) {
   const Change leak = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::AttendWindowArgs shifted = args;
       shifted.v = at::roll(args.v, -1, 1);
       return inner(shifted);
-    };
+    });
     return ops;
   };
   const auto cases = run({leak, {}}, "future[way=sdpa]");
@@ -151,11 +152,11 @@ TEST(AutogradStandard, AValueOfTheNextTokenIsAFutureLeak) {
 // Scores that depend on all blocks: the outputs of a row stay causal, its chosen set does not.
 TEST(AutogradStandard, AChoiceThatLooksAheadIsAFutureLeak) {
   const Change ahead = [](nsa::Ops ops, const nsa::Call&) {
-    ops.select = [choose = ops.select](const nsa::SelectArgs& args) {
+    ops.replace(&nsa::Ops::select, [choose = ops.select](const nsa::SelectArgs& args) {
       nsa::SelectArgs moved = args;
       moved.k_cmp = args.k_cmp * args.k_cmp.mean(1, true).sign();
       return choose(moved);
-    };
+    });
     return ops;
   };
   const auto cases = run({ahead, {}}, "future[way=sdpa]");
@@ -165,11 +166,11 @@ TEST(AutogradStandard, AChoiceThatLooksAheadIsAFutureLeak) {
 
 TEST(AutogradStandard, AWindowOfOneTokenTooManyReadsAForeignKey) {
   const Change wide = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::AttendWindowArgs wider = args;
       ++wider.geometry.w;
       return inner(wider);
-    };
+    });
     return ops;
   };
   EXPECT_EQ(found({wide, {}}, "keys[backend=sdpa,op=attend_window]"), code(codes::kForeignKey));
@@ -177,11 +178,11 @@ TEST(AutogradStandard, AWindowOfOneTokenTooManyReadsAForeignKey) {
 
 TEST(AutogradStandard, HeadsThatReadAnotherGroupAreFound) {
   const Change swapped = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+    ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
       nsa::AttendSelectedArgs other = args;
       other.v = at::roll(args.v, 1, 2);
       return inner(other);
-    };
+    });
     return ops;
   };
   EXPECT_EQ(found({swapped, {}}, "keys[backend=sdpa,op=attend_selected]"), code(codes::kForeignKey));
@@ -189,11 +190,11 @@ TEST(AutogradStandard, HeadsThatReadAnotherGroupAreFound) {
 
 TEST(AutogradStandard, AKeyThatNobodyReadsIsFound) {
   const Change blind = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_compressed = [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+    ops.replace(&nsa::Ops::attend_compressed, [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
       nsa::AttendCompressedArgs same = args;
       same.kv.k = at::zeros_like(args.kv.k);
       return inner(same);
-    };
+    });
     return ops;
   };
   EXPECT_EQ(found({blind, {}}, "keys[backend=reference,op=attend_compressed]"), code(codes::kInsensitive));
@@ -217,11 +218,11 @@ TEST(AutogradStandard, AHookThatStartsAnotherBackwardPassArrivesTwice) {
 
 TEST(AutogradStandard, AParameterThatIsUsedDetachedDoesNotArrive) {
   const Change detach = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::AttendWindowArgs cut = args;
       cut.v = args.v.detach();
       return inner(cut);
-    };
+    });
     return ops;
   };
   const auto cases = run({detach, {}}, "arrivals[way=recompute]");
@@ -280,10 +281,10 @@ TEST(AutogradStandard, ABackwardPassWithACutGraphIsFound) {
     }
   };
   const Change cut = [](nsa::Ops ops, const nsa::Call&) {
-    ops.combine = [inner = ops.combine](const nsa::CombineArgs& args) {
+    ops.replace(&nsa::Ops::combine, [inner = ops.combine](const nsa::CombineArgs& args) {
       const at::Tensor o = inner(args);
       return Square::apply(o);
-    };
+    });
     return ops;
   };
   EXPECT_EQ(found({cut, {}}, "gradcheck[backend=sdpa,op=combine]"), Codes{});  // the first derivative is right
@@ -300,7 +301,8 @@ TEST(AutogradStandard, ARefusalThatNamesNothingIsFound) {
     }
   };
   const Change refuse = [](nsa::Ops ops, const nsa::Call&) {
-    ops.combine = [inner = ops.combine](const nsa::CombineArgs& args) { return Once::apply(inner(args)); };
+    ops.replace(&nsa::Ops::combine,
+                [inner = ops.combine](const nsa::CombineArgs& args) { return Once::apply(inner(args)); });
     return ops;
   };
   EXPECT_EQ(found({refuse, {}}, "double_backward[backend=reference,op=combine]"), code(codes::kDoubleBackward));

@@ -34,7 +34,17 @@ const std::map<std::string, std::string> kFoundBy = {
     {"worker-crash", "s_sweep"},
     {"worker-hang", "s_sweep"},
     {"worker-exit-zero", "s_sweep"},
+    {"attend-nan-at-512", "s_sweep"},
+    {"attend-dq-nan-at-512", "s_sweep"},
 };
+
+// Faults of attention as a whole are found by one case each, at the length in their name; 2048 tokens need a GPU
+// (suites/parity/tests plants them all in one process).
+std::string case_for(const std::string& fault) {
+  const std::size_t at = fault.rfind("-at-");
+  const std::string S = at == std::string::npos ? "128" : fault.substr(at + 4);
+  return fault.find("nan-at") == std::string::npos ? "parity/attention[S=" + S + "]" : "";
+}
 
 std::vector<std::string> names() {
   std::vector<std::string> all;
@@ -60,11 +70,14 @@ class PlantedFault : public testing::TestWithParam<std::string> {};
 
 TEST_P(PlantedFault, IsFoundByName) {
   const std::string name = GetParam();
-  ASSERT_TRUE(kFoundBy.contains(name)) << "say in kFoundBy which suite finds it";
+  if (name.ends_with("-at-2048")) GTEST_SKIP() << "needs a GPU: without one no case of smoke takes 2048 tokens";
+  const std::string own_case = name.starts_with("attend-") ? case_for(name) : "";
+  ASSERT_TRUE(kFoundBy.contains(name) || !own_case.empty()) << "say in kFoundBy which suite finds it";
+  const std::string what = own_case.empty() ? "--suite " + kFoundBy.at(name) : "--case '" + own_case + "'";
   const std::filesystem::path out = std::filesystem::temp_directory_path() / ("nsa-validate-fault-" + name);
   std::filesystem::remove_all(out);
   const std::string command = std::string(NSA_VALIDATE_BINARY) + " --device cpu --gates report --hang 8 --inject " +
-                              name + " --suite " + kFoundBy.at(name) + " --out " + out.string() + " >/dev/null 2>&1";
+                              name + " " + what + " --out " + out.string() + " >/dev/null 2>&1";
   const int status = std::system(command.c_str());
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_NE(WEXITSTATUS(status), 0);

@@ -54,10 +54,10 @@ TEST(Contracts, CleanProductRefusesEverythingBeforeItRuns) {
 
 TEST(Contracts, ALaunchBeforeTheCheckIsFound) {
   const Found found = contracts_of([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       if (args.q.defined()) (void)args.q.add(1);
       return inner(args);
-    };
+    });
     return ops;
   });
   EXPECT_EQ(found.codes, kNotEnforced);
@@ -66,11 +66,11 @@ TEST(Contracts, ALaunchBeforeTheCheckIsFound) {
 
 TEST(Contracts, SilentRepairOfOffsetsIsFound) {
   const Found found = contracts_of([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](nsa::AttendWindowArgs args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](nsa::AttendWindowArgs args) {
       if (args.cu_seqlens && args.cu_seqlens->defined() && args.cu_seqlens->scalar_type() == at::kLong)
         args.cu_seqlens = args.cu_seqlens->to(at::kInt);
       return inner(args);
-    };
+    });
     return ops;
   });
   EXPECT_EQ(found.codes, kNotEnforced);
@@ -80,13 +80,13 @@ TEST(Contracts, SilentRepairOfOffsetsIsFound) {
 
 TEST(Contracts, ARefusalThatNamesNothingIsFound) {
   const Found found = contracts_of([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+    ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
       try {
         return inner(args);
       } catch (const nsa::ContractError&) {
         throw nsa::ContractError("bad argument");
       }
-    };
+    });
     return ops;
   });
   EXPECT_EQ(found.codes, kNotEnforced);
@@ -95,7 +95,8 @@ TEST(Contracts, ARefusalThatNamesNothingIsFound) {
 
 TEST(Contracts, AProductThatRefusesEverythingIsFound) {
   const Found found = contracts_of([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_compressed = [](const nsa::AttendCompressedArgs&) -> nsa::Attended { throw nsa::ContractError("no"); };
+    ops.replace(&nsa::Ops::attend_compressed,
+                [](const nsa::AttendCompressedArgs&) -> nsa::Attended { throw nsa::ContractError("no"); });
     return ops;
   });
   EXPECT_NE(all(found.messages).find("refused sound arguments"), std::string::npos) << all(found.messages);
@@ -103,11 +104,11 @@ TEST(Contracts, AProductThatRefusesEverythingIsFound) {
 
 TEST(Contracts, StridesThatChangeTheResultAreFound) {
   const Found found = contracts_of([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](nsa::AttendWindowArgs args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](nsa::AttendWindowArgs args) {
       if (args.v.defined() && args.v.dim() == 4 && args.v.stride(-1) != 1)
         args.v = args.v.transpose(1, 3).contiguous().view(args.v.sizes());  // the memory read as if it were dense
       return inner(args);
-    };
+    });
     return ops;
   });
   EXPECT_NE(all(found.messages).find("strides change nothing"), std::string::npos) << all(found.messages);

@@ -115,7 +115,7 @@ TEST(Cover, AFlagIgnoredInPackedBatchesIsFound) {
   const Subject subject(with_ops([](nsa::Ops ops, const nsa::Call& call) {
     if (!call.packed) return ops;
     const nsa::EffectiveFlags defaults;
-    ops.attend_selected = nsa::assemble(nsa::route(defaults, call), defaults).attend_selected;
+    ops.replace(&nsa::Ops::attend_selected, nsa::assemble(nsa::route(defaults, call), defaults).attend_selected);
     return ops;
   }));
   EXPECT_EQ(found_by([&](auto& x) { flag_checks::cover(subject, x, tiny_plan(false)); }).codes, Codes{});
@@ -126,10 +126,10 @@ TEST(Cover, AFlagIgnoredInPackedBatchesIsFound) {
 
 TEST(Cover, UnfilledOffsetsAreNamedAndNotAnException) {
   const Subject subject(with_ops([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](nsa::AttendWindowArgs args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](nsa::AttendWindowArgs args) {
       if (args.cu_seqlens) args.cu_seqlens = at::full_like(*args.cu_seqlens, 0x7f7f7f7f);
       return inner(args);
-    };
+    });
     return ops;
   }));
   EXPECT_TRUE(found_by([&](auto& x) {

@@ -94,18 +94,19 @@ TEST(FlagMatrix, AFrozenGateIsNotTakenForAFlag) {
 }
 
 TEST(FlagMatrix, AWriteInPlaceIsToldOnceAndByName) {
-  const Outcome outcome = run(with_ops([](nsa::Ops ops, const nsa::Call&) {
-                                ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
-                                  nsa::Attended out = inner(args);
-                                  if (out.o.requires_grad()) {
-                                    const at::NoGradGuard no_grad;
-                                    args.v.as_strided({1}, {1}, args.v.storage_offset()).mul_(1.0);
-                                  }
-                                  return out;
-                                };
-                                return ops;
-                              }),
-                              "singles");
+  const Outcome outcome =
+      run(with_ops([](nsa::Ops ops, const nsa::Call&) {
+            ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+              nsa::Attended out = inner(args);
+              if (out.o.requires_grad()) {
+                const at::NoGradGuard no_grad;
+                args.v.as_strided({1}, {1}, args.v.storage_offset()).mul_(1.0);
+              }
+              return out;
+            });
+            return ops;
+          }),
+          "singles");
   EXPECT_EQ(outcome.codes, Codes{code(codes::kInplaceWrite)}) << outcome.message;
   EXPECT_EQ(outcome.message.find("backward refused"), outcome.message.rfind("backward refused")) << outcome.message;
 }
@@ -113,7 +114,7 @@ TEST(FlagMatrix, AWriteInPlaceIsToldOnceAndByName) {
 TEST(FlagMatrix, ARecordThatIsNotWhatRanIsFound) {
   // The way is changed behind the route's back, to one that the flags would allow for another reason.
   const Subject subject(with_ops([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = nsa::backend_ops(nsa::Backend::reference).attend_window;
+    ops.replace(&nsa::Ops::attend_window, nsa::backend_ops(nsa::Backend::reference).attend_window);
     return ops;
   }));
   const Plan plan = tiny_plan();
@@ -183,10 +184,10 @@ TEST(FlagMatrix, OneIgnoredFlagOfAPairIsFound) {
 
 TEST(FlagMatrix, ExtraOperationsOfAWrapperDoNotDeceive) {
   const Subject subject(with_ops([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       for (std::int64_t row = 0; row < args.k.size(1); ++row) (void)args.k.select(1, row).sum().item<double>();
       return inner(args);
-    };
+    });
     return ops;
   }));
   EXPECT_EQ(disagreements(subject, {}, {}, false), 0U);

@@ -50,11 +50,11 @@ TEST(Forward, CleanModelIsSilent) {
 
 TEST(Forward, UnfilledCuSeqlensAreNamed) {
   const Outcome outcome = run(with_ops([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::AttendWindowArgs unfilled = args;
       if (args.cu_seqlens) unfilled.cu_seqlens = at::full_like(*args.cu_seqlens, 0x7f7f7f7f);
       return inner(unfilled);
-    };
+    });
     return ops;
   }));
   ASSERT_EQ(outcome.codes, Codes{code(codes::kCuSeqlens)});
@@ -64,11 +64,11 @@ TEST(Forward, UnfilledCuSeqlensAreNamed) {
 
 TEST(Forward, NanIsFoundWithItsRow) {
   const Outcome outcome = run(with_ops([](nsa::Ops ops, const nsa::Call&) {
-                                ops.combine = [inner = ops.combine](const nsa::CombineArgs& args) {
+                                ops.replace(&nsa::Ops::combine, [inner = ops.combine](const nsa::CombineArgs& args) {
                                   at::Tensor o = inner(args).clone();
                                   o.select(1, 5).fill_(std::nan(""));
                                   return o;
-                                };
+                                });
                                 return ops;
                               }),
                               "layers=1]");  // one layer: a second one would carry it to every row

@@ -131,11 +131,11 @@ TEST(InitStandard, EveryKindOfWeightThatIsFourTimesTooLargeShows) {
 
 TEST(InitStandard, AVanishingBranchIsFound) {
   const Planted planted{.ops = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+    ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
       nsa::Attended out = inner(args);
       out.o = out.o * 0.2;
       return out;
-    };
+    });
     return ops;
   }};
   const auto context = run(init_checks::activations, {}, planted);
@@ -146,11 +146,11 @@ TEST(InitStandard, AVanishingBranchIsFound) {
 // Keys of the compressed branch summed instead of averaged.
 TEST(InitStandard, AMeanThatIsASumIsFound) {
   const Planted planted{.ops = [](nsa::Ops ops, const nsa::Call&) {
-    ops.compress = [inner = ops.compress](const nsa::CompressArgs& args) {
+    ops.replace(&nsa::Ops::compress, [inner = ops.compress](const nsa::CompressArgs& args) {
       const nsa::Compressed out = inner(args);
       const auto l = static_cast<double>(args.geometry.l);
       return nsa::Compressed{out.k * l, out.v * l};
-    };
+    });
     return ops;
   }};
   const auto context = run(init_checks::activations, {}, planted);
@@ -173,11 +173,11 @@ TEST(InitStandard, AGradientThatExplodesInOneLayerIsFound) {
 
 TEST(InitStandard, AGradientThatIsScaledOnItsWayIsFound) {
   const Planted planted{.ops = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::Attended out = inner(args);
       out.o = out.o.detach() + (out.o - out.o.detach()) * 100;  // the value is right, the gradient is not
       return out;
-    };
+    });
     return ops;
   }};
   EXPECT_EQ(run(init_checks::gradient_scale, {}, planted).grave_codes(), code(codes::kGradientScale));

@@ -199,10 +199,10 @@ TEST(DecodeParity, FindsANanThatOnlyDecodingMakes) {
 TEST(DecodeParity, FindsAPackedBatchThatForgetsItsBoundaries) {
   const auto forget = [](Seams& seams) {
     seams.ops.push_back([](nsa::Ops ops, const nsa::Call&) {
-      ops.attend_window = [inner = ops.attend_window](nsa::AttendWindowArgs args) {
+      ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](nsa::AttendWindowArgs args) {
         args.cu_seqlens = {};
         return inner(args);
-      };
+      });
       return ops;
     });
   };
@@ -219,11 +219,11 @@ TEST(DecodeParity, FindsABackendThatDiffersFromTheOthers) {
   const auto scaled = [](Seams& seams) {
     seams.ops.push_back([](nsa::Ops ops, const nsa::Call& call) {
       if (call.training) return ops;  // only the way without gradients
-      ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+      ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
         nsa::Attended out = inner(args);
         out.o = out.o * 1.001;
         return out;
-      };
+      });
       return ops;
     });
   };
@@ -239,11 +239,11 @@ TEST(DecodeParity, FindsABackendWhoseGradientsDiffer) {
   const auto gradient = [](Seams& seams) {
     seams.ops.push_back([layers = std::make_shared<int>(0)](nsa::Ops ops, const nsa::Call&) {
       if (++*layers <= 2) return ops;  // the first model of two layers is as it should be
-      ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+      ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
         nsa::Attended out = inner(args);
         out.o = out.o.detach() + (out.o - out.o.detach()) * 1.01;
         return out;
-      };
+      });
       return ops;
     });
   };
@@ -258,10 +258,10 @@ TEST(DecodeParity, FindsAModelThatDependsOnWhereTheTextStarts) {
   // Rotated keys weighed by place: the two numbers of a pair no longer turn together.
   const auto offset = [](Seams& seams) {
     seams.ops.push_back([](nsa::Ops ops, const nsa::Call&) {
-      ops.attend_window = [inner = ops.attend_window](nsa::AttendWindowArgs args) {
+      ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](nsa::AttendWindowArgs args) {
         args.k = args.k * (1 + 0.1 * at::arange(args.k.size(3), args.k.options()));
         return inner(args);
-      };
+      });
       return ops;
     });
   };
@@ -290,11 +290,11 @@ TEST(DecodeParity, FindsRopeOverFlattenedHeads) {
 TEST(DecodeParity, FindsHeadsThatAreMixedUp) {
   const auto mixed = [](Seams& seams) {  // the first head of a group gets the values' sum of another
     seams.ops.push_back([](nsa::Ops ops, const nsa::Call&) {
-      ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+      ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
         nsa::Attended out = inner(args);
         out.o = out.o * at::arange(1, out.o.size(2) + 1, out.o.options()).view({1, 1, -1, 1});
         return out;
-      };
+      });
       return ops;
     });
   };
@@ -302,10 +302,10 @@ TEST(DecodeParity, FindsHeadsThatAreMixedUp) {
   EXPECT_TRUE(holds(found(mixed, "model_identity[name=group_permutation]"), codes::kModelIdentity));
   const auto shifted = [](Seams& seams) {
     seams.ops.push_back([](nsa::Ops ops, const nsa::Call&) {
-      ops.attend_window = [inner = ops.attend_window](nsa::AttendWindowArgs args) {
+      ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](nsa::AttendWindowArgs args) {
         args.v = args.v + 0.1;
         return inner(args);
-      };
+      });
       return ops;
     });
   };

@@ -276,7 +276,8 @@ TEST_F(Preflight, FlashRefusesTheCpuAndRoutingGoesOn) {
 
 TEST_F(Preflight, RoutingThatDoesNotGoOnIsFound) {
   seams->ops.push_back([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [](const nsa::AttendWindowArgs&) -> nsa::Attended { throw nsa::Unsupported("no"); };
+    ops.replace(&nsa::Ops::attend_window,
+                [](const nsa::AttendWindowArgs&) -> nsa::Attended { throw nsa::Unsupported("no"); });
     return ops;
   });
   checks::flash_refuses(subject(), context);

@@ -58,11 +58,11 @@ TEST(FiniteLocator, NamesLayerBranchRowHeadAndOperationOfAForwardNan) {
   auto layer = std::make_shared<int>(0);
   Instance instance = model_with([layer](nsa::Ops ops, const nsa::Call&) {
     const bool second = (*layer)++ % 2 == 1;
-    ops.attend_selected = [second, inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+    ops.replace(&nsa::Ops::attend_selected, [second, inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
       nsa::Attended out = inner(args);
       if (second) out.o = put(out.o, 17, 4, kNan);
       return out;
-    };
+    });
     return ops;
   });
   const FiniteStep step = finite_step(*instance.model, tokens(), Pass::forward_and_backward);
@@ -87,11 +87,12 @@ TEST(FiniteLocator, NamesLayerBranchRowHeadAndOperationOfAForwardNan) {
 TEST(FiniteLocator, TellsRowsWithoutAKeyFromOthers) {
   const auto poison_rows = [](std::int64_t rows) {
     return [rows](nsa::Ops ops, const nsa::Call&) {
-      ops.attend_compressed = [rows, inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
-        nsa::Attended out = inner(args);
-        for (std::int64_t t = 0; t < rows; ++t) out.o = put(out.o, t, 0, kNan);
-        return out;
-      };
+      ops.replace(&nsa::Ops::attend_compressed,
+                  [rows, inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+                    nsa::Attended out = inner(args);
+                    for (std::int64_t t = 0; t < rows; ++t) out.o = put(out.o, t, 0, kNan);
+                    return out;
+                  });
       return ops;
     };
   };
@@ -112,12 +113,12 @@ TEST(FiniteLocator, TellsRowsWithoutAKeyFromOthers) {
 TEST(FiniteLocator, NamesTheOperationOfABackwardNan) {
   // sqrt'(0) = inf and 0 * inf = NaN: the forward pass stays finite.
   Instance instance = model_with([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::Attended out = inner(args);
       const at::Tensor nought = out.o * 0.0;
       out.o = out.o + at::sqrt(nought * nought) * 0.0;
       return out;
-    };
+    });
     return ops;
   });
   const FiniteStep step = finite_step(*instance.model, tokens(), Pass::forward_and_backward);

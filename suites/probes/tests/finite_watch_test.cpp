@@ -53,24 +53,25 @@ at::Tensor put(const at::Tensor& t, std::int64_t row, double value) {
 Change bad_selected_row(double value) {
   return [value, layer = std::make_shared<int>(0)](nsa::Ops ops, const nsa::Call&) {
     const bool second = (*layer)++ % 2 == 1;
-    ops.attend_selected = [value, second, inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
-      nsa::Attended out = inner(args);
-      if (second) out.o = put(out.o, 17, value);
-      return out;
-    };
+    ops.replace(&nsa::Ops::attend_selected,
+                [value, second, inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+                  nsa::Attended out = inner(args);
+                  if (second) out.o = put(out.o, 17, value);
+                  return out;
+                });
     return ops;
   };
 }
 
 // Row 11 of the gradient that arrives at the window's output is NaN; the forward pass is untouched.
 nsa::Ops bad_window_gradient(nsa::Ops ops, const nsa::Call&) {
-  ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+  ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
     nsa::Attended out = inner(args);
     if (out.o.requires_grad()) {
       out.o.register_hook([](const at::Tensor& gradient) { return put(gradient, 11, kNan); });
     }
     return out;
-  };
+  });
   return ops;
 }
 
@@ -146,11 +147,11 @@ TEST(FiniteWatch, NamesAParameterWhenNoStageIsBad) {
 
 TEST(FiniteWatch, TellsEmptyRowsFromOthers) {
   Instance instance = model_with([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_compressed = [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+    ops.replace(&nsa::Ops::attend_compressed, [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
       nsa::Attended out = inner(args);
       for (std::int64_t t = 0; t < args.geometry.l - 1; ++t) out.o = put(out.o, t, kNan);
       return out;
-    };
+    });
     return ops;
   });
   const FiniteStep step = finite_step(*instance.model, tokens(), Pass::forward);
@@ -177,16 +178,16 @@ TEST(FiniteWatch, CountsRowsFromTheDocumentOfAPackedBatch) {
 
 TEST(FiniteWatch, SeesWhatIsWipedAwayLater) {
   Instance instance = model_with([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::Attended out = inner(args);
       out.o = put(out.o, 5, kNan);
       return out;
-    };
-    ops.combine = [inner = ops.combine](const nsa::CombineArgs& args) {
+    });
+    ops.replace(&nsa::Ops::combine, [inner = ops.combine](const nsa::CombineArgs& args) {
       nsa::CombineArgs wiped = args;
       wiped.o_win = at::nan_to_num(args.o_win);
       return inner(wiped);
-    };
+    });
     return ops;
   });
   const FiniteStep step = finite_step(*instance.model, tokens(), Pass::forward_and_backward);
@@ -205,11 +206,11 @@ TEST(FiniteWatch, SeesWhatIsWipedAwayLater) {
 TEST(FiniteWatch, TellsWhatIsSeenOnce) {
   const auto calls = std::make_shared<int>(0);
   Instance instance = model_with([calls](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [calls, inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [calls, inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::Attended out = inner(args);
       if ((*calls)++ == 0) out.o = put(out.o, 5, kNan);
       return out;
-    };
+    });
     return ops;
   });
   static const harness::Settings settings = tests::default_settings();

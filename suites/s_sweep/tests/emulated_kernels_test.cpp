@@ -33,7 +33,7 @@ TEST_P(EmulatedKernels, AreSilentOnEveryContentLayoutAndDtype) {
   const Op op = GetParam();
   // A NaN in the document next door may reach the rows of its tile (op_exclusions), of selected attention too:
   // neighbours compute their forced blocks together.
-  const bool shares_tiles = op == Op::attend_compressed || op == Op::attend_window || op == Op::attend_selected;
+  const bool shares_tiles = op != Op::compress && op != Op::select && op != Op::combine;
   for (const Content content : kContents) {
     if (!suits(content, op)) continue;
     for (const Layout layout : kLayouts) {

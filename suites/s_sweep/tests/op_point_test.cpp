@@ -46,11 +46,11 @@ at::Tensor put(const at::Tensor& t, std::int64_t row, double value) {
 // Changes what the window gives.
 Change window(const std::function<void(nsa::Attended&, const nsa::AttendWindowArgs&)>& change) {
   return [change](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [change, inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [change, inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::Attended out = inner(args);
       change(out, args);
       return out;
-    };
+    });
     return ops;
   };
 }
@@ -94,11 +94,11 @@ INSTANTIATE_TEST_SUITE_P(Ways, Healthy, testing::ValuesIn(computations()),
 
 TEST(DiagnoseOp, LocatesANanInTheForwardPass) {
   const auto found = diagnose(point_of(Op::attend_selected, Content::normal), [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+    ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
       nsa::Attended out = inner(args);
       out.o = put(out.o, 37, kNan);
       return out;
-    };
+    });
     return ops;
   });
   ASSERT_TRUE(found.has_value());
@@ -122,15 +122,15 @@ TEST(DiagnoseOp, LocatesANanOfTheBackwardPassOnly) {
 }
 
 TEST(DiagnoseOp, NamesEmptyRows) {
-  const auto found =
-      diagnose(point_of(Op::attend_compressed, Content::ties, Layout::packed), [](nsa::Ops ops, const nsa::Call&) {
-        ops.attend_compressed = [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
-          nsa::Attended out = inner(args);
-          for (const std::int64_t row : {0, 6, 70}) out.o = put(out.o, row, kNan);
-          return out;
-        };
-        return ops;
-      });
+  const auto found = diagnose(point_of(Op::attend_compressed, Content::ties, Layout::packed), [](nsa::Ops ops,
+                                                                                                 const nsa::Call&) {
+    ops.replace(&nsa::Ops::attend_compressed, [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+      nsa::Attended out = inner(args);
+      for (const std::int64_t row : {0, 6, 70}) out.o = put(out.o, row, kNan);
+      return out;
+    });
+    return ops;
+  });
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->code, codes::kEmptyRowNan);
   EXPECT_EQ(found->evidence["bad_rows"], 3);
@@ -167,11 +167,11 @@ TEST(DiagnoseOp, NamesPaddingThatLeaksInTheBackwardPass) {
 TEST(DiagnoseOp, SeesAChoiceThatPaddingMoves) {
   const auto point = point_of(Op::select, Content::poison, Layout::batch);
   const auto moved = diagnose(point, [](nsa::Ops ops, const nsa::Call&) {
-    ops.select = [inner = ops.select](const nsa::SelectArgs& args) {
+    ops.replace(&nsa::Ops::select, [inner = ops.select](const nsa::SelectArgs& args) {
       nsa::SelectArgs shifted = args;  // queries that get something of the padding
       if (args.q.isnan().any().item<bool>()) shifted.q = at::nan_to_num(args.q) * -1.0;
       return inner(shifted);
-    };
+    });
     return ops;
   });
   ASSERT_TRUE(moved.has_value());
@@ -180,11 +180,11 @@ TEST(DiagnoseOp, SeesAChoiceThatPaddingMoves) {
 
 TEST(DiagnoseOp, SeesAChoiceWithoutItsForcedBlocks) {
   const auto found = diagnose(point_of(Op::select, Content::ties, Layout::packed), [](nsa::Ops ops, const nsa::Call&) {
-    ops.select = [inner = ops.select](const nsa::SelectArgs& args) {
+    ops.replace(&nsa::Ops::select, [inner = ops.select](const nsa::SelectArgs& args) {
       at::Tensor blocks = inner(args).clone();
       blocks.select(1, 40).copy_(at::tensor({0, 1, -1, -1}, at::kInt).expand({1, blocks.size(2), 4}));
       return blocks;  // query 40 is in block 2
-    };
+    });
     return ops;
   });
   ASSERT_TRUE(found.has_value());

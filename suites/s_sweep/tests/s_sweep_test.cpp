@@ -40,21 +40,21 @@ at::Tensor poison(const at::Tensor& t, std::int64_t begin, std::int64_t end) {
 }
 
 nsa::Ops empty_rows_are_nan(nsa::Ops ops, const nsa::Call&) {
-  ops.attend_compressed = [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+  ops.replace(&nsa::Ops::attend_compressed, [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
     nsa::Attended out = inner(args);
     out.o = poison(out.o, 0, args.geometry.l - 1);
     return out;
-  };
+  });
   return ops;
 }
 
 nsa::Ops boundary_is_nan(nsa::Ops ops, const nsa::Call&) {
-  ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+  ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
     nsa::Attended out = inner(args);
     const std::int64_t S = args.q.size(1);
     if (S % 768 == 512) out.o = poison(out.o, S - 1, S);
     return out;
-  };
+  });
   return ops;
 }
 
@@ -126,12 +126,12 @@ TEST(SSweep, LocatesTheBoundaryRowAtABadLengthAndPassesAGoodOne) {
 TEST(SSweep, TellsAnInPlaceWriteFromACrash) {
   const auto cases = run(
       [](nsa::Ops ops, const nsa::Call&) {
-        ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+        ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
           nsa::Attended out = inner(args);
           const at::NoGradGuard no_grad;
           args.k.as_strided({1}, {1}, args.k.storage_offset()).mul_(1.0);
           return out;
-        };
+        });
         return ops;
       },
       "length[S=33]");
@@ -189,11 +189,11 @@ TEST(SSweep, MeasuresTheWatch) {
 TEST(SSweep, TheWatchReportsFromATrainingStep) {
   const auto cases = run_standard(
       [](nsa::Ops ops, const nsa::Call&) {
-        ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+        ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
           nsa::Attended out = inner(args);
           out.o = poison(out.o, 5, 6);
           return out;
-        };
+        });
         return ops;
       },
       "watch_overhead");
@@ -208,11 +208,11 @@ TEST(SSweep, TellsWhatFailingModelPointsHaveInCommon) {
   const auto cases = run_standard(
       [](nsa::Ops ops, const nsa::Call& call) {
         if (!call.packed) return ops;
-        ops.attend_selected = [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+        ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
           nsa::Attended out = inner(args);
           out.o = poison(out.o, 5, 6);
           return out;
-        };
+        });
         return ops;
       },
       "model[way=masked]");

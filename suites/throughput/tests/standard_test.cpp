@@ -34,7 +34,8 @@ std::shared_ptr<Seams> with_window(std::function<nsa::Attended(const nsa::Ops&, 
   auto seams = small();
   seams->ops.push_back([window](nsa::Ops ops, const nsa::Call&) {
     const auto inner = std::make_shared<nsa::Ops>(ops);
-    ops.attend_window = [window, inner](const nsa::AttendWindowArgs& args) { return window(*inner, args); };
+    ops.replace(&nsa::Ops::attend_window,
+                [window, inner](const nsa::AttendWindowArgs& args) { return window(*inner, args); });
     return ops;
   });
   return seams;
@@ -160,13 +161,13 @@ TEST(ThroughputStandard, CopiesForEveryHeadAreTooManyBytes) {
   auto seams = small();
   seams->configuration.push_back([](nsa::Config& config) { config.model.n_heads = 4 * config.model.n_kv_groups; });
   seams->ops.push_back([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_selected = [inner = ops.attend_selected](nsa::AttendSelectedArgs args) {
+    ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](nsa::AttendSelectedArgs args) {
       const std::int64_t h = args.q.size(2) / args.k.size(2);
       args.k = args.k.repeat_interleave(h, 2);
       args.v = args.v.repeat_interleave(h, 2);
       args.blocks = args.blocks.repeat_interleave(h, 2);
       return inner(args);
-    };
+    });
     return ops;
   });
   const RecordingContext context = run("step_bytes", seams);

@@ -91,29 +91,29 @@ TEST(Throughput, KeysAndValuesPerHeadAreCaughtInEveryBranch) {
     return t.repeat_interleave(Hq / t.size(2), 2).contiguous();
   };
   const auto window = on_ops([wide](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [wide, inner = ops.attend_window](nsa::AttendWindowArgs args) {
+    ops.replace(&nsa::Ops::attend_window, [wide, inner = ops.attend_window](nsa::AttendWindowArgs args) {
       args.k = wide(args.k, args.q.size(2));
       args.v = wide(args.v, args.q.size(2));
       return inner(args);
-    };
+    });
     return ops;
   });
   const auto selected = on_ops([wide](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_selected = [wide, inner = ops.attend_selected](nsa::AttendSelectedArgs args) {
+    ops.replace(&nsa::Ops::attend_selected, [wide, inner = ops.attend_selected](nsa::AttendSelectedArgs args) {
       const std::int64_t h = args.q.size(2) / args.k.size(2);
       args.k = wide(args.k, args.q.size(2));
       args.v = wide(args.v, args.q.size(2));
       args.blocks = args.blocks.repeat_interleave(h, 2);
       return inner(args);
-    };
+    });
     return ops;
   });
   const auto compressed = on_ops([wide](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_compressed = [wide, inner = ops.attend_compressed](nsa::AttendCompressedArgs args) {
+    ops.replace(&nsa::Ops::attend_compressed, [wide, inner = ops.attend_compressed](nsa::AttendCompressedArgs args) {
       args.kv.k = wide(args.kv.k, args.q.size(2));
       args.kv.v = wide(args.kv.v, args.q.size(2));
       return inner(args);
-    };
+    });
     return ops;
   });
   for (const auto& [op, seams] : {std::pair{"attend_window", window}, std::pair{"attend_selected", selected},
@@ -139,7 +139,7 @@ TEST(Throughput, TheBoundOnCopiesLeavesRoom) {
 TEST(Throughput, PackingIntoFreshTensorsWithoutGradientsIsCaught) {
   const RecordingContext context = run("packing", on_ops([](nsa::Ops ops, const nsa::Call&) {
                                          const nsa::Ops safe = nsa::backend_ops(nsa::Backend::sdpa);
-                                         ops.attend_selected = safe.attend_selected;  // packs safely
+                                         ops.replace(&nsa::Ops::attend_selected, safe.attend_selected);  // packs safely
                                          return ops;
                                        }));
   EXPECT_NE(find(context, codes::kWorkspaceNotReused), nullptr) << listed(context) << context.facts.dump();
@@ -148,10 +148,10 @@ TEST(Throughput, PackingIntoFreshTensorsWithoutGradientsIsCaught) {
 TEST(Throughput, ASlowOpIsBelowTheGate) {
   const RecordingContext context =
       run("training_step", on_ops([](nsa::Ops ops, const nsa::Call&) {
-            ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+            ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
               std::this_thread::sleep_for(std::chrono::milliseconds(300));
               return inner(args);
-            };
+            });
             return ops;
           }),
           {{"throughput.floor_tok_s", "100000"}});  // 2 layers x 0.3 s for 1024 tokens: at most 1707 tok/s

@@ -66,11 +66,11 @@ inline std::shared_ptr<Seams> on_configuration(std::function<void(nsa::Config&)>
 inline std::shared_ptr<Seams> leaking_window() {
   auto seams = std::make_shared<Seams>();
   seams->ops.push_back([](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::AttendWindowArgs shifted = args;
       shifted.v = at::roll(args.v, -1, 1);
       return inner(shifted);
-    };
+    });
     return ops;
   });
   return seams;

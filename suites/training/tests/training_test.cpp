@@ -116,12 +116,12 @@ std::shared_ptr<Seams> on_ops(std::function<nsa::Ops(nsa::Ops, const nsa::Call&)
 
 // A product that is not finite by itself: its first rows are NaN.
 nsa::Ops nan_in_first_rows(nsa::Ops ops, const nsa::Call&) {
-  ops.attend_compressed = [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+  ops.replace(&nsa::Ops::attend_compressed, [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
     nsa::Attended out = inner(args);
     const at::Tensor first = at::arange(args.q.size(1), at::kLong).lt(2).view({1, -1, 1, 1});
     out.o = at::where(first, at::full({}, kNan, out.o.options()), out.o);
     return out;
-  };
+  });
   return ops;
 }
 
@@ -133,12 +133,12 @@ TEST(Training, AGuardIsNotBlamedForAProductThatIsNotFinite) {
 
 TEST(Training, AnInplaceWriteIsAFindingAndNoException) {
   const auto overwrite = [](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::Attended out = inner(args);
       const at::NoGradGuard no_grad;
       if (out.o.requires_grad()) args.v.as_strided({1}, {1}, args.v.storage_offset()).mul_(1.0);
       return out;
-    };
+    });
     return ops;
   };
   for (const std::string name : {"real_text", "loss_floor", "guards"}) {

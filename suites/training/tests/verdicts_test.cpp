@@ -260,11 +260,11 @@ TEST_F(Verdicts, EvaluationIsTheProductsAndChangesNothing) {
   auto seams = std::make_shared<Seams>();
   const nsa::LanguageModelImpl* model = nullptr;
   seams->ops.push_back([&model](nsa::Ops ops, const nsa::Call&) {
-    ops.attend_window = [&model, inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+    ops.replace(&nsa::Ops::attend_window, [&model, inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::Attended out = inner(args);
       if (!model->is_training()) out.o = out.o * 30;
       return out;
-    };
+    });
     return ops;
   });
   Instance fickle = make_model(Subject(seams), plan);

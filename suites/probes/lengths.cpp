@@ -1,4 +1,4 @@
-#include "suites/s_sweep/lengths.hpp"
+#include "suites/probes/lengths.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -1,0 +1,14 @@
+// Faults of attention as a whole: what a kernel of all branches may do wrong that none of its parts does. Each wraps
+// `attend` of the table and leaves the way that it goes as it is.
+#pragma once
+
+#include <vector>
+
+#include "harness/program.hpp"
+#include "suites/subject.hpp"
+
+namespace suites {
+
+[[nodiscard]] std::vector<harness::Fault> attend_faults(const std::shared_ptr<Seams>& seams);
+
+}  // namespace suites

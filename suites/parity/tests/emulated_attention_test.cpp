@@ -1,0 +1,48 @@
+// Our own kernels, on the processor, as a whole: the case that looks at attention as it trains is silent on them, and
+// not on what they may do wrong.
+#include <gtest/gtest.h>
+
+#include "nsa/cuda/cuda.hpp"
+#include "nsa/kernels/params.hpp"
+#include "suites/faults/attend.hpp"
+#include "suites/parity/cases.hpp"
+#include "suites/program.hpp"
+#include "suites/tests/recording_context.hpp"
+
+namespace suites::parity_cases {
+namespace {
+
+std::shared_ptr<Seams> kernels() {
+  auto seams = std::make_shared<Seams>();
+  seams->ops.push_back([](const nsa::Ops&, const nsa::Call&) { return nsa::cuda::ops(); });
+  seams->configuration.push_back([](nsa::Config& config) { config.model.d_k = config.model.d_v = 32; });
+  return seams;
+}
+
+tests::RecordingContext run(const std::shared_ptr<Seams>& seams, std::int64_t S) {
+  static const harness::Settings settings = tests::default_settings(parity_settings());
+  tests::RecordingContext context(settings);
+  attention_at(context, Subject(seams), {S, nsa::Precision::bf16});
+  return context;
+}
+
+TEST(EmulatedAttention, IsSilentOnTheKernels) {
+  ASSERT_TRUE(nsa::kernels::on_processor()) << "linked with the kernels themselves";
+  for (const std::int64_t S : {1, 8, 33, 130}) {
+    const auto context = run(kernels(), S);
+    EXPECT_TRUE(context.findings.empty()) << S << ": " << context.findings.front().message;
+    EXPECT_GT(context.checks, 10) << S;
+  }
+}
+
+TEST(EmulatedAttention, TwoPercentIsFoundInBf16Too) {
+  for (const std::string name : {"attend-off", "attend-dq-off", "attend-dk-win-off", "attend-dk-sel-group-off"}) {
+    const auto seams = kernels();
+    for (const harness::Fault& fault : attend_faults(seams))
+      if (fault.name == name) fault.plant({});
+    EXPECT_FALSE(run(seams, 130).findings.empty()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace suites::parity_cases
