@@ -1,14 +1,16 @@
 #include "harness/settings.hpp"
 
 #include <fmt/format.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <system_error>
 
+#include "base/utf8.hpp"
+#include "base/yaml.hpp"
 #include "harness/compare.hpp"
 
 namespace harness {
@@ -88,11 +90,17 @@ std::string quote_if_needed(const std::string& text, bool in_list) {
   return blank_ends || quoted || special ? nlohmann::json(text).dump() : text;
 }
 
+YAML::Node one_document(const std::string& text) {
+  const std::vector<YAML::Node> documents = base::load_yaml(text);
+  if (documents.size() > 1) throw YAML::Exception(documents[1].Mark(), "more than one document");
+  return documents.empty() ? YAML::Node() : documents[0];
+}
+
 // The elements of a value as plain texts; a scalar has one.
 std::vector<std::string> elements(const SettingSpec& spec, const std::string& text) {
   if (spec.type == SettingType::text && !text.starts_with('"') && !text.starts_with('\'')) return {text};
-  YAML::Node node = YAML::Load(text);
-  if (is_list(spec.type) && node.IsScalar()) node = YAML::Load("[" + text + "]");  // --set lengths=128,512
+  YAML::Node node = one_document(text);
+  if (is_list(spec.type) && node.IsScalar()) node = one_document("[" + text + "]");  // --set lengths=128,512
   if (is_list(spec.type) != node.IsSequence()) throw YAML::Exception(node.Mark(), "a list, or not a list");
   std::vector<std::string> result;
   if (node.IsScalar()) result.push_back(node.Scalar());
@@ -114,6 +122,7 @@ std::string checked(const SettingSpec& spec, const std::string& text, const std:
     return UsageError(
         fmt::format("{}: {} is '{}', allowed is {} ({})", where, spec.key, text, allowed_words(spec), spec.meaning));
   };
+  if (base::first_not_utf8(text) < text.size()) throw refuse();  // JSON reports could not hold it
   std::vector<std::string> items;
   try {
     items = elements(spec, text);
@@ -173,15 +182,13 @@ const SettingSpec& find_spec(std::span<const SettingSpec> specs, const std::stri
                                near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
 }
 
-YAML::Node load_yaml(const std::filesystem::path& file) {
-  std::error_code error;  // too many links, no permission
-  if (!std::filesystem::is_regular_file(file, error)) {
-    const bool missing = !error || error == std::errc::no_such_file_or_directory;
-    throw UsageError(fmt::format("{}: {}", file.string(),
-                                 missing ? "no such configuration file" : "cannot be read: " + error.message()));
-  }
+YAML::Node load_map(const std::filesystem::path& file) {
   try {
-    const YAML::Node root = YAML::LoadFile(file.string());
+    const std::vector<YAML::Node> documents = base::load_yaml_file(file);
+    if (documents.size() > 1)
+      throw UsageError(fmt::format("{}:{}: a configuration is one YAML document, here begins a second", file.string(),
+                                   documents[1].Mark().line + 1));
+    const YAML::Node root = documents.empty() ? YAML::Node() : documents[0];
     if (!root.IsMap() && !root.IsNull())
       throw UsageError(
           fmt::format("{}:{}: wanted is a mapping of keys to values", file.string(), root.Mark().line + 1));
@@ -190,6 +197,10 @@ YAML::Node load_yaml(const std::filesystem::path& file) {
     throw UsageError(fmt::format("{}:{}: not YAML: {}", file.string(), e.mark.line + 1, e.msg));
   } catch (const YAML::Exception& e) {
     throw UsageError(fmt::format("{}: cannot be read as YAML: {}", file.string(), e.what()));
+  } catch (const std::system_error& e) {  // too many links, no permission
+    const bool missing = e.code() == std::errc::no_such_file_or_directory || e.code() == std::errc::not_supported;
+    throw UsageError(fmt::format("{}: {}", file.string(),
+                                 missing ? "no such configuration file" : "cannot be read: " + e.code().message()));
   }
 }
 
@@ -209,7 +220,7 @@ Settings::Settings(std::vector<SettingSpec> specs) : specs_(std::move(specs)) {
 
 void Settings::load_file(const std::filesystem::path& file) {
   std::vector<Leaf> leaves;
-  flatten(load_yaml(file), "", keys_of(specs_), leaves);
+  flatten(load_map(file), "", keys_of(specs_), leaves);
   std::vector<std::string> problems;
   std::set<std::string> seen;
   std::map<std::string, SettingValue> values = values_;  // all of a file or nothing of it

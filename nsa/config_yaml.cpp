@@ -1,12 +1,12 @@
 // Configuration files: YAML to Config, every problem at once, each with the line where it stands.
 #include <fmt/format.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <iterator>
+#include <system_error>
 
+#include "base/files.hpp"
+#include "base/yaml.hpp"
 #include "nsa/config.hpp"
 #include "nsa/config_schema.hpp"
 #include "nsa/nearest.hpp"
@@ -131,7 +131,7 @@ Reading read_yaml(const std::string& yaml, const std::string& name) {
   reading.config.source = name;
   std::vector<YAML::Node> documents;
   try {
-    documents = YAML::LoadAll(yaml);
+    documents = base::load_yaml(yaml);
   } catch (const YAML::Exception& error) {
     const std::string where =
         error.mark.line < 0 ? name : fmt::format("{}:{}:{}", name, error.mark.line + 1, error.mark.column + 1);
@@ -184,12 +184,14 @@ std::string read_file(const std::filesystem::path& file) {
   const auto refuse = [&](const std::string& reason) {
     throw ConfigInvalid({{"configuration file", "", reason, file.string()}});
   };
-  std::error_code error;
-  if (!std::filesystem::exists(file, error)) refuse(error ? "cannot be read: " + error.message() : "does not exist");
-  if (!std::filesystem::is_regular_file(file, error)) refuse("is not a regular file");
-  std::ifstream stream(file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream.is_open() || stream.bad()) refuse("cannot be read");
+  std::string text;
+  try {
+    text = base::read_head(file, base::YamlLimits().bytes + 1);  // one byte more, so that too long is seen
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::no_such_file_or_directory) refuse("does not exist");
+    if (error.code() == std::errc::not_supported) refuse("is not a regular file");
+    refuse("cannot be read: " + error.code().message());
+  }
   return text;
 }
 

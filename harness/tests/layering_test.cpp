@@ -1,5 +1,5 @@
 // The rooms do not see what is not theirs: harness/ and reports/ know neither torch nor CUDA nor NSA, reports/ does not
-// know harness/, and nsa/ knows nothing of the rooms that test it.
+// know harness/, nsa/ knows nothing of the rooms that test it, and base/ stands below all.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -45,9 +45,19 @@ TEST(Layering, TheProductDoesNotKnowItsTesters) {
   EXPECT_EQ(trespasses("nsa", std::regex("^(harness|suites|reports)/")), std::vector<std::string>{});
 }
 
+TEST(Layering, BaseStandsBelowAll) {
+  EXPECT_EQ(trespasses("base", std::regex("^(torch|ATen|c10|caffe2|nsa|suites|harness|reports|nvtx3)/|^cuda|^nvml")),
+            std::vector<std::string>{});
+}
+
+TEST(Layering, YamlIsReadWithinBoundsOnly) {
+  for (const char* room : {"nsa", "suites", "harness", "reports"})
+    EXPECT_EQ(trespasses(room, std::regex("^yaml-cpp/")), std::vector<std::string>{}) << "base/yaml.hpp is the way";
+}
+
 TEST(Layering, OneFileEachKnowsTheCommandLineAndYamlLibraries) {
   for (const auto& [library, owner] :
-       {std::pair{"^CLI/", "command_line.cpp"}, std::pair{"^yaml-cpp/", "settings.cpp"}}) {
+       {std::pair{"^CLI/", "command_line.cpp"}, std::pair{"^base/yaml", "settings.cpp"}}) {
     const auto users = trespasses("harness", std::regex(library));
     ASSERT_EQ(users.size(), 1U) << library;
     EXPECT_NE(users[0].find(owner), std::string::npos) << users[0];

@@ -113,6 +113,7 @@ TEST(Settings, ValuesThatAreRefused) {
                                                                                    {"rate", "inf"},
                                                                                    {"rate", "1,5"},
                                                                                    {"strict", "yes"},
+                                                                                   {"name", " \xb5"},
                                                                                    {"strict", "1"},
                                                                                    {"sweep.lengths", "[1, x]"},
                                                                                    {"sweep.lengths", "[1"},

@@ -2,12 +2,13 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 #include <stdexcept>
+
+#include "base/yaml.hpp"
 
 namespace suites::probes {
 
@@ -157,8 +158,8 @@ std::vector<StoredLaw> load_memory_laws(const std::filesystem::path& folder) {
   }
   for (const std::filesystem::path& file : files) {
     try {
-      const YAML::Node document = YAML::LoadFile(file.string());
-      const YAML::Node list = document["laws"];
+      const std::vector<YAML::Node> documents = base::load_yaml_file(file);
+      const YAML::Node list = documents.empty() || !documents[0].IsMap() ? YAML::Node() : documents[0]["laws"];
       if (!list || !list.IsSequence()) throw std::runtime_error(file.string() + ": no list 'laws'");
       for (const YAML::Node& entry : list) laws.push_back(parse_law(entry, file.string()));
     } catch (const YAML::Exception& error) {

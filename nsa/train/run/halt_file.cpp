@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/files.hpp"
 #include "nsa/train/files.hpp"
 #include "nsa/train/run/heartbeat.hpp"
 
@@ -12,6 +13,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kShown = 200;
+constexpr std::size_t kMostBytes = std::size_t{1}
+                                   << 16;  // a run looks at every step: of a larger one the beginning counts
 
 std::string one_line(std::string text) {
   if (text.size() > kShown) text = text.substr(0, kShown) + "...";
@@ -23,7 +26,7 @@ std::string one_line(std::string text) {
 
 std::string content_of(const fs::path& file) {
   try {
-    return fs::is_regular_file(file) ? read_text(file) : "";
+    return base::read_head(file, kMostBytes);
   } catch (const std::exception&) {  // it is there: a stop request that cannot be read is one
     return "";
   }

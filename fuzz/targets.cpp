@@ -1,0 +1,244 @@
+#include "fuzz/targets.hpp"
+
+#include <ATen/ops/arange.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "base/files.hpp"
+#include "harness/command_line.hpp"
+#include "harness/protocol.hpp"
+#include "nsa/config.hpp"
+#include "nsa/train/checkpoint.hpp"
+#include "nsa/train/files.hpp"
+#include "nsa/train/hash.hpp"
+#include "nsa/train/run/exit_code.hpp"
+#include "nsa/train/run/options.hpp"
+#include "nsa/train/stream.hpp"
+#include "reports/journal.hpp"
+#include "reports/writers.hpp"
+#include "suites/probes/memory_law.hpp"
+#include "suites/program.hpp"
+#include "suites/throughput/baseline.hpp"
+
+namespace fuzz {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+const Words kYamlWords = {"[",           "]",        "{",      "}",         ": ",       "- ",   ", ",
+                          "\n  ",        "&a ",      "*a",     "!!binary ", "---\n",    "#",    "'",
+                          "\"",          "| \n",     "> \n",   "? ",        "~",        "null", "true",
+                          "%YAML 9.9\n", "model:\n", "nsa:\n", "train:\n",  "<<: *a\n", "...\n"};
+const Words kJsonWords = {"[",
+                          "]",
+                          "{",
+                          "}",
+                          ":",
+                          ",",
+                          "\"",
+                          "\\",
+                          "\\u0000",
+                          "\\ud800",
+                          "null",
+                          "true",
+                          "false",
+                          "[]",
+                          "{}",
+                          "\"__metadata__\":",
+                          "\"dtype\":\"BF16\"",
+                          "\"shape\":[0,9223372036854775807]",
+                          "\"event\":\"case_end\"",
+                          "\"case\":",
+                          "\"seq\":",
+                          "-1",
+                          "1e400"};
+
+std::vector<std::string> files_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  if (!fs::exists(folder)) return {};  // nothing has broken this reader yet
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  std::vector<std::string> texts;
+  for (const fs::path& file : files) texts.push_back(base::read_head(file, Mutator::kMostBytes));
+  return texts;
+}
+
+std::vector<std::string> operator+(std::vector<std::string> one, const std::vector<std::string>& other) {
+  one.insert(one.end(), other.begin(), other.end());
+  return one;
+}
+
+void write(const fs::path& file, const std::string& text) { std::ofstream(file, std::ios::binary) << text; }
+
+// One argument a line, as a shell would pass them on: an argument ends at a NUL.
+template <typename Parse>
+void parse_lines(const std::string& input, const Parse& parse) {
+  std::vector<std::string> arguments = {"program"};
+  std::istringstream lines(input);
+  for (std::string line; std::getline(lines, line);) arguments.emplace_back(line.c_str());
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  parse(static_cast<int>(arguments.size()), argv.data());
+}
+
+// A checkpoint as it is written, to begin with.
+std::string a_checkpoint(const fs::path& file) {
+  nsa::train::TrainState state;
+  state.tensors = {{"model/a", at::arange(6, at::kFloat).view({2, 3})}, {"rng/cpu", at::arange(5, at::kByte)}};
+  state.facts = {{"step", 3}, {"loss", 1.5}, {"tokens", 30}};
+  write_checkpoint(file, state);
+  std::string text = base::read_head(file, Mutator::kMostBytes);
+  fs::remove(file);
+  return text;
+}
+
+// With a header length and a checksum that fit what has become of it, so that more than these two is read.
+std::string mended(std::string text) {
+  constexpr std::size_t kWord = 8;
+  const std::size_t brace = text.rfind('}');
+  if (text.size() < 3 * kWord || brace == std::string::npos || brace < kWord) return text;
+  const std::uint64_t length = brace + 1 - kWord;
+  std::memcpy(text.data(), &length, kWord);
+  nsa::train::Hash64 hash;
+  hash.add(text.data(), text.size() - kWord);
+  const std::uint64_t value = hash.value();
+  std::memcpy(text.data() + text.size() - kWord, &value, kWord);
+  return text;
+}
+
+void read_one_checkpoint(const fs::path& file, const std::string& text) {
+  write(file, text);
+  try {
+    (void)nsa::train::read_checkpoint(file);
+  } catch (const nsa::train::CheckpointInvalid&) {
+  }
+}
+
+void read_data(const fs::path& file, const std::string& text, bool skip) {
+  write(file, text);
+  try {
+    const auto stream = nsa::train::open_stream({.data = file.string(),
+                                                 .batch_size = 2,
+                                                 .seq_len = 16,
+                                                 .validation_share = 0.2,
+                                                 .skip_bad_lines = skip,
+                                                 .max_line_bytes = 4096});
+    while (stream->next().tokens.defined()) {
+    }
+  } catch (const std::runtime_error&) {
+  }
+}
+
+}  // namespace
+
+std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
+  const auto program = std::make_shared<harness::Program>(suites::make_program());
+  const auto corpus = [&](const char* name) { return files_in(source / "fixtures" / "fuzz" / name); };
+  const auto configs = [&](const char* folder) { return files_in(source / "configs" / folder); };
+  std::vector<Target> all;
+
+  all.push_back({"settings", "--config of nsa-validate",
+                 [=, file = scratch / "settings.yaml"](const std::string& input) {
+                   write(file, input);
+                   harness::Settings settings(all_setting_specs(*program));
+                   try {
+                     settings.load_file(file);
+                   } catch (const harness::UsageError&) {
+                   }
+                 },
+                 corpus("yaml") + corpus("settings"), kYamlWords});
+  all.push_back({"config", "a model's and training's configuration",
+                 [](const std::string& input) {
+                   try {
+                     (void)nsa::parse_config(input, "fuzz.yaml");
+                   } catch (const nsa::ConfigInvalid&) {
+                   }
+                 },
+                 corpus("yaml") + configs("models"), kYamlWords});
+  all.push_back({"memory_laws", "configs/memory",
+                 [folder = scratch / "laws"](const std::string& input) {
+                   fs::create_directories(folder);
+                   write(folder / "laws.yaml", input);
+                   try {
+                     (void)suites::probes::load_memory_laws(folder);
+                   } catch (const std::runtime_error&) {
+                   }
+                 },
+                 corpus("yaml") + configs("memory"), kYamlWords});
+  all.push_back({"journal", "events.jsonl, and the five reports that are made of it",
+                 [](const std::string& input) {
+                   std::istringstream stream(input);
+                   reports::Run run;
+                   try {
+                     run = reports::read_journal(stream, "events.jsonl");
+                   } catch (const reports::JournalError&) {
+                     return;
+                   }
+                   (void)reports::to_json(run).dump();
+                   (void)reports::to_markdown(run);
+                   (void)reports::to_html(run);
+                   (void)reports::to_junit(run);
+                   (void)reports::to_console(run, true);
+                 },
+                 corpus("journal") +
+                     Words{base::read_head(source / "reports/tests/data/mixed.events.jsonl", Mutator::kMostBytes)},
+                 kJsonWords});
+  all.push_back({"baseline", "throughput.baseline, an earlier report.json",
+                 [file = scratch / "report.json"](const std::string& input) {
+                   write(file, input);
+                   try {
+                     (void)suites::throughput_cases::read_baseline(file);
+                   } catch (const std::runtime_error&) {
+                   }
+                 },
+                 corpus("baseline"), kJsonWords});
+  const fs::path checkpoint = scratch / "step.safetensors";
+  all.push_back({"checkpoint", "a checkpoint: its header, its tensors",
+                 [=](const std::string& input) {
+                   read_one_checkpoint(checkpoint, input);
+                   read_one_checkpoint(checkpoint, mended(input));
+                 },
+                 corpus("checkpoint") + Words{a_checkpoint(checkpoint)}, kJsonWords});
+  all.push_back({"data", "training data in JSONL",
+                 [file = scratch / "data.jsonl"](const std::string& input) {
+                   read_data(file, input, false);
+                   read_data(file, input, true);
+                 },
+                 corpus("data"), kJsonWords});
+  all.push_back({"command_line",
+                 "the arguments of nsa-validate, one a line",
+                 [=](const std::string& input) {
+                   parse_lines(input, [&](int argc, char** argv) {
+                     try {
+                       (void)harness::parse_command_line(*program, argc, argv);
+                     } catch (const harness::UsageError&) {
+                     }
+                   });
+                 },
+                 corpus("command_line"),
+                 {"--", "-", "=", "--set\n", "--suite\n", "--config\n", "smoke", "list\n", "--help\n", ",", "[", "]",
+                  "%s", "*"}});
+  all.push_back({"train_command_line",
+                 "the arguments of nsa-train, one a line",
+                 [](const std::string& input) {
+                   parse_lines(input, [](int argc, char** argv) {
+                     try {
+                       (void)nsa::train::parse_options(argc, argv);
+                     } catch (const nsa::train::UsageError&) {
+                     }
+                   });
+                 },
+                 corpus("train_command_line"),
+                 {"--", "-", "=", "--set\n", "--steps\n", "train.lr=", "[", "]", "1e9", "--resume\n"}});
+  return all;
+}
+
+}  // namespace fuzz
