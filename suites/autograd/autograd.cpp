@@ -105,7 +105,8 @@ void each_differentiable_op(const Each& each) {
 }
 
 bool attends(nsa::Op op) {
-  return op == nsa::Op::attend_compressed || op == nsa::Op::attend_selected || op == nsa::Op::attend_window;
+  return op == nsa::Op::attend_compressed || op == nsa::Op::attend_selected || op == nsa::Op::attend_window ||
+         op == nsa::Op::attend;
 }
 
 void plan_smoke(Planner& planner) {

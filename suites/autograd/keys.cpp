@@ -18,14 +18,29 @@ namespace {
 using harness::Context;
 using oracle::OpCase;
 
+// Keys and values of one branch, and where they stand among the inputs: `attend` has those of all three.
+struct Branch {
+  std::string_view name;
+  std::size_t key, value;
+
+  [[nodiscard]] bool compressed() const { return name == "cmp"; }
+  [[nodiscard]] bool selected() const { return name == "sel"; }
+};
+
+std::vector<Branch> branches(const OpCase& c) {
+  if (c.op == nsa::Op::attend) return {{"cmp", 1, 2}, {"sel", 3, 4}, {"win", 5, 6}};
+  const std::string name = c.branch();
+  return {{name == "cmp" ? "cmp" : name == "sel" ? "sel" : "win", 1, 2}};
+}
+
 // A place in k and v: a token, or a compressed block.
 struct Place {
   std::int64_t index = 0, group = 0;
 };
 
-std::vector<Place> places(const OpCase& c) {
+std::vector<Place> places(const OpCase& c, const Branch& branch) {
   const nsa::Geometry& g = c.shape.geometry;
-  const std::int64_t count = c.inputs[1].size(1);
+  const std::int64_t count = c.inputs[branch.key].size(1);
   const std::set<std::int64_t> wanted = {0,   1,       2,         g.l - 1,   g.l,       g.l_sel - 1, g.l_sel,  g.w - 1,
                                          g.w, g.w + 1, count / 3, count / 2, count - 3, count - 2,   count - 1};
   std::vector<Place> all;
@@ -35,14 +50,12 @@ std::vector<Place> places(const OpCase& c) {
 }
 
 // Which rows may see the place, written from the definition: [B,S] bool.
-at::Tensor seeing(const OpCase& c, const Place& place) {
+at::Tensor seeing(const OpCase& c, const Branch& branch, const Place& place) {
   const nsa::Geometry& g = c.shape.geometry;
   const at::Tensor t = at::arange(c.shape.S, at::TensorOptions(at::kLong).device(c.inputs[0].device()));
   const std::int64_t j = place.index;
-  if (c.op == nsa::Op::attend_selected)
-    return c.blocks.select(2, place.group).eq(j / g.l_sel).any(-1).logical_and(t.ge(j));
-  const at::Tensor rows =
-      c.op == nsa::Op::attend_compressed ? t.ge(j * g.d + g.l - 1) : t.ge(j).logical_and(t.lt(j + g.w));
+  if (branch.selected()) return c.blocks.select(2, place.group).eq(j / g.l_sel).any(-1).logical_and(t.ge(j));
+  const at::Tensor rows = branch.compressed() ? t.ge(j * g.d + g.l - 1) : t.ge(j).logical_and(t.lt(j + g.w));
   return rows.unsqueeze(0).expand({c.shape.B, c.shape.S});
 }
 
@@ -54,14 +67,19 @@ struct Wrong {
 
 class KeyProbe {
  public:
-  KeyProbe(const OpCase& c, const nsa::Ops& ops, std::uint64_t seed)
-      : c_(c), ops_(ops), generator_(at::make_generator<at::CPUGeneratorImpl>(seed)), base_(output(c.inputs)) {}
+  KeyProbe(const OpCase& c, const Branch& branch, const nsa::Ops& ops, std::uint64_t seed)
+      : c_(c),
+        branch_(branch),
+        ops_(ops),
+        generator_(at::make_generator<at::CPUGeneratorImpl>(seed)),
+        base_(output(c.inputs)) {}
 
   [[nodiscard]] bool finite() const { return base_.isfinite().all().item<bool>(); }
 
   // Whether every row and head that may see the value moves and no other one does.
   std::optional<Wrong> value(const Place& place) {
-    const at::Tensor moved = moved_by(2, place, 64);  // large, so that no weight is too small for bf16 to show it
+    // Large, so that no weight is too small for bf16 to show it, also beside two other branches.
+    const at::Tensor moved = moved_by(branch_.value, place, c_.op == nsa::Op::attend ? 4096 : 64);
     const at::Tensor wanted = wanted_heads(place);
     if (auto beyond = first_beyond(moved, wanted, "value", place)) return beyond;
     const at::Tensor still = wanted.logical_and(moved.logical_not()).nonzero();
@@ -72,9 +90,9 @@ class KeyProbe {
 
   // Whether some row that sees the key moves, and no other one does.
   std::optional<Wrong> key(const Place& place) {
-    const at::Tensor moved = moved_by(1, place, 1);
+    const at::Tensor moved = moved_by(branch_.key, place, 1);
     if (auto beyond = first_beyond(moved, wanted_heads(place), "key", place)) return beyond;
-    const at::Tensor among_others = seeing(c_, place).logical_and(keys_seen().gt(1));
+    const at::Tensor among_others = seeing(c_, branch_, place).logical_and(keys_seen().gt(1));
     if (!among_others.any().item<bool>() || moved.any().item<bool>()) return std::nullopt;
     return wrong(codes::kInsensitive, "does not matter to any row that sees it", "key", place,
                  among_others.nonzero()[0]);
@@ -82,6 +100,7 @@ class KeyProbe {
 
  private:
   const OpCase& c_;
+  const Branch branch_;
   const nsa::Ops& ops_;
   at::Generator generator_;
   at::Tensor base_;  // [B,S,Hq,Dv]
@@ -103,7 +122,7 @@ class KeyProbe {
   [[nodiscard]] at::Tensor wanted_heads(const Place& place) const {
     const std::int64_t h = c_.shape.Hq / c_.shape.G;
     at::Tensor wanted = at::zeros({c_.shape.B, c_.shape.S, c_.shape.Hq}, base_.options().dtype(at::kBool));
-    wanted.narrow(2, place.group * h, h).copy_(seeing(c_, place).unsqueeze(2).expand({-1, -1, h}));
+    wanted.narrow(2, place.group * h, h).copy_(seeing(c_, branch_, place).unsqueeze(2).expand({-1, -1, h}));
     return wanted;
   }
 
@@ -111,8 +130,7 @@ class KeyProbe {
   [[nodiscard]] at::Tensor keys_seen() const {
     std::vector<std::int64_t> counts;
     for (std::int64_t t = 0; t < c_.shape.S; ++t)
-      counts.push_back(c_.op == nsa::Op::attend_selected ? t + 1
-                                                         : probes::allowed_keys(c_.branch(), c_.shape.geometry, t));
+      counts.push_back(branch_.selected() ? t + 1 : probes::allowed_keys(branch_.name, c_.shape.geometry, t));
     return at::tensor(counts, at::kLong).to(base_.device());
   }
 
@@ -122,7 +140,7 @@ class KeyProbe {
     if (beyond.numel() == 0) return std::nullopt;
     const std::int64_t row = beyond[0][1].item<std::int64_t>();
     const std::int64_t last =
-        c_.op == nsa::Op::attend_compressed ? place.index * c_.shape.geometry.d + c_.shape.geometry.l - 1 : place.index;
+        branch_.compressed() ? place.index * c_.shape.geometry.d + c_.shape.geometry.l - 1 : place.index;
     return wrong(row < last ? codes::kFutureLeak : codes::kForeignKey, "moves a row or a head that must not see it",
                  tensor, place, beyond[0]);
   }
@@ -131,10 +149,15 @@ class KeyProbe {
                             const at::Tensor& at) const {
     const std::int64_t row = at[1].item<std::int64_t>(), head = at.numel() > 2 ? at[2].item<std::int64_t>() : -1;
     return {code,
-            fmt::format("the {} at {} {} of group {} {}: row {}{}", tensor,
-                        c_.op == nsa::Op::attend_compressed ? "block" : "token", place.index, place.group, what, row,
+            fmt::format("the {} of branch {} at {} {} of group {} {}: row {}{}", tensor, branch_.name,
+                        branch_.compressed() ? "block" : "token", place.index, place.group, what, row,
                         head < 0 ? "" : fmt::format(", head {}", head)),
-            {{"tensor", tensor}, {"place", place.index}, {"group", place.group}, {"row", row}, {"head", head}}};
+            {{"tensor", tensor},
+             {"branch", branch_.name},
+             {"place", place.index},
+             {"group", place.group},
+             {"row", row},
+             {"head", head}}};
   }
 };
 
@@ -146,21 +169,23 @@ void keys(Context& context, const Subject& subject, const OpRun& run) {
   const at::ScalarType dtype = context.cuda() ? at::kBFloat16 : at::kFloat;
   const OpCase c = make_op_case(run.op, shape, dtype, device_of(context), context.seed("inputs"));
   const nsa::Ops ops = ops_of(subject, way, shape, run.op, dtype, device_of(context));
-  KeyProbe probe(c, ops, context.seed("content"));
   harness::Json evidence = {{"op", c.name()}, {"backend", run.way}};
-  if (!context.expect("the output is finite", probe.finite(),
-                      fmt::format("{} ({}): the output is not finite", c.name(), run.way), codes::kNonFiniteForward,
-                      evidence))
-    return;
   std::optional<Wrong> wrong;
   std::int64_t looked_at = 0;
-  for (const Place& place : places(c)) {
-    context.phase(fmt::format("place {}", place.index));
-    std::optional<Wrong> here = probe.value(place);
-    if (!here) here = probe.key(place);
-    // The first place that is wrong is told, unless another one shows a leak of the future, which explains more.
-    if (here && (!wrong || (here->code == codes::kFutureLeak && wrong->code != here->code))) wrong = here;
-    ++looked_at;
+  for (const Branch& branch : branches(c)) {
+    KeyProbe probe(c, branch, ops, context.seed("content"));
+    if (!context.expect("the output is finite", probe.finite(),
+                        fmt::format("{} ({}): the output is not finite", c.name(), run.way), codes::kNonFiniteForward,
+                        evidence))
+      return;
+    for (const Place& place : places(c, branch)) {
+      context.phase(fmt::format("{}: place {}", branch.name, place.index));
+      std::optional<Wrong> here = probe.value(place);
+      if (!here) here = probe.key(place);
+      // The first place that is wrong is told, unless another one shows a leak of the future, which explains more.
+      if (here && (!wrong || (here->code == codes::kFutureLeak && wrong->code != here->code))) wrong = here;
+      ++looked_at;
+    }
   }
   context.metric("places", static_cast<double>(looked_at), "1");
   if (wrong) evidence.update(wrong->evidence);

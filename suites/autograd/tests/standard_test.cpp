@@ -63,7 +63,7 @@ void expect_silent(const std::string& filter, std::size_t at_least) {
 
 TEST(AutogradStandard, SensitivityIsSilentOnTheProduct) { expect_silent("autograd/sensitivity", 10); }
 TEST(AutogradStandard, FutureIsSilentOnTheProduct) { expect_silent("autograd/future", 4); }
-TEST(AutogradStandard, KeysAreSilentOnTheProduct) { expect_silent("autograd/keys", 8); }
+TEST(AutogradStandard, KeysAreSilentOnTheProduct) { expect_silent("autograd/keys", 10); }
 TEST(AutogradStandard, ArrivalsAreSilentOnTheProduct) { expect_silent("autograd/arrivals", 5); }
 TEST(AutogradStandard, RecomputationIsSilentOnTheProduct) { expect_silent("autograd/recomputation", 2); }
 TEST(AutogradStandard, AccumulationIsSilentOnTheProduct) { expect_silent("autograd/accumulation", 2); }
@@ -198,6 +198,22 @@ TEST(AutogradStandard, AKeyThatNobodyReadsIsFound) {
     return ops;
   };
   EXPECT_EQ(found({blind, {}}, "keys[backend=reference,op=attend_compressed]"), code(codes::kInsensitive));
+  EXPECT_EQ(found({blind, {}}, "keys[backend=reference,op=attend]"), code(codes::kInsensitive));
+}
+
+// A part stays as it is: only the function that trains reads another group's keys.
+TEST(AutogradStandard, HeadsThatReadAnotherGroupInAttentionAsAWholeAreFound) {
+  const Change swapped = [](nsa::Ops ops, const nsa::Call&) {
+    ops.replace(&nsa::Ops::attend, [inner = ops.attend](const nsa::AttendArgs& args) {
+      nsa::AttendArgs other = args;
+      other.v_sel = at::roll(args.v_sel, 1, 2);
+      return inner(other);
+    });
+    return ops;
+  };
+  const auto cases = run({swapped, {}}, "keys[backend=sdpa,op=attend]");
+  ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kForeignKey));
+  EXPECT_EQ(cases[0].context.findings[0].evidence["branch"], "sel");
 }
 
 // -- arrivals, accumulation, second backward
