@@ -2,11 +2,18 @@
 #include "nsa/cuda/architectures.hpp"
 #include "nsa/cuda/features.hpp"
 
+#include <elf.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <limits>
+#include <set>
+#include <stdexcept>
 
 namespace {
 
@@ -99,6 +106,53 @@ TEST(CudaArchitectures, AdmitWhatTheBinaryHolds) {
   EXPECT_FALSE(runs("7.0+PTX", 7, 5));    // no kernel is written for it
   for (const std::string_view list : {"", ";", "eight", "8", "8.", "8.x;9"}) EXPECT_FALSE(runs(list, 8, 0)) << list;
   EXPECT_TRUE(runs(nsa::compiled_architectures(), 9, 0)) << "of this very build: " << nsa::compiled_architectures();
+}
+
+// The compute capabilities (80, 90) of the machine code in this very program, which holds the kernels. Section
+// .nv_fatbin of an ELF file is a row of containers (magic, version, bytes of the header, bytes after it), each a row of
+// entries: kind (1 PTX, 2 machine code) in bytes 0-1, bytes of the entry's header in 4-7 and of its payload in 8-15,
+// the compute capability in 28-31.
+std::set<std::uint32_t> machine_code_here() {
+  std::ifstream stream("/proc/self/exe", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(stream), {}};
+  const auto read = [&]<typename T>(std::size_t at, T value) {
+    if (at + sizeof value > bytes.size()) throw std::out_of_range("beyond the end of the program");
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    return value;
+  };
+  const auto header = read(0, Elf64_Ehdr{});
+  const auto section = [&](std::size_t i) { return read(header.e_shoff + i * header.e_shentsize, Elf64_Shdr{}); };
+  const auto names = section(header.e_shstrndx);
+  std::set<std::uint32_t> found;
+  for (std::size_t i = 0; i < header.e_shnum; ++i) {
+    const auto here = section(i);
+    if (std::string_view(bytes.data() + names.sh_offset + here.sh_name) != ".nv_fatbin") continue;
+    for (std::size_t at = here.sh_offset; at < here.sh_offset + here.sh_size;) {
+      if (read(at, std::uint32_t{}) != 0xBA55ED50) {  // padding between two containers
+        at += 8;
+        continue;
+      }
+      std::size_t entry = at + read(at + 6, std::uint16_t{});
+      at = entry + read(at + 8, std::uint64_t{});
+      for (; entry < at; entry += read(entry + 4, std::uint32_t{}) + read(entry + 8, std::uint64_t{}))
+        if (read(entry, std::uint16_t{}) == 2) found.insert(read(entry + 28, std::uint32_t{}));
+    }
+  }
+  return found;
+}
+
+// A GPU is admitted by the list that the build has given to nvcc: it must be what came of it.
+TEST(CudaArchitectures, TheListIsWhatThisBinaryHolds) {
+  const auto binary = machine_code_here();
+  ASSERT_FALSE(binary.empty()) << "no machine code in this program";
+  for (std::uint32_t sm = 80; sm < 130; ++sm) {
+    const int major = static_cast<int>(sm / 10), minor = static_cast<int>(sm % 10);
+    const bool refused = !nsa::architecture_refusal(nsa::compiled_architectures(), major, minor).empty();
+    const bool held = std::any_of(binary.begin(), binary.end(), [&](std::uint32_t code) {
+      return code == sm || (code / 10 == sm / 10 && code < sm && code != 90);  // 90: built as 9.0a, for 9.0 alone
+    });
+    EXPECT_EQ(!refused, held) << "compute capability " << major << '.' << minor;
+  }
 }
 
 TEST(RouteToCuda, OnlyWhenItIsAskedFor) {

@@ -53,12 +53,13 @@ harness::Suite preflight(const Subject& subject) {
     deeper("libraries", [](Context& x) { checks::libraries(x, checks::library_versions()); });
     deeper("variables", checks::variables);
     deeper("threads", checks::threads);
-    deeper("host", checks::host);
+    // Who names a guard wants it looked at, at every level.
+    Case& host = deeper("host", checks::host);
+    if (settings.values().at("preflight.host_memory_gib").origin != "default") host.level = harness::Level::smoke;
     deeper("run_folder", checks::run_folder_space);
     deeper("gpu_state", checks::gpu_state).needs_cuda = true;
     deeper("memory_estimate", [=](Context& x) { checks::memory_estimate(subject, x); });
-    // Only where somebody says what is expected: a check that compares with nothing must not count as passed. And then
-    // at every level: who names a guard wants it looked at.
+    // These only where somebody says what is expected: a check that compares with nothing must not count as passed.
     if (!settings.texts("preflight.expect_environment").empty()) add("pins", checks::pins);
     if (!settings.text("preflight.expect_commit").empty()) add("fix", checks::fix);
     if (!settings.text("preflight.train_folder").empty())

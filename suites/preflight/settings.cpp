@@ -28,7 +28,8 @@ std::vector<harness::SettingSpec> preflight_settings() {
       {.key = "preflight.host_memory_gib",
        .type = real,
        .default_value = "4",
-       .meaning = "host memory that must be free, in GiB (standard level)",
+       .meaning = "host memory that must be free, in GiB (looked at at the standard level, and at every level where it "
+                  "is set)",
        .allowed = "0 to 65536",
        .minimum = 0,
        .maximum = 65536},

@@ -345,6 +345,17 @@ TEST_F(Preflight, AHostWithTooLittleMemoryIsFound) {
   EXPECT_EQ(all_codes(), Codes{code(codes::kHostResources)});
 }
 
+TEST_F(Preflight, HostMemoryThatSomebodyAsksForIsLookedAtAtEveryLevel) {
+  const auto level = [&] {
+    for (const harness::Case& c : preflight(subject()).cases(settings))
+      if (c.name == "host") return c.level;
+    throw std::logic_error("no case host");
+  };
+  EXPECT_EQ(level(), harness::Level::standard);
+  settings.set("preflight.host_memory_gib", "4", "test");
+  EXPECT_EQ(level(), harness::Level::smoke);
+}
+
 TEST_F(Preflight, AStepThatCannotFitIsFound) {
   checks::memory_estimate(subject(), context);
   EXPECT_TRUE(context.grave_codes().empty());
