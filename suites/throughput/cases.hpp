@@ -4,6 +4,7 @@
 #include "harness/context.hpp"
 #include "suites/subject.hpp"
 #include "suites/throughput/gates.hpp"
+#include "suites/throughput/timing.hpp"
 
 namespace suites::throughput_cases {
 
@@ -16,6 +17,7 @@ void layer_scaling(const Subject& subject, harness::Context& context);
 void backends(const Subject& subject, harness::Context& context);
 // standard
 void rate(const Subject& subject, harness::Context& context);
+void rate_by_clock(const Subject& subject, harness::Context& context, const Clock& clock);  // the same, for tests
 void stage_shares(const Subject& subject, harness::Context& context);
 void attention_alone(const Subject& subject, harness::Context& context);
 void host_and_device(const Subject& subject, harness::Context& context);
@@ -23,6 +25,7 @@ void step_bytes(const Subject& subject, harness::Context& context);
 void memory_law(const Subject& subject, harness::Context& context);
 void layers(const Subject& subject, harness::Context& context);
 void shapes(const Subject& subject, harness::Context& context);
+void shapes_by_clock(const Subject& subject, harness::Context& context, const Clock& clock);  // the same, for tests
 void data_loading(const Subject& subject, harness::Context& context);
 
 // A model of `config` on the case's device, and text to feed it. Copies share the model.

@@ -35,17 +35,17 @@ struct Series {
 // The same build twice: two models, two trainers, one text.
 class Twins {
  public:
-  Twins(const Subject& subject, Context& context, const nsa::Config& config)
+  Twins(const Subject& subject, Context& context, const nsa::Config& config, const Clock& clock)
       : context_(context),
-        a_(make_bench(subject, context, config, subject.flags()), context),
-        b_(make_bench(subject, context, config, subject.flags()), context) {}
+        a_(make_bench(subject, context, config, subject.flags()), context, clock),
+        b_(make_bench(subject, context, config, subject.flags()), context, clock) {}
 
   Series measure(int repeats, double patience_s) {
     context_.phase("warm-up");
     double slowest = 0;
     for (int i = 0; i < 2; ++i) {
-      slowest = time_once(a_.device(), [this] { (void)a_.step(); });
-      slowest = std::max(slowest, time_once(b_.device(), [this] { (void)b_.step(); }));
+      slowest = time_once(a_.stopwatch(), [this] { (void)a_.step(); });
+      slowest = std::max(slowest, time_once(b_.stopwatch(), [this] { (void)b_.step(); }));
     }
     const int wanted = (repeats + 1) / 2;  // a block holds two of each
     const int blocks = std::clamp(static_cast<int>(patience_s / (4 * slowest)), 2, std::max(2, wanted));
@@ -53,7 +53,7 @@ class Twins {
     probes::UtilisationSampler sampler(bus_id(a_.device()));
     Series series;
     series.times = time_abba(
-        a_.device(), blocks, [this] { (void)a_.step(); }, [this] { (void)b_.step(); });
+        a_.stopwatch(), blocks, [this] { (void)a_.step(); }, [this] { (void)b_.step(); });
     series.use = sampler.stop();
     return series;
   }
@@ -102,14 +102,16 @@ void judge_floor(Context& context, const Floor& floor, const Summary& rate, Json
 
 }  // namespace
 
-void rate(const Subject& subject, Context& context) {
+void rate(const Subject& subject, Context& context) { rate_by_clock(subject, context, steady_seconds); }
+
+void rate_by_clock(const Subject& subject, Context& context, const Clock& clock) {
   context.phase("set-up");
   const nsa::Config config = subject.config(context);
   const Floor floor =
       choose_floor(context.settings(), gpu_name(context), config.model.name, data_folder() / "configs" / "gates");
   const int repeats = 2 * static_cast<int>(context.settings().integer("throughput.repeats"));
   try {
-    Twins twins(subject, context, config);
+    Twins twins(subject, context, config, clock);
     Series series = twins.measure(repeats, 20);
     if (judge(summarise(rates(series.times.in_order, twins.tokens())), floor.tok_s) == Gate::unclear)
       series = twins.measure(3 * repeats, 30);

@@ -49,15 +49,17 @@ constexpr double kAllowedExponent = 2.3;
 // Steps of one model at a shape; the model is shared, moments are made anew.
 class Ladder {
  public:
-  Ladder(const Subject& subject, Context& context)
-      : context_(context), bench_(make_bench(subject, context, subject.config(context), subject.flags())) {}
+  Ladder(const Subject& subject, Context& context, Clock clock)
+      : context_(context),
+        bench_(make_bench(subject, context, subject.config(context), subject.flags())),
+        clock_(std::move(clock)) {}
 
   probes::Timed measure(const Shape& shape) {
     context_.phase(shape.name());
     bench_.config.train.seq_len = shape.S;
     bench_.config.train.batch_size = shape.B;
     bench_.config.train.accumulate_grad_batches = shape.accumulation;
-    Training training(bench_, context_);
+    Training training(bench_, context_, clock_);
     const int repeats = static_cast<int>(context_.settings().integer("throughput.repeats"));
     const TimingPlan plan{.warm_up = 2, .repeats = repeats, .least = 5, .budget_s = 1.5, .patience_s = 10};
     probes::Timed timed;
@@ -73,6 +75,7 @@ class Ladder {
  private:
   Context& context_;
   Bench bench_;
+  Clock clock_;
 };
 
 double tokens_of(const Shape& shape) { return static_cast<double>(shape.S * shape.B * shape.accumulation); }
@@ -120,9 +123,11 @@ void judge_time_law(Context& context, const std::vector<std::pair<Shape, probes:
 
 }  // namespace
 
-void shapes(const Subject& subject, Context& context) {
+void shapes(const Subject& subject, Context& context) { shapes_by_clock(subject, context, steady_seconds); }
+
+void shapes_by_clock(const Subject& subject, Context& context, const Clock& clock) {
   context.phase("model");
-  Ladder ladder(subject, context);
+  Ladder ladder(subject, context, clock);
   nsa::Config config = ladder.config();
   config.train.seq_len = config.train.batch_size = config.train.accumulate_grad_batches = 1;  // each has its own
   const double floor = context.settings().real("throughput.ladder_floor_tok_s");

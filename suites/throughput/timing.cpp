@@ -14,8 +14,6 @@ namespace suites::throughput_cases {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Keeps every repeat and prints nothing.
 class Collector : public benchmark::BenchmarkReporter {
  public:
@@ -56,18 +54,22 @@ void synchronise(at::Device device) {
   if (device.is_cuda()) torch::cuda::synchronize(device.index());
 }
 
-double time_once(at::Device device, const std::function<void()>& work) {
-  synchronise(device);
-  const auto begin = Clock::now();
-  work();
-  synchronise(device);
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Abba time_abba(at::Device device, int blocks, const std::function<void()>& a, const std::function<void()>& b) {
+double time_once(const Stopwatch& stopwatch, const std::function<void()>& work) {
+  synchronise(stopwatch.device);
+  const double begin = stopwatch.clock();
+  work();
+  synchronise(stopwatch.device);
+  return stopwatch.clock() - begin;
+}
+
+Abba time_abba(const Stopwatch& stopwatch, int blocks, const std::function<void()>& a, const std::function<void()>& b) {
   Abba times;
   const auto one = [&](const std::function<void()>& work, std::vector<double>& samples) {
-    samples.push_back(time_once(device, work));
+    samples.push_back(time_once(stopwatch, work));
     times.in_order.push_back(samples.back());
   };
   for (int block = 0; block < blocks; ++block) {
@@ -83,10 +85,10 @@ Abba time_abba(at::Device device, int blocks, const std::function<void()>& a, co
   return times;
 }
 
-std::vector<double> time_repeats(const std::string& name, at::Device device, const TimingPlan& plan,
+std::vector<double> time_repeats(const std::string& name, const Stopwatch& stopwatch, const TimingPlan& plan,
                                  const std::function<void()>& work) {
   double last = 0;
-  for (int i = 0; i < std::max(1, plan.warm_up); ++i) last = time_once(device, work);
+  for (int i = 0; i < std::max(1, plan.warm_up); ++i) last = time_once(stopwatch, work);
   const auto affordable = [last](double seconds) { return std::floor(seconds / std::max(last, 1e-9)); };
   const double least = std::clamp<double>(affordable(plan.patience_s), 1, plan.least);
   const int repeats =
@@ -100,7 +102,7 @@ std::vector<double> time_repeats(const std::string& name, at::Device device, con
       (void)_;
       if (failure) continue;
       try {
-        state.SetIterationTime(time_once(device, work));
+        state.SetIterationTime(time_once(stopwatch, work));
       } catch (...) {
         failure = std::current_exception();
       }

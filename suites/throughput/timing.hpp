@@ -10,6 +10,19 @@
 
 namespace suites::throughput_cases {
 
+// Seconds since some moment. A test hands in a clock that it turns itself, and so what is judged is the judgement and
+// not the machine that the test runs on.
+using Clock = std::function<double()>;
+[[nodiscard]] double steady_seconds();
+
+// Takes times: the device is synchronised before each look at the clock.
+struct Stopwatch {
+  Stopwatch(at::Device timed, Clock read = steady_seconds) : device(timed), clock(std::move(read)) {}
+  Stopwatch(at::DeviceType type) : Stopwatch(at::Device(type)) {}
+  at::Device device;
+  Clock clock;
+};
+
 struct TimingPlan {
   int warm_up = 2;
   int repeats = 5;      // wanted
@@ -22,19 +35,19 @@ struct TimingPlan {
 
 // Runs `work` (which may throw) and returns the seconds of each repeat; the device is synchronised before and after
 // each. `name` is any text. Not reentrant: one timing at a time in a process.
-[[nodiscard]] std::vector<double> time_repeats(const std::string& name, at::Device device, const TimingPlan& plan,
-                                               const std::function<void()>& work);
+[[nodiscard]] std::vector<double> time_repeats(const std::string& name, const Stopwatch& stopwatch,
+                                               const TimingPlan& plan, const std::function<void()>& work);
 
 // Two pieces of work by turns, A B B A, B A A B, ...: a drift of the machine meets both alike. `blocks` of four.
 struct Abba {
   std::vector<double> a, b;
   std::vector<double> in_order;  // both, as they were timed
 };
-[[nodiscard]] Abba time_abba(at::Device device, int blocks, const std::function<void()>& a,
+[[nodiscard]] Abba time_abba(const Stopwatch& stopwatch, int blocks, const std::function<void()>& a,
                              const std::function<void()>& b);
 
 // One run of `work`, the device synchronised before and after.
-[[nodiscard]] double time_once(at::Device device, const std::function<void()>& work);
+[[nodiscard]] double time_once(const Stopwatch& stopwatch, const std::function<void()>& work);
 
 void synchronise(at::Device device);
 

@@ -19,9 +19,10 @@ void NoProgress::tell(harness::Context& context, const std::string& what) const 
                   {{"step", report.step}, {"anomaly", report.anomaly}});
 }
 
-Training::Training(Bench bench, harness::Context& context)
+Training::Training(Bench bench, harness::Context& context, const Clock& clock)
     : bench_(std::move(bench)),
       context_(context),
+      stopwatch_(bench_.device, clock),
       crops_(nsa::train::read_bytes(text_file(context.settings(), bench_.config)), train().batch_size, train().seq_len,
              train().seed),
       trainer_(bench_.instance.model, train(), [this] { return crops_.next(); }) {}
@@ -34,7 +35,7 @@ const StepReport& Training::step() {
 }
 
 std::vector<double> Training::seconds(const TimingPlan& plan) {
-  return time_repeats("training step", bench_.device, plan, [this] { (void)step(); });
+  return time_repeats("training step", stopwatch_, plan, [this] { (void)step(); });
 }
 
 double Training::tokens() const {

@@ -26,7 +26,7 @@ struct NoProgress {
 class Training {
  public:
   // Trains bench.instance.model with bench.config.train.
-  Training(Bench bench, harness::Context& context);
+  Training(Bench bench, harness::Context& context, const Clock& clock = steady_seconds);
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
@@ -37,6 +37,7 @@ class Training {
   void on_phase(std::function<void(std::string_view)> tell) { trainer_.on_phase(std::move(tell)); }
   [[nodiscard]] double tokens() const;  // of a step
   [[nodiscard]] at::Device device() const { return bench_.device; }
+  [[nodiscard]] const Stopwatch& stopwatch() const { return stopwatch_; }
   [[nodiscard]] std::map<std::string, std::int64_t> routes() const;
 
  private:
@@ -44,6 +45,7 @@ class Training {
 
   Bench bench_;
   harness::Context& context_;
+  Stopwatch stopwatch_;
   nsa::train::RandomCrops crops_;
   nsa::train::Trainer trainer_;
   nsa::train::StepReport last_;

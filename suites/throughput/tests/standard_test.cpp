@@ -4,15 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <fstream>
-#include <thread>
 
 #include "suites/codes.hpp"
 #include "suites/program.hpp"
 #include "suites/tests/recording_context.hpp"
+#include "suites/throughput/cases.hpp"
 
 namespace suites {
 namespace {
@@ -50,7 +49,7 @@ std::filesystem::path folder() {
   return path;
 }
 
-RecordingContext run(const std::string& name, const std::shared_ptr<Seams>& seams, const Set& set = {}) {
+const harness::Settings& settings_of_a_run(const Set& set) {
   static std::vector<std::unique_ptr<harness::Settings>> kept;  // a context refers to its settings
   kept.push_back(std::make_unique<harness::Settings>(tests::default_settings(throughput_settings())));
   kept.back()->set("throughput.repeats", "5", "test");
@@ -58,17 +57,51 @@ RecordingContext run(const std::string& name, const std::shared_ptr<Seams>& seam
   kept.back()->set("throughput.ladder_floor_tok_s", "0", "test");
   kept.back()->set("throughput.lengths", "[32, 64, 128, 256]", "test");
   for (const auto& [key, value] : set) kept.back()->set(key, value, "test");
+  return *kept.back();
+}
+
+RecordingContext run(const std::string& name, const std::shared_ptr<Seams>& seams, const Set& set = {}) {
+  const harness::Settings& settings = settings_of_a_run(set);
   const harness::Suite suite = throughput(Subject(seams));
-  for (const harness::Case& c : suite.cases(*kept.back())) {
+  for (const harness::Case& c : suite.cases(settings)) {
     if (c.name != name) continue;
     EXPECT_EQ(c.level, harness::Level::standard);
-    RecordingContext context(*kept.back(), harness::case_id(suite.name, c));
+    RecordingContext context(settings, harness::case_id(suite.name, c));
     context.folder = folder();
     c.run(context);
     return context;
   }
   throw std::logic_error("no case " + name);
 }
+
+using nsa::AttendWindowArgs;
+using ByClock = void (*)(const Subject&, harness::Context&, const throughput_cases::Clock&);
+
+// A case by a clock that stands still but for what `window` turns it on by, in every pass of every layer.
+RecordingContext in_made_up_time(ByClock measure, const std::function<double(const AttendWindowArgs&)>& window,
+                                 const Set& set = {}, std::shared_ptr<Seams> seams = small()) {
+  const auto now = std::make_shared<double>(0);
+  seams->ops.push_back([now, window](nsa::Ops ops, const nsa::Call&) {
+    ops.replace(&nsa::Ops::attend_window, [now, window, inner = ops.attend_window](const AttendWindowArgs& args) {
+      *now += window(args);
+      return inner(args);
+    });
+    return ops;
+  });
+  RecordingContext context(settings_of_a_run(set), "throughput/by_clock");
+  context.folder = folder();
+  measure(Subject(seams), context, [now] { return *now; });
+  return context;
+}
+
+RecordingContext rate_in_made_up_time(const std::function<double(int call)>& window, const Set& set = {},
+                                      std::shared_ptr<Seams> seams = small()) {
+  const auto calls = std::make_shared<int>(0);
+  return in_made_up_time(
+      throughput_cases::rate_by_clock, [=](const AttendWindowArgs&) { return window(++*calls); }, set, seams);
+}
+// Twenty milliseconds a pass, scattered by a few percent.
+double steady(int call) { return 0.020 * (1 + 0.01 * ((call * 7) % 5)); }
 
 bool found(const RecordingContext& context, std::string_view code) {
   return std::any_of(context.findings.begin(), context.findings.end(), [&](const auto& f) { return f.code == code; });
@@ -99,15 +132,15 @@ TEST(ThroughputStandard, ARateHasItsIntervalNoiseFloorAndGate) {
   EXPECT_GE(context.facts["comparable"]["timed"]["step"]["seconds"].size(), 8U);
 }
 
-// F12, F29: each step sleeps a little longer than the one before.
+// F12, F29: each step takes a little longer than the one before.
 TEST(ThroughputStandard, AStepThatTakesLongerAndLongerIsFound) {
-  const auto calls = std::make_shared<std::atomic<int>>(0);
-  const RecordingContext context =
-      run("rate", with_window([calls](const nsa::Ops& inner, const nsa::AttendWindowArgs& args) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(2 * ++*calls));
-            return inner.attend_window(args);
-          }));
+  const RecordingContext context = rate_in_made_up_time([](int call) { return steady(call) + 0.002 * call; });
   EXPECT_TRUE(found(context, codes::kStepTimeGrowth)) << listed(context);
+}
+TEST(ThroughputStandard, AStepThatTakesAsLongAsBeforeIsNotAccused) {
+  const RecordingContext context = rate_in_made_up_time(steady);
+  EXPECT_TRUE(context.findings.empty()) << listed(context);
+  EXPECT_NEAR(context.metrics["training_step"]["value"].get<double>(), 2 * 64 / 0.0204, 100);
 }
 
 // F13: one value read back for every row.
@@ -183,13 +216,15 @@ TEST(ThroughputStandard, TheBoundOnBytesLeavesRoom) {
 }
 
 TEST(ThroughputStandard, TimeThatGrowsWithTheCubeIsFound) {
-  const RecordingContext context =
-      run("shapes", with_window([](const nsa::Ops& inner, const nsa::AttendWindowArgs& args) {
-            const double S = static_cast<double>(args.q.size(1)) / 64;
-            std::this_thread::sleep_for(std::chrono::duration<double>(0.01 * S * S * S));
-            return inner.attend_window(args);
-          }),
-          {{"throughput.lengths", "[64, 128, 256]"}});
+  const auto power = [](double exponent) {
+    return in_made_up_time(throughput_cases::shapes_by_clock,
+                           [=](const AttendWindowArgs& args) {
+                             return 0.01 * std::pow(static_cast<double>(args.q.size(1)) / 64, exponent);
+                           },
+                           {{"throughput.lengths", "[64, 128, 256]"}});
+  };
+  EXPECT_FALSE(found(power(1.9), codes::kTimeLaw));
+  const RecordingContext context = power(3);
   EXPECT_TRUE(found(context, codes::kTimeLaw)) << listed(context);
 }
 
@@ -221,7 +256,7 @@ TEST(ThroughputStandard, TimesPerStageHoldTheWholePass) {
 
 // The comparison end to end: this run against its own report, and against one that was a third faster.
 TEST(ThroughputStandard, ARunIsComparedWithAnEarlierReport) {
-  const RecordingContext first = run("rate", small());
+  const RecordingContext first = rate_in_made_up_time(steady);
   const auto report_of = [&](double scale) {
     harness::Json left = first.facts["comparable"];
     for (harness::Json& s : left["timed"]["step"]["seconds"]) s = s.get<double>() * scale;
@@ -233,11 +268,14 @@ TEST(ThroughputStandard, ARunIsComparedWithAnEarlierReport) {
     std::ofstream(file) << report.dump();
     return file.string();
   };
-  const RecordingContext slower = run("rate", small(), {{"throughput.baseline", report_of(0.2)}});
+  const RecordingContext same = rate_in_made_up_time(steady, {{"throughput.baseline", report_of(1)}});
+  EXPECT_TRUE(same.findings.empty()) << listed(same);
+  EXPECT_EQ(same.facts["baseline"]["rows"][0]["word"], "SAME") << listed(same);
+  const RecordingContext slower = rate_in_made_up_time(steady, {{"throughput.baseline", report_of(0.7)}});
   EXPECT_TRUE(found(slower, codes::kSlower)) << listed(slower);
   auto deeper = small();
   deeper->configuration.push_back([](nsa::Config& config) { config.model.n_layers = 2; });
-  const RecordingContext other = run("rate", deeper, {{"throughput.baseline", report_of(1)}});
+  const RecordingContext other = rate_in_made_up_time(steady, {{"throughput.baseline", report_of(1)}}, deeper);
   EXPECT_TRUE(found(other, codes::kBaselineUnusable)) << listed(other);
 }
 

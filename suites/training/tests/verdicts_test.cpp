@@ -105,6 +105,7 @@ TEST_F(Verdicts, ASleepThatGrowsWithEveryStepIsFoundInARealRun) {
     return gradient;
   });
   run = train(instance.model, plan, context);
+  std::fill(run.yardstick_s.begin(), run.yardstick_s.end(), 1e-3);  // whatever else this machine does meanwhile
   judge_pace(run, context);
   EXPECT_TRUE(found(context, codes::kStepTimeGrows)) << listed(context);
 }
