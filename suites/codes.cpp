@@ -43,6 +43,9 @@ std::vector<Code> finding_codes() {
        "check the path and its storage; a loader that stalls here looks like a hang in training"},
       {c::kUnknownFlag, "An NSA_* variable is set that means nothing", "environment", warn,
        "a misspelt name: the setting that was meant is not in force", "use the nearest known name, or unset it"},
+      {c::kDebuggingFlag, "A flag for debugging changes what the model computes or learns", "environment", degrade,
+       "it was set to look for a fault and never unset, or a launch script sets it",
+       "unset it for a run that is to train NSA; what it switches off is not asked for in this run"},
       {c::kFlagNotObeyed, "A way that a flag asks for by name cannot be taken here", "routing", degrade,
        "the device, the precision or the model's shape is not served by the backend that was asked for, and another "
        "one "

@@ -131,6 +131,7 @@ inline constexpr std::string_view kFlagOrigin = "NSA-F013";
 inline constexpr std::string_view kFlagsMovedAfterConstruction = "NSA-F014";
 inline constexpr std::string_view kPairsNotCovered = "NSA-F015";
 inline constexpr std::string_view kFlagNotObeyed = "NSA-F016";
+inline constexpr std::string_view kDebuggingFlag = "NSA-F017";
 // M: memory
 inline constexpr std::string_view kExpandedKv = "NSA-M001";
 inline constexpr std::string_view kMemoryLaw = "NSA-M010";

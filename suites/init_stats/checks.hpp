@@ -32,6 +32,8 @@ void activations(Context& context, const ModelOptions& options, nsa::LanguageMod
 // So have the gradients at the loss; further down they neither vanish nor explode from layer to layer.
 void gradient_scale(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);
 // The gates of every layer are undecided, and those of every group vary over tokens.
+// Skips a case about the gates where a flag replaces them by constants.
+void skip_replaced_gates(Context& context, const ModelOptions& options);
 void gate_entropy(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);
 // The loss on random tokens is ln V + 1/6.
 void initial_loss(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);

@@ -54,9 +54,13 @@ std::map<std::string, at::Tensor> observed_gates(nsa::LanguageModelImpl& model, 
 
 }  // namespace
 
-void gate_entropy(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model) {
+void skip_replaced_gates(Context& context, const ModelOptions& options) {
   if (options.flags.forced_branch != nsa::ForcedBranch::none || options.flags.uniform_gate)
     context.skip("unsupported", "NSA_FORCE_BRANCH or NSA_FORCE_UNIFORM_GATE replaces the gates by constants");
+}
+
+void gate_entropy(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model) {
+  skip_replaced_gates(context, options);
   const at::NoGradGuard no_grad;
   const double full = options.config.gate == nsa::GateActivation::softmax ? std::log(3.0) : std::log(2.0);
   context.phase("forward");

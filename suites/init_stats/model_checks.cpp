@@ -111,6 +111,7 @@ void streams(Context& context, const ModelOptions& options, nsa::LanguageModelIm
 }
 
 void gates(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model) {
+  skip_replaced_gates(context, options);
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> seen;
   model.runtime->observe = [&](std::string_view name, const at::Tensor& value) {

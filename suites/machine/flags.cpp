@@ -40,6 +40,29 @@ std::string meaning_of(const std::string& variable) {
   return "";
 }
 
+// Flags that are for looking for a fault: what trains with them is not NSA. A value that means nothing is refused
+// before any run, and not told here.
+void judge_debugging(const nsa::Environment& environment, Inspection& result) {
+  nsa::EffectiveFlags flags;
+  try {
+    flags = nsa::resolve(environment);
+  } catch (const nsa::FlagInvalid&) {
+    return;
+  }
+  const auto tell = [&](const char* variable, bool in_force, const std::string& effect) {
+    if (!in_force) return;
+    result.judgements.push_back({fmt::format("flags.{}", variable),
+                                 false,
+                                 fmt::format("{}={} is set: {}", variable, environment.at(variable), effect),
+                                 codes::kDebuggingFlag,
+                                 {{"name", variable}, {"value", environment.at(variable)}}});
+  };
+  tell("NSA_FORCE_BRANCH", flags.forced_branch != nsa::ForcedBranch::none,
+       "one branch of attention computes, the two others and the gates neither compute nor learn");
+  tell("NSA_FORCE_UNIFORM_GATE", flags.uniform_gate, "every gate is 1/3 and none learns");
+  tell("NSA_STOPGRAD_GATES", flags.stopgrad_gates, "the gates stay as they were initialised: no gradient reaches them");
+}
+
 }  // namespace
 
 Inspection judge_flags(const nsa::Environment& environment) {
@@ -59,6 +82,7 @@ Inspection judge_flags(const nsa::Environment& environment) {
                                  fmt::format("{} is set and means nothing{}", flag.name, hint), codes::kUnknownFlag,
                                  evidence});
   }
+  judge_debugging(environment, result);
   return result;
 }
 

@@ -216,6 +216,7 @@ TEST(InitStandard, ForcedGatesAreNotJudged) {
   Setting setting;
   setting.flags.uniform_gate = true;
   EXPECT_THROW((void)run(init_checks::gate_entropy, setting), harness::Skipped);
+  EXPECT_THROW((void)run(init_checks::gates, setting), harness::Skipped);
 }
 
 TEST(InitStandard, AConfidentHeadIsFound) {

@@ -21,6 +21,19 @@ TEST(Flags, MisspeltAndRetiredNamesAreTold) {
   EXPECT_TRUE(judge_flags({{"NSA_USE_FA2", "1"}}).sound());
 }
 
+// READY with them would call a model fit to train that is not NSA, or does not learn its gates.
+TEST(Flags, ForDebuggingAreToldWithWhatTheyDo) {
+  for (const auto& [name, value] :
+       {std::pair{"NSA_FORCE_BRANCH", "win"}, {"NSA_FORCE_UNIFORM_GATE", "1"}, {"NSA_STOPGRAD_GATES", "yes"}}) {
+    const Inspection found = judge_flags({{name, value}});
+    ASSERT_EQ(found.judgements.size(), 1U) << name;
+    EXPECT_EQ(found.judgements[0].code, codes::kDebuggingFlag);
+    EXPECT_EQ(found.judgements[0].what_failed.find(std::string(name) + "=" + value + " is set: "), 0U);
+  }
+  EXPECT_TRUE(judge_flags({{"NSA_FORCE_BRANCH", "none"}, {"NSA_STOPGRAD_GATES", "0"}}).sound());
+  EXPECT_TRUE(judge_flags({{"NSA_FORCE_BRANCH", "nonsense"}}).sound()) << "refused before any run";
+}
+
 // A flag that is added to the product must get its row here.
 TEST(Flags, EveryFieldHasItsVariableAndMeaning) {
   const nsa::EffectiveFlags flags = nsa::resolve({{"NSA_FORCE_BRANCH", "win"}});
