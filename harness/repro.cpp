@@ -25,7 +25,8 @@ std::string shell_quote(const std::string& word) {
 std::string repro_command(const ReproBasis& basis, const Settings& settings, const std::string& case_id) {
   std::string command;
   for (const auto& [name, value] : basis.environment) command += fmt::format("{}={} ", name, shell_quote(value));
-  command += fmt::format("{} --case {} --seed {}", basis.program, shell_quote(case_id), settings.integer("run.seed"));
+  command += fmt::format("{} --case {} --seed {}", shell_quote(basis.program), shell_quote(case_id),
+                         settings.integer("run.seed"));
   if (!basis.device.empty()) command += " --device " + basis.device;
   for (const std::string& fault : basis.faults) command += " --inject " + shell_quote(fault);
   for (const auto& [key, value] : settings.values()) {

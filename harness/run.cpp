@@ -125,7 +125,9 @@ Json run_begin(const Prepared& run) {
 }
 
 ReproBasis repro_basis(const Prepared& run) {
-  ReproBasis basis{run.program.name, {}, run.settings.text("run.device"), run.line.inject};
+  // As it was called, launcher or binary: the name alone is on nobody's PATH.
+  const std::string program = run.line.argv.empty() || run.line.argv[0].empty() ? run.program.name : run.line.argv[0];
+  ReproBasis basis{program, {}, run.settings.text("run.device"), run.line.inject};
   const Json& all = run.provenance;
   if (all["environment"].contains("PYTORCH_CUDA_ALLOC_CONF"))
     basis.environment["PYTORCH_CUDA_ALLOC_CONF"] = all["environment"]["PYTORCH_CUDA_ALLOC_CONF"].get<std::string>();

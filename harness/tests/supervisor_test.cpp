@@ -6,12 +6,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <random>
 #include <thread>
 
+#include "harness/repro.hpp"
 #include "harness/tests/support/fake_run.hpp"
 #include "reports/journal.hpp"
 
@@ -79,13 +82,35 @@ TEST(Supervisor, EveryMisdeedIsContainedAndChargedToItsCase) {
     EXPECT_EQ(code_of(c), code) << name;
     if (c.findings.empty()) continue;
     EXPECT_EQ(c.findings[0].severity, reports::Severity::block) << name;
-    EXPECT_EQ(c.findings[0].repro, "FAKE_FLAG='a b' fake-program --case " + c.id + " --seed 42 --device cpu");
+    EXPECT_EQ(c.findings[0].repro,
+              "FAKE_FLAG='a b' " HARNESS_FAKE_PROGRAM " --case " + c.id + " --seed 42 --device cpu");
   }
   const reports::Case segv = fake.find("bad/segv");
   EXPECT_EQ(segv.last_phase, "before the fall");
   EXPECT_THAT(segv.findings[0].message, HasSubstr("SIGSEGV"));
   EXPECT_EQ(segv.findings[0].evidence.at("last_lines"), reports::Json::array({"last words"}));
   for (const auto& log : fs::directory_iterator(fake.run_folder() / "logs")) EXPECT_LT(log.file_size(), 9U << 20);
+}
+
+TEST(Supervisor, TheCommandOfAFindingRepeatsItWhenItIsPasted) {
+  FakeRun fake;
+  const fs::path home = fake.folder.path() / "it's a folder";
+  fs::create_directories(home);
+  fs::create_symlink(HARNESS_FAKE_PROGRAM, home / "the program");
+  const auto paste = [&](const std::string& command) {
+    fs::remove_all(fake.run_folder());
+    const std::string line = fmt::format("cd {} && {} --out {} >/dev/null 2>&1", harness::shell_quote(home.string()),
+                                         command, harness::shell_quote(fake.run_folder().string()));
+    const int status = std::system(line.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  EXPECT_EQ(paste("'./the program' --case bad/fails --seed 9 --device cpu"), 1);
+  const reports::Finding first = fake.find("bad/fails").findings.at(0);
+  EXPECT_THAT(first.repro, HasSubstr("'./the program' --case bad/fails --seed 9 --device cpu"));
+  EXPECT_EQ(paste(first.repro), 1);
+  const reports::Finding again = fake.find("bad/fails").findings.at(0);
+  EXPECT_EQ(again.code, first.code);
+  EXPECT_EQ(again.repro, first.repro);
 }
 
 TEST(Supervisor, WhatHangsIsKilledAndTheRestRuns) {

@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
 #include <regex>
 
 #include "reports/tests/support/sample.hpp"
@@ -87,9 +90,44 @@ TEST(Junit, CountsAreThoseOfItsElements) {
   EXPECT_EQ(attribute(text, "tests"), occurrences(text, "<testcase "));
   EXPECT_EQ(attribute(text, "failures"), occurrences(text, "<failure "));
   EXPECT_EQ(attribute(text, "errors"), occurrences(text, "<error "));
-  EXPECT_EQ(attribute(text, "skipped"), occurrences(text, "<skipped "));
-  EXPECT_EQ(attribute(text, "skipped"), 1);
+  EXPECT_EQ(occurrences(text, "<skipped "), 1);
+  EXPECT_THAT(text, HasSubstr(" skipped=\"1\""));
   EXPECT_EQ(attribute(text, "errors"), 8);
+}
+
+reports::Run with_every_status() {
+  std::vector<Status> all;
+  for (int i = 0; i <= static_cast<int>(Status::cancelled); ++i) all.push_back(static_cast<Status>(i));
+  reports::Run run = run_of(all);
+  for (Case& c : run.suites[0].cases) c.metrics = {{"rate", 1.5, "tok/s"}};
+  run.suites[0].cases[0].duration_s = -0.25;  // a clock that was set back
+  run.suites[0].duration_s = run.duration_s = std::nan("");
+  return run;
+}
+
+// Always, also where there is no tool: the rules that were broken once.
+TEST(Junit, PropertiesStandInSuitesAndTimesArePlainNumbers) {
+  for (const reports::Run& run : {sample::mixed(), with_every_status()}) {
+    const std::string text = to_junit(run);
+    static const std::regex kCase("<testcase [^>]*>([\\s\\S]*?)</testcase>");
+    for (std::sregex_iterator it(text.begin(), text.end(), kCase), end; it != end; ++it)
+      EXPECT_THAT((*it)[1].str(), Not(HasSubstr("<propert")));
+    EXPECT_THAT(text.substr(0, text.find("<testsuite ")), Not(HasSubstr("skipped=")));
+    static const std::regex kTime(" time=\"([^\"]*)\"");
+    for (std::sregex_iterator it(text.begin(), text.end(), kTime), end; it != end; ++it)
+      EXPECT_TRUE(std::regex_match((*it)[1].str(), std::regex("[0-9]+\\.[0-9]{3}"))) << (*it)[0];
+    EXPECT_THAT(text, HasSubstr("status: pass"));
+  }
+}
+
+TEST(Junit, IsValidByTheSchemaOfTheStrictestReader) {
+  if (std::system("xmllint --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "xmllint is not installed";
+  const std::string file = testing::TempDir() + "/junit_schema_test.xml";
+  for (const reports::Run& run : {sample::mixed(), with_every_status()}) {
+    std::ofstream(file) << to_junit(run);
+    const std::string command = "xmllint --noout --schema '" REPORTS_TEST_DATA "/junit.xsd' '" + file + "'";
+    EXPECT_EQ(std::system(command.c_str()), 0);
+  }
 }
 
 TEST(Junit, HostileTextStaysText) {

@@ -26,7 +26,7 @@ NonFinite bad_loss(double loss) {
   NonFinite found;
   found.ops_watched = false;
   found.stage.name = "loss";
-  found.value = std::isnan(loss) ? "NaN" : "inf";
+  found.value = reports::number(loss).get<std::string>();
   return found;
 }
 

@@ -160,7 +160,7 @@ std::optional<NonFinite> look(const State& state, std::string_view name, const a
   found.backward = backward;
   found.stage = parse_stage(name);
   const double worst = t.flatten()[bad.flatten().to(at::kByte).argmax()].item<double>();
-  found.value = std::isnan(worst) ? "NaN" : worst > 0 ? "+inf" : "-inf";
+  found.value = reports::number(worst).get<std::string>();
   const StageLayout layout = stage_layout(name, t.dim());
   if (layout.row < 0) return found;
 

@@ -27,7 +27,7 @@ struct NonFinite {
   std::int64_t row_in_document = -1;
   std::int64_t allowed_keys = -1;  // keys that this row may see in this branch; -1: not a row of a branch
   bool only_empty_rows = false;    // every bad row is one that may see no key at all
-  std::string value;               // "NaN", "+inf", "-inf"; "inf" from the watch, which sees magnitudes
+  std::string value;               // "NaN", "Infinity", "-Infinity"; the watch sees magnitudes
 
   // Fills what follows from `stage` and `rows` (first row, document, keys) for a tensor of `count` rows.
   void place(const RowMap& map, std::int64_t count);

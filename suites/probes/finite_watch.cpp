@@ -55,7 +55,7 @@ NonFinite describe(const Record& record, const at::Tensor& largest, const RowMap
   const auto values = largest.accessor<double, 1>();
   for (std::int64_t i = 0; i < values.size(0); ++i) {
     if (std::isfinite(values[i])) continue;
-    if (found.value.empty()) found.value = std::isnan(values[i]) ? "NaN" : "inf";
+    if (found.value.empty()) found.value = reports::number(values[i]).get<std::string>();
     found.rows.push_back(i);
   }
   if (record.largest.dim() == 0) {

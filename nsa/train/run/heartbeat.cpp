@@ -30,8 +30,8 @@ std::string iso(std::chrono::system_clock::time_point time) {
 std::string timestamp() { return iso(std::chrono::system_clock::now()); }
 
 nlohmann::json json_number(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
   return value;
 }
 

@@ -146,7 +146,7 @@ TEST(FiniteLocator, TakesMinusInfinityForAMaskInsideAndAnErrorInAStage) {
   locator.observe("layers.0.attention.win.o", put(at::zeros({1, 4, 2, 3}), 2, 1, -kInf));
   const auto found = locator.first();
   ASSERT_TRUE(found.has_value());
-  EXPECT_EQ(found->value, "-inf");
+  EXPECT_EQ(found->value, "-Infinity");
   EXPECT_EQ(found->row, 2);
   EXPECT_EQ(found->head, 1);
 }

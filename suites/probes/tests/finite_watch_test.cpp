@@ -109,7 +109,7 @@ TEST(FiniteWatch, NamesStageLayerBranchRowAndKeysOfAForwardValue) {
     EXPECT_EQ(step.sighted->stage.branch, "sel");
     EXPECT_EQ(step.sighted->rows, std::vector<std::int64_t>{17});
     EXPECT_EQ(step.sighted->allowed_keys, 2 * 8 + 2);
-    EXPECT_EQ(step.sighted->value, std::isnan(value) ? "NaN" : "inf");
+    EXPECT_EQ(step.sighted->value, std::isnan(value) ? "NaN" : "Infinity");
     EXPECT_EQ(step.sighted->describe().find("operation"), std::string::npos);  // it did not look for one
   }
 }

@@ -53,12 +53,12 @@ TEST(Heartbeat, EveryRecordIsOneLineOfJson) {
   const auto first = nlohmann::json::parse(text.substr(0, text.find('\n')));
   EXPECT_EQ(first["event"], "progress");
   EXPECT_EQ(first["run"], "run-1");
-  EXPECT_EQ(first["loss"], "nan");
+  EXPECT_EQ(first["loss"], "NaN");
   EXPECT_EQ(first["lr"], 0.25);
   EXPECT_GT(first["rss_bytes"], 1 << 20);
   EXPECT_GT(first["ts"], 1.7e9);
   EXPECT_EQ(nlohmann::json::parse(text.substr(text.find('\n')))["event"], "beat");
-  EXPECT_EQ(json_number(-INFINITY), "-inf");
+  EXPECT_EQ(json_number(-INFINITY), "-Infinity");
 }
 
 TEST(Stacks, ShowEveryThreadAndWhereItIs) {
