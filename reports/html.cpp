@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 
 #include "reports/chart.hpp"
 #include "reports/html_text.hpp"
@@ -20,20 +21,26 @@ constexpr const char* kStyle = R"(
 @media (prefers-color-scheme: dark) {
   :root { --text: #e6edf3; --soft: #9198a1; --page: #0d1117; --card: #161b22; --line: #3d444d;
           --good: #3fb950; --mild: #d29922; --bad: #f85149; --none: #6e7681; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); max-width: 70rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: break-word; }
+nav a { margin-right: 1rem; } a { color: inherit; }
+.wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; margin: .5rem 0 1rem; }
-th, td { text-align: left; vertical-align: top; padding: .25rem .6rem; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+th, td { text-align: left; vertical-align: top; padding: .25rem .6rem; border-bottom: 1px solid var(--line); }
+.cells { line-height: 1.35; } .cell { display: inline-block; width: 1.2em; margin: 0 2px 2px 0; text-align: center; text-decoration: none; border: 1px solid; border-radius: 3px; font-size: 12px; }
 code, pre { font: 13px/1.45 ui-monospace, monospace; }
 pre { background: var(--page); border: 1px solid var(--line); padding: .5rem; overflow-x: auto; white-space: pre-wrap; }
 .card, .banner { background: var(--card); border: 1px solid var(--line); border-left: 4px solid var(--none); border-radius: 4px; padding: .5rem 1rem; margin: 1rem 0; }
 .good { color: var(--good); } .mild { color: var(--mild); } .bad { color: var(--bad); } .none { color: var(--none); }
 .card.mild, .banner { border-left-color: var(--mild); color: inherit; } .card.bad { border-left-color: var(--bad); color: inherit; }
-svg rect.good { fill: var(--good); } svg rect.mild { fill: var(--mild); } svg rect.bad { fill: var(--bad); } svg rect.none { fill: var(--none); }
 svg.chart { display: block; max-width: 100%; height: auto; font: 12px system-ui, sans-serif; } svg.chart text { fill: var(--soft); }
 svg.chart path { fill: none; } .axis { stroke: var(--soft); } .grid { stroke: var(--line); } svg.chart path.bad { stroke: var(--bad); stroke-width: 2; }
 .c0 { --c: #0969da; } .c1 { --c: #bc4c00; } .c2 { --c: #1a7f37; } .c3 { --c: #8250df; } .c4 { --c: #bf3989; } .c5 { --c: #6e7781; }
 .c0, .c1, .c2, .c3, .c4, .c5 { fill: var(--c); } .line { stroke: var(--c); stroke-width: 1.5; }
 .soft { color: var(--soft); } summary { cursor: pointer; }
+figure { margin: 1rem 0; }
+:target { outline: 2px solid var(--mild); }
+@media (max-width: 40rem) { body { margin: 1rem auto; } th, td { padding: .25rem .35rem; } }
+@media print { body { max-width: none; margin: 0; font-size: 11px; } nav { display: none; } .wide, pre { overflow: visible; } td { overflow-wrap: anywhere; min-width: 5em; } .card, tr { break-inside: avoid; } }
 )";
 
 const char* tone(Status status) {
@@ -93,35 +100,69 @@ class Html {
   // `cells` are already escaped.
   void row(const std::vector<std::string>& cells) { line("<tr><td>{}</td></tr>", fmt::join(cells, "</td><td>")); }
   void table(const std::vector<std::string>& head) {
-    line("<table><thead><tr><th>{}</th></tr></thead><tbody>", fmt::join(head, "</th><th>"));
+    line("<div class=\"wide\"><table><thead><tr><th>{}</th></tr></thead><tbody>", fmt::join(head, "</th><th>"));
   }
-  void end_table() { line("</tbody></table>"); }
+  void end_table() { line("</tbody></table></div>"); }
   [[nodiscard]] std::string take() { return view::utf8(text_); }
 
  private:
   std::string text_;
 };
 
-std::string code(const std::string& text) { return "<code>" + esc(text) + "</code>"; }
+// Long names and paths may break behind their own marks, and so need not break within a word.
+std::string breakable(const std::string& text) {
+  std::string out;
+  for (const char c : esc(text)) {
+    out += c;
+    if (std::string_view("/,=._:(").find(c) != std::string_view::npos) out += "<wbr>";
+  }
+  return out;
+}
+
+std::string code(const std::string& text) { return "<code>" + breakable(text) + "</code>"; }
+
+std::string suite_anchor(const Suite& suite) { return esc("suite-" + suite.name); }
+std::string anchor(const Case& c) { return esc("case-" + c.hash); }
+std::string link_to(const Case& c) { return fmt::format("<a href=\"#{}\">{}</a>", anchor(c), code(c.id)); }
 
 std::string status_word(Status status) {
   return fmt::format("<b class=\"{}\">{}</b>", tone(status), to_string(status));
 }
 
-// One coloured cell a case, in the order of the plan; its tooltip names the case and what became of it.
-std::string strip(const Suite& suite) {
-  constexpr std::size_t kCell = 10, kPitch = 12, kPerRow = 40;
-  const std::size_t n = suite.cases.size(), rows = (n + kPerRow - 1) / kPerRow;
-  std::string svg = fmt::format("<svg role=\"img\" aria-label=\"{} cases of {}\" width=\"{}\" height=\"{}\">", n,
-                                esc(suite.name), std::min(n, kPerRow) * kPitch, rows * kPitch);
-  for (std::size_t i = 0; i < n; ++i) {
-    const Case& c = suite.cases[i];
-    const Status status = outcome(c);
-    svg += fmt::format(
-        "<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"2\"><title>{}: {}</title></rect>",
-        tone(status), i % kPerRow * kPitch, i / kPerRow * kPitch, kCell, kCell, esc(c.id), to_string(status));
+// What became of a case, for those who do not tell colours apart.
+const char* mark(Status status) {
+  switch (status) {
+    case Status::pass:
+      return "\u2713";
+    case Status::fail:
+      return "\u2717";
+    case Status::error:
+    case Status::crash:
+    case Status::hang:
+    case Status::infra_error:
+      return "!";
+    case Status::inconclusive:
+      return "?";
+    case Status::blocked:
+    case Status::not_run:
+    case Status::cancelled:
+      return "\u2026";
+    case Status::skip:
+      return "\u2013";
   }
-  return svg + "</svg>";
+  return "!";
+}
+
+// One cell a case, in the order of the plan, that leads to it; its tooltip names the case and what became of it.
+std::string cells(const Suite& suite) {
+  std::string row;
+  for (const Case& c : suite.cases) {
+    const Status status = outcome(c);
+    const std::string title = fmt::format("{}: {}", esc(c.id), to_string(status));
+    row += fmt::format("<a class=\"cell {}\" href=\"#{}\" title=\"{}\" aria-label=\"{}\">{}</a>\n", tone(status),
+                       anchor(c), title, title, mark(status));
+  }
+  return row;
 }
 
 void write_head(Html& out, const Run& run, const Assessment& assessment) {
@@ -152,43 +193,48 @@ void write_head(Html& out, const Run& run, const Assessment& assessment) {
   out.line("<p>{}. The {} level ran on {} for {} and executed {} of {} planned cases: {}. Exit code {}.</p><ul>",
            esc(assessment.scope), esc(run.level), esc(run.device), view::duration(run.duration_s), totals.executed,
            totals.planned, view::counts(totals), static_cast<int>(assessment.exit_code));
-  for (const auto& reason : assessment.reasons) out.line("<li>{}</li>", esc(reason));
+  for (const auto& reason : assessment.reasons) out.line("<li>{}</li>", breakable(reason));
   out.line("</ul>");
 }
 
 void write_suites(Html& out, const Run& run) {
-  out.line("<h2>Suites</h2>");
-  out.table({"suite", "outcome", "cases", "passed", "failed", "skipped", "no result", "time", "key metrics"});
+  out.line("<h2 id=\"suites\">Suites</h2>");
+  out.table({"suite", "outcome", "passed", "failed", "skipped", "no result", "time", "key metrics"});
   for (const auto& suite : run.suites) {
     const Totals totals = count({suite});
     out.row({fmt::format("{}<br><span class=\"soft\">{}</span>", esc(suite.name), esc(suite.purpose)),
-             status_word(outcome(suite)), strip(suite), std::to_string(totals.passed), std::to_string(totals.failed),
+             status_word(outcome(suite)), std::to_string(totals.passed), std::to_string(totals.failed),
              std::to_string(totals.skipped), without_result(totals), view::duration(suite.duration_s),
              esc(view::key_metrics(suite))});
   }
   out.end_table();
+  out.line(
+      "<p class=\"soft\">\u2713 passed, \u2717 failed, ! error, crash or hang, ? inconclusive, \u2026 not run, \u2013 "
+      "skipped</p>");
+  for (const auto& suite : run.suites)
+    out.line("<p class=\"cells\"><a href=\"#{}\">{}</a><br>{}</p>", suite_anchor(suite), esc(suite.name), cells(suite));
 }
 
 void write_finding(Html& out, const view::FindingGroup& group) {
   constexpr std::size_t kRows = 12, kShown = 10;
   const Finding& f = group.first();
-  out.line("<div class=\"card {}\"><h3>{} {} <span class=\"{}\">{}</span></h3><ul>", tone(group.severity), esc(f.code),
-           esc(f.title), tone(group.severity), to_string(group.severity));
+  out.line("<div class=\"card {}\" id=\"{}\"><h3>{} {} <span class=\"{}\">{}</span></h3><ul>", tone(group.severity),
+           esc(f.code), esc(f.code), esc(f.title), tone(group.severity), to_string(group.severity));
   for (std::size_t i = 0; i < std::min(kShown, group.occurrences.size()); ++i) {
     const auto& [finding, where] = group.occurrences[i];
-    out.line("<li>{}: {}</li>", where ? code(where->id) : "the run", esc(view::cut(finding->message, 600)));
+    out.line("<li>{}: {}</li>", where ? link_to(*where) : "the run", breakable(view::cut(finding->message, 600)));
   }
   if (group.occurrences.size() > kShown)
     out.line("<li>and {} more, in report.json</li>", group.occurrences.size() - kShown);
   out.line("</ul>");
-  if (!f.cause.empty()) out.line("<p><b>Likely cause.</b> {}</p>", esc(f.cause));
+  if (!f.cause.empty()) out.line("<p><b>Likely cause.</b> {}</p>", breakable(f.cause));
   if (const auto evidence = view::evidence(f.evidence, kRows); !evidence.rows.empty()) {
     out.table({"evidence", "value"});
-    for (const auto& [name, value] : evidence.rows) out.row({esc(name), esc(value)});
+    for (const auto& [name, value] : evidence.rows) out.row({breakable(name), breakable(value)});
     if (evidence.left_out > 0) out.row({"...", fmt::format("{} more, in report.json", evidence.left_out)});
     out.end_table();
   }
-  if (!f.next.empty()) out.line("<p><b>Next step.</b> {}</p>", esc(f.next));
+  if (!f.next.empty()) out.line("<p><b>Next step.</b> {}</p>", breakable(f.next));
   if (!f.repro.empty()) out.line("<pre>{}</pre>", esc(f.repro));
   out.line("</div>");
 }
@@ -199,7 +245,7 @@ void write_table(Html& out, const Table& table) {
   out.table(cells);
   for (const auto& row : table.rows) {
     cells.clear();
-    for (const auto& cell : row) cells.push_back(esc(view::cut(cell, 160)));
+    for (const auto& cell : row) cells.push_back(breakable(view::cut(cell, 160)));
     out.row(cells);
   }
   out.end_table();
@@ -215,9 +261,9 @@ void write_chart(Html& out, const Chart& chart) {
 void write_figures(Html& out, const Run& run) {
   const auto charts = view::charts(run);
   if (charts.empty()) return;
-  out.line("<h2>Figures</h2>");
+  out.line("<h2 id=\"figures\">Figures</h2>");
   for (const auto& [where, chart] : charts) {
-    out.line("<p class=\"soft\">{}</p>", code(where->id));
+    out.line("<p class=\"soft\">{}</p>", link_to(*where));
     write_chart(out, chart);
   }
 }
@@ -239,21 +285,23 @@ void write_facts(Html& out, const Json& facts) {
 
 void write_case(Html& out, const Case& c) {
   const Status status = outcome(c);
-  out.line("<details><summary>{} {} <span class=\"soft\">{}, {}</span></summary>", status_word(status), code(c.id),
-           esc(c.hash), view::duration(c.duration_s));
-  if (const auto why = view::why(c); !why.empty()) out.line("<p>{}</p>", esc(why));
+  out.line("<details id=\"{}\"><summary>{} {} <span class=\"soft\">{}, {}</span></summary>", anchor(c),
+           status_word(status), code(c.id), esc(c.hash), view::duration(c.duration_s));
+  for (const Finding& f : c.findings)
+    out.line("<p><a href=\"#{}\">{}</a> {}</p>", esc(f.code), esc(f.code), esc(f.title));
+  if (const auto why = view::why(c); !why.empty()) out.line("<p>{}</p>", breakable(why));
   if (!c.checks.empty()) {
     out.table({"check", "measured", "bound", "held"});
     for (const auto& check : c.checks) {
-      out.row({esc(check.name), esc(view::cut(view::measure(check.measured, check.unit), 160)),
-               esc(check.comparator + " " + view::cut(view::measure(check.bound, check.unit), 160)),
+      out.row({breakable(check.name), breakable(view::cut(view::measure(check.measured, check.unit), 160)),
+               breakable(check.comparator + " " + view::cut(view::measure(check.bound, check.unit), 160)),
                check.pass ? "yes" : "<b class=\"bad\">no</b>"});
     }
     out.end_table();
   }
   if (!c.metrics.empty()) {
     out.table({"metric", "value"});
-    for (const auto& m : c.metrics) out.row({esc(m.name), esc(view::measure(m.value, m.unit))});
+    for (const auto& m : c.metrics) out.row({breakable(m.name), esc(view::measure(m.value, m.unit))});
     out.end_table();
   }
   write_facts(out, c.facts);
@@ -263,14 +311,14 @@ void write_case(Html& out, const Case& c) {
 }
 
 void write_environment(Html& out, const Run& run) {
-  out.line("<h2>Environment</h2>");
+  out.line("<h2 id=\"environment\">Environment</h2>");
   out.table({"what", "value"});
   out.row({"run", code(run.id)});
   out.row({"started", esc(run.started)});
   out.row({"master seed", std::to_string(run.master_seed)});
-  for (const auto& [name, value] : view::environment(run)) out.row({esc(name), esc(value)});
+  for (const auto& [name, value] : view::environment(run)) out.row({esc(name), breakable(value)});
   for (const auto& flag : view::flags(run)) {
-    out.row({code(flag.name), esc(flag.value + (flag.origin.empty() ? "" : " (" + flag.origin + ")"))});
+    out.row({code(flag.name), breakable(flag.value + (flag.origin.empty() ? "" : " (" + flag.origin + ")"))});
   }
   out.end_table();
 }
@@ -281,23 +329,29 @@ std::string to_html(const Run& run) {
   Html out;
   const Assessment assessment = assess(run);
   write_head(out, run, assessment);
-  write_suites(out, run);
-  out.line("<h2>Findings</h2>");
   const auto groups = view::findings(run);
+  out.line(
+      "<nav><a href=\"#findings\">Findings ({})</a> <a href=\"#next\">Next steps</a> <a href=\"#suites\">Suites</a> "
+      "<a href=\"#untested\">Not tested</a> <a href=\"#cases\">Cases</a> <a "
+      "href=\"#environment\">Environment</a></nav>",
+      groups.size());
+  out.line("<h2 id=\"findings\">Findings</h2>");
   if (groups.empty()) out.line("<p>None.</p>");
   for (const auto& group : groups) write_finding(out, group);
-  out.line("<h2>What was not tested</h2><ul>");
-  for (const auto& item : assessment.not_tested) out.line("<li>{}</li>", esc(item));
-  out.line("</ul><h2>Next steps</h2><ol>");
-  for (const auto& step : view::next_steps(run, assessment)) out.line("<li>{}</li>", esc(step));
+  out.line("<h2 id=\"next\">Next steps</h2><ol>");
+  for (const auto& step : view::next_steps(run, assessment)) out.line("<li>{}</li>", breakable(step));
   out.line("</ol>");
+  write_suites(out, run);
+  out.line("<h2 id=\"untested\">What was not tested</h2><ul>");
+  for (const auto& item : assessment.not_tested) out.line("<li>{}</li>", breakable(item));
+  out.line("</ul>");
   write_figures(out, run);
-  write_environment(out, run);
-  out.line("<h2>Cases</h2>");
+  out.line("<h2 id=\"cases\">Cases</h2>");
   for (const auto& suite : run.suites) {
-    out.line("<h3>{}</h3>", esc(suite.name));
+    out.line("<h3 id=\"{}\">{}</h3>", suite_anchor(suite), esc(suite.name));
     for (const auto& c : suite.cases) write_case(out, c);
   }
+  write_environment(out, run);
   out.line("</body></html>");
   return out.take();
 }

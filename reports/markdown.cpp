@@ -246,13 +246,13 @@ std::string to_markdown(const Run& run) {
   out.line("# Validation report: {}\n", to_string(assessment.verdict));
   write_banners(out, run);
   write_summary(out, run, assessment, count(run.suites));
-  write_environment(out, run);
-  write_results(out, run);
   write_findings(out, run);
+  write_results(out, run);
   write_performance(out, run);
   write_figures(out, run);
   write_list(out, "What was not tested", assessment.not_tested, false);
   write_list(out, "Next steps", view::next_steps(run, assessment), true);
+  write_environment(out, run);
   return out.take();
 }
 

@@ -32,7 +32,8 @@ struct Occurrence {
   const Finding* finding;
   const Case* where;  // nullptr: of the whole run
 };
-// All findings of one code, the worst first; grouped because one defect shows in many cases.
+// All findings of one code, the worst first, and of equals the one that says most exactly where; grouped because one
+// defect shows in many cases.
 struct FindingGroup {
   Severity severity;  // the worst
   std::vector<Occurrence> occurrences;

@@ -7,6 +7,14 @@ namespace reports::view {
 
 namespace {
 
+// How exactly the evidence says where: one defect shows in many cases, and the one that has its place leads.
+int located(const Finding& finding) {
+  static const auto kPlaces = {"layer", "op", "stage", "tensor", "parameter", "branch", "row", "head", "group", "step"};
+  if (!finding.evidence.is_object()) return 0;
+  return static_cast<int>(
+      std::count_if(kPlaces.begin(), kPlaces.end(), [&](const char* key) { return finding.evidence.contains(key); }));
+}
+
 void add(std::vector<FindingGroup>& groups, const Finding& finding, const Case* where) {
   const auto known =
       std::find_if(groups.begin(), groups.end(), [&](const FindingGroup& g) { return g.first().code == finding.code; });
@@ -42,7 +50,8 @@ std::vector<FindingGroup> findings(const Run& run) {
   }
   for (auto& group : groups) {
     std::stable_sort(group.occurrences.begin(), group.occurrences.end(), [](const Occurrence& a, const Occurrence& b) {
-      return a.finding->severity > b.finding->severity;
+      if (a.finding->severity != b.finding->severity) return a.finding->severity > b.finding->severity;
+      return located(*a.finding) > located(*b.finding);
     });
   }
   std::stable_sort(groups.begin(), groups.end(),

@@ -27,7 +27,7 @@ trap 'case $? in 0 | 4) ;; *) fail "stopped before the end" "start again: what w
 inputs() {
   printf 'variable %s\n' "$root" "${CMAKE_PREFIX_PATH:-}" "${CC:-}" "${CXX:-}" "${CXXFLAGS:-}" "${CUDACXX:-}"
   cd "$root"
-  find CMakeLists.txt CMakePresets.json setup harness nsa reports suites -type f -print0 | LC_ALL=C sort -z |
+  find CMakeLists.txt CMakePresets.json setup base fuzz harness nsa reports suites -type f -print0 | LC_ALL=C sort -z |
     xargs -0 sha256sum
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "suites/codes.hpp"
+#include "suites/probes/autograd_errors.hpp"
 
 namespace suites {
 
@@ -51,6 +52,10 @@ harness::Suite recorded(harness::Suite suite, const Subject& subject) {
         (void)subject.take_dispatchers();  // of a case before, which nobody asked
         try {
           run(context);
+        } catch (const c10::Error& error) {
+          tell(context, subject.take_dispatchers());
+          (void)probes::report_inplace_write(context, error);  // throws on what is about something else
+          return;
         } catch (...) {
           tell(context, subject.take_dispatchers());
           throw;

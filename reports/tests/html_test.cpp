@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <regex>
+#include <set>
 
 #include "reports/tests/support/sample.hpp"
 #include "reports/writers.hpp"
@@ -21,7 +22,7 @@ std::vector<std::string> unbalanced(const std::string& html) {
   std::vector<std::string> open, wrong;
   for (std::sregex_iterator it(html.begin(), html.end(), kTag), end; it != end; ++it) {
     const std::string name = (*it)[2];
-    if (name == "meta" || name == "br") continue;
+    if (name == "meta" || name == "br" || name == "wbr") continue;
     if ((*it)[1].length() == 0) {
       open.push_back(name);
     } else if (open.empty() || open.back() != name) {
@@ -49,14 +50,33 @@ TEST(Html, NeedsNothingFromElsewhere) {
   EXPECT_THAT(text, HasSubstr("<meta charset=\"utf-8\">"));
 }
 
-TEST(Html, OneCellACaseWithItsTooltip) {
+TEST(Html, OneCellACaseThatLeadsToItAndTellsItsOutcomeWithoutColour) {
   const std::string text = to_html(run_of({Status::pass, Status::crash, Status::skip}));
-  EXPECT_THAT(text, HasSubstr("<title>alpha/case1: crash</title>"));
-  EXPECT_THAT(text, HasSubstr("<rect class=\"bad\""));
-  EXPECT_THAT(text, HasSubstr("<rect class=\"none\""));
-  std::size_t n = 0;
-  for (auto at = text.find("<rect "); at != std::string::npos; at = text.find("<rect ", at + 1)) ++n;
-  EXPECT_EQ(n, 3u);
+  EXPECT_THAT(text, HasSubstr("title=\"alpha/case1: crash\" aria-label=\"alpha/case1: crash\">!</a>"));
+  EXPECT_THAT(text, HasSubstr("title=\"alpha/case0: pass\" aria-label=\"alpha/case0: pass\">\u2713</a>"));
+  EXPECT_THAT(text, HasSubstr("title=\"alpha/case2: skip\" aria-label=\"alpha/case2: skip\">\u2013</a>"));
+}
+
+TEST(Html, EveryLinkLeadsSomewhereAndNoAnchorStandsTwice) {
+  const std::string text = to_html(sample::mixed());
+  std::set<std::string> ids;
+  static const std::regex kId(" id=\"([^\"]*)\""), kLink("href=\"#([^\"]*)\"");
+  for (std::sregex_iterator it(text.begin(), text.end(), kId), end; it != end; ++it)
+    EXPECT_TRUE(ids.insert((*it)[1]).second) << (*it)[1];
+  std::size_t links = 0;
+  for (std::sregex_iterator it(text.begin(), text.end(), kLink), end; it != end; ++it, ++links)
+    EXPECT_TRUE(ids.contains((*it)[1])) << (*it)[1];
+  EXPECT_GT(links, 10u);
+}
+
+TEST(Html, FindingsComeBeforeWhatIsLookedUp) {
+  const std::string text = to_html(sample::mixed());
+  std::size_t last = 0;
+  for (const char* title : {">Findings<", ">Next steps</h2>", ">Suites</h2>", ">Cases</h2>", ">Environment</h2>"}) {
+    const std::size_t at = text.find(title, last);
+    ASSERT_NE(at, std::string::npos) << title;
+    last = at;
+  }
 }
 
 TEST(Html, HostileTextStaysText) {

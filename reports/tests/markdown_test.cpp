@@ -45,8 +45,8 @@ TEST(Markdown, HasEverySectionInOrder) {
   const std::string text = to_markdown(sample::mixed());
   std::size_t at = 0;
   for (const auto* title :
-       {"# Validation report: NOT READY", "> **Planted faults: nan-at-block-boundary**", "## Summary", "## Environment",
-        "## Results", "## Findings", "## Performance against gates", "## What was not tested", "## Next steps"}) {
+       {"# Validation report: NOT READY", "> **Planted faults: nan-at-block-boundary**", "## Summary", "## Findings",
+        "## Results", "## Performance against gates", "## What was not tested", "## Next steps", "## Environment"}) {
     const auto next = text.find(title, at);
     ASSERT_NE(next, std::string::npos) << title;
     at = next;

@@ -67,6 +67,18 @@ TEST(Findings, GroupedByCodeWorstFirst) {
   EXPECT_EQ(groups[2].occurrences[0].where, nullptr);
 }
 
+TEST(Findings, OfEqualsTheOneThatSaysWhereLeads) {
+  reports::Run run = run_of({Status::fail, Status::fail, Status::fail});
+  for (Case& c : run.suites[0].cases) c.findings = {finding(Severity::block)};
+  run.suites[0].cases[1].findings[0].evidence = {{"layer", 0}, {"op", "attend_window"}, {"row", 7}};
+  run.suites[0].cases[2].findings[0].evidence = {{"step", 1}};
+  const auto groups = findings(run);
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(groups[0].occurrences[0].where, &run.suites[0].cases[1]);
+  EXPECT_EQ(groups[0].occurrences[1].where, &run.suites[0].cases[2]);
+  EXPECT_EQ(groups[0].occurrences[2].where, &run.suites[0].cases[0]);
+}
+
 TEST(Evidence, FlattensSmallObjectsAndCutsTheRest) {
   const auto e = evidence(Json{{"a", 1}, {"b", {{"c", 2}, {"d", "x"}}}, {"long", std::string(500, 'y')}, {"z", 1}}, 4);
   ASSERT_EQ(e.rows.size(), 4u);

@@ -31,15 +31,27 @@ Json to_json(const std::vector<OpWatch::Written>& written) {
   return rows;
 }
 
+// "layer 0, attend_window, input v: written in place after the op (version 3 -> 4)"; "" when nothing was.
+std::string first_write(const std::vector<OpWatch::Written>& written) {
+  if (written.empty()) return "";
+  const auto& [layer, op, tensor, before, after, when] = written[0];
+  return fmt::format("layer {}, {}, {}: written in place {} (version {} -> {})", layer, op, tensor, when, before,
+                     after);
+}
+
+// Where, at the top of the evidence, then all of them.
+Json evidence_of(const std::vector<OpWatch::Written>& written) {
+  Json evidence = Json::object();
+  if (!written.empty())
+    evidence = {{"layer", written[0].layer}, {"op", written[0].op}, {"written_tensor", written[0].tensor}};
+  evidence["written"] = to_json(written);
+  return evidence;
+}
+
 void report_writes(Context& context, const std::vector<OpWatch::Written>& written) {
-  const std::string first =
-      written.empty()
-          ? ""
-          : fmt::format("layer {}: {} of {} was written in place {} (version {} -> {})", written[0].layer,
-                        written[0].tensor, written[0].op, written[0].when, written[0].before, written[0].after);
   context.expect("no tensor of an op is written in place", written.empty(),
-                 fmt::format("{}; {} tensors in all", first, written.size()), codes::kInplaceWrite,
-                 {{"written", to_json(written)}});
+                 fmt::format("{}; {} tensors in all", first_write(written), written.size()), codes::kInplaceWrite,
+                 evidence_of(written));
 }
 
 void report_breaks(Context& context, const std::vector<OpWatch::Break>& breaks) {
@@ -118,7 +130,8 @@ void graph(Context& context, const Subject& subject, const StepOptions& options)
     loss.backward();
   } catch (const c10::Error& error) {
     refused = true;
-    probes::report_inplace_write(context, error, {{"written", to_json(watch.written())}});
+    const auto written = watch.written();
+    probes::report_inplace_write(context, error, evidence_of(written), first_write(written));
   }
   if (!refused) report_writes(context, watch.written());
   report_breaks(context, watch.breaks());

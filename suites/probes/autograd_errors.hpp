@@ -19,12 +19,13 @@ struct InplaceWrite {
 [[nodiscard]] std::optional<InplaceWrite> inplace_write(const c10::Error& error);
 
 // Raises kInplaceWrite and returns false. Where many passes were refused, call it once and say in `evidence` how many.
+// `where`: what was written, when somebody watched; the message begins with it, autograd's own words come behind.
 bool report_inplace_write(harness::Context& context, const InplaceWrite& write,
-                          harness::Json evidence = harness::Json::object());
+                          harness::Json evidence = harness::Json::object(), const std::string& where = "");
 
 // Raises kInplaceWrite, or rethrows the current exception when it is about something else. Call it in the handler.
 // Returns false, for `return report_inplace_write(...)`.
 bool report_inplace_write(harness::Context& context, const c10::Error& error,
-                          harness::Json evidence = harness::Json::object());
+                          harness::Json evidence = harness::Json::object(), const std::string& where = "");
 
 }  // namespace suites::probes

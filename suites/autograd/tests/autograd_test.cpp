@@ -95,6 +95,11 @@ TEST(Autograd, NamesAWriteIntoWhatAutogradSaved) {
   ASSERT_FALSE(written.empty());
   EXPECT_EQ(written[0]["op"], "attend_window");
   EXPECT_EQ(written[0]["tensor"], "input k");
+  // The reader of any report is told where before he is told what autograd said of it.
+  EXPECT_EQ(context.findings[0].message.find("layer 0, attend_window, input k: written in place by the op itself"), 0U)
+      << context.findings[0].message;
+  EXPECT_EQ(context.findings[0].evidence["layer"], 0);
+  EXPECT_EQ(context.findings[0].evidence["op"], "attend_window");
 }
 
 TEST(Autograd, SeesAWriteThatAutogradDoesNotNotice) {
