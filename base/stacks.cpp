@@ -1,95 +1,474 @@
-#include "nsa/train/run/stacks.hpp"
+#include "base/stacks.hpp"
 
 #include <cxxabi.h>
+#include <elf.h>
 #include <execinfo.h>
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <cerrno>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
-#include <thread>
+#include <sstream>
+#include <utility>
+#include <vector>
 
-namespace nsa::train {
+namespace base {
 
 namespace {
 
 constexpr int kFrames = 64;
-constexpr auto kPatience = std::chrono::milliseconds(500);
+constexpr int kPatience_ms = 200;  // with a thread that does not begin to answer
+constexpr int kAnswer_ms = 1000;   // with one that does not finish
+constexpr int kQueue_ms = 1000;    // of a thread that dies while another one writes
+constexpr unsigned kDeathPatience_s = 5;
 
-// What a handler may touch: filled by the thread that was asked.
-void* frames[kFrames];
-std::atomic<int> frame_count{-1};
-std::atomic<long> asked{0};
+// -- what runs in signal handlers: nothing that allocates, and no lock but the loader's, which backtrace_symbols_fd(3)
+// takes. A thread that hangs within dlopen(3) holds it; the others then wait for it, and each wait here has an end.
 
-void write_down(int /*signal*/) {
-  if (::syscall(SYS_gettid) == asked.load()) frame_count = ::backtrace(frames, kFrames);
+static_assert(std::atomic<long>::is_always_lock_free);
+std::atomic<long> writer{0};  // the thread that writes stacks now; one at a time
+std::atomic<long> asked{0};   // the thread whose turn it is; negative when it answers
+std::atomic<int> turn_fd{-1};
+std::atomic<long> dying{0};  // the thread that died first
+std::atomic<int> died_of{0};
+pid_t owner = 0;  // not its children, which inherit the handlers
+char dump_file[4096], words_at_death[4096];
+
+long this_thread() { return ::syscall(SYS_gettid); }
+
+void pause_ms(long milliseconds) {
+  const timespec pause{milliseconds / 1000, milliseconds % 1000 * 1'000'000};
+  ::nanosleep(&pause, nullptr);
 }
 
-std::string first_line(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  std::string line;
-  std::getline(stream, line);
-  return line;
+bool put(int fd, const char* text) {
+  for (std::size_t left = std::strlen(text); left > 0;) {
+    const ssize_t written = ::write(fd, text, left);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    text += written;
+    left -= static_cast<std::size_t>(written);
+  }
+  return true;
 }
 
-// "program(_ZN3nsa...+0x1a) [0x...]" with the name made readable.
-std::string readable(const std::string& symbol) {
-  const auto begin = symbol.find('(') + 1, end = symbol.find_first_of("+)", begin);
-  if (begin == 0 || end == std::string::npos || end == begin) return symbol;
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(symbol.substr(begin, end - begin).c_str(), nullptr, nullptr, &status), &std::free);
-  return status == 0 ? symbol.substr(0, begin) + name.get() + symbol.substr(end) : symbol;
+struct Digits {
+  char text[24] = {};
+  const char* begin;
+  explicit Digits(long number) {
+    char* at = text + sizeof text - 1;
+    do *--at = static_cast<char>('0' + number % 10);
+    while ((number /= 10) > 0);
+    begin = at;
+  }
+};
+
+void put_own_stack(int fd) {
+  void* frames[kFrames];
+  ::backtrace_symbols_fd(frames, ::backtrace(frames, kFrames), fd);
 }
 
-std::string stack_of(long thread) {
-  frame_count = -1;
+// The first line of FOLDER/THREAD/NAME into `text`; "" when there is none.
+void read_of(const char* folder, long thread, const char* name, char* text, std::size_t size) {
+  char path[128];
+  std::strcpy(path, folder);
+  std::strcat(std::strcat(path, "/"), Digits(thread).begin);
+  std::strcat(std::strcat(path, "/"), name);
+  ssize_t length = -1;
+  if (const int file = ::open(path, O_RDONLY | O_CLOEXEC); file >= 0) {
+    length = ::read(file, text, size - 1);
+    ::close(file);
+  }
+  text[length > 0 ? length : 0] = '\0';
+  text[std::strcspn(text, "\n")] = '\0';
+}
+
+// "thread 4711 nsa-validate, state S, waits in futex_do_wait".
+struct ThreadLine {
+  char text[1200] = "thread ";
+  ThreadLine(const char* folder, long thread) {
+    char word[512];
+    std::strcat(text, Digits(thread).begin);
+    read_of(folder, thread, "comm", word, sizeof word);
+    std::strcat(std::strcat(text, " "), word);
+    read_of(folder, thread, "stat", word, sizeof word);  // "4711 (the name) S ..."
+    if (char* state = std::strrchr(word, ')'); state != nullptr && std::strlen(state) > 2) {
+      state[3] = '\0';
+      std::strcat(std::strcat(text, ", state"), state + 1);
+    }
+    read_of(folder, thread, "wchan", word, sizeof word);
+    if (word[0] != '\0' && std::strcmp(word, "0") != 0) std::strcat(std::strcat(text, ", waits in "), word);
+    std::strcat(text, "\n");
+  }
+};
+
+constexpr const char* kOwnThreads = "/proc/self/task";
+
+void on_turn(int /*signal*/) {
+  const int before = errno;
+  const long self = this_thread();
+  if (long turn = self; asked.compare_exchange_strong(turn, -self)) {
+    put_own_stack(turn_fd);
+    long answering = -self;
+    asked.compare_exchange_strong(answering, 0);  // unless the one that asked has gone on
+  }
+  errno = before;
+}
+
+void put_other(int fd, long thread) {
+  put(fd, ThreadLine(kOwnThreads, thread).text);
+  turn_fd = fd;
   asked = thread;
-  if (thread == ::syscall(SYS_gettid))
-    frame_count = ::backtrace(frames, kFrames);
-  else if (::syscall(SYS_tgkill, ::getpid(), thread, SIGRTMIN + 5) != 0)
-    return "  (has ended)\n";
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (frame_count < 0 && std::chrono::steady_clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  asked = 0;
-  const int count = frame_count;
-  if (count < 0) return "  (does not answer)\n";
+  if (::syscall(SYS_tgkill, ::getpid(), thread, SIGRTMIN + 5) != 0) {
+    asked = 0;
+    put(fd, errno == ESRCH ? "  (has ended)\n" : "  (cannot be asked)\n");
+    return;
+  }
+  for (int i = 0; i < kPatience_ms && asked == thread; ++i) pause_ms(1);
+  if (long silent = thread; asked.compare_exchange_strong(silent, 0)) {
+    put(fd, "  (does not answer)\n");
+    return;
+  }
+  for (int i = 0; i < kAnswer_ms && asked == -thread; ++i) pause_ms(1);
+  if (asked.exchange(0) != 0) put(fd, "  (does not finish its answer)\n");
+}
+
+struct DirectoryEntry {  // of getdents64(2)
+  std::uint64_t inode;
+  std::int64_t offset;
+  unsigned short length;
+  unsigned char type;
+  char name[1];
+};
+
+// False when it could not be written to its end.
+bool put_all(int fd) {
+  const long self = this_thread();
+  put(fd, ThreadLine(kOwnThreads, self).text);
+  put_own_stack(fd);
+  const int folder = ::open(kOwnThreads, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  alignas(DirectoryEntry) char entries[4096];
+  for (long bytes = 0; folder >= 0 && (bytes = ::syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0;) {
+    for (long at = 0; at < bytes;) {
+      const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
+      at += entry->length;
+      const long thread = std::atol(entry->name);  // 0: "." and ".."
+      if (thread > 0 && thread != self) put_other(fd, thread);
+    }
+  }
+  if (folder >= 0) ::close(folder);
+  return put(fd, kEndOfStacks.data());
+}
+
+// False when another thread writes and does not end in time, or this one writes already.
+bool begin_to_write(int patience_ms) {
+  const long self = this_thread();
+  for (int i = 0;; ++i) {
+    long other = 0;
+    if (writer.compare_exchange_strong(other, self)) return true;
+    if (other == self || i >= patience_ms) return false;
+    pause_ms(1);
+  }
+}
+
+// Never closed: a late answer must not go to another file of the same number.
+std::atomic<int> dump_fd{-1};
+
+bool open_dump() {
+  if (dump_fd < 0) dump_fd = ::open(dump_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  return dump_fd >= 0;
+}
+
+void on_request(int /*signal*/) {
+  const int before = errno;
+  if (::getpid() == owner && begin_to_write(0)) {
+    if (open_dump()) put_all(dump_fd);
+    writer = 0;
+  }
+  errno = before;
+}
+
+// Comes when the handler returns: a core file then shows the place of the fault.
+void raise_for_good(int number) {
+  ::signal(number, SIG_DFL);
+  ::syscall(SYS_tgkill, ::getpid(), this_thread(), number);
+}
+
+void unblock(int number) {
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, number);
+  pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+}
+
+void die_here(int number) {
+  raise_for_good(number);
+  unblock(number);
+}
+
+void out_of_patience(int /*signal*/) { die_here(died_of); }
+
+void on_death(int number) {
+  if (::getpid() != owner) return raise_for_good(number);
+  const long self = this_thread();
+  if (long first = 0; !dying.compare_exchange_strong(first, self)) {
+    if (first == self) return die_here(died_of);  // its stack is not to be read
+    // Another thread dies already: it shows this one too, and the process is to die as it does.
+    for (unsigned i = 0; i < 2000 * kDeathPatience_s; ++i) pause_ms(1);
+    return raise_for_good(number);
+  }
+  died_of = number;
+  for (const int other : {SIGPIPE, SIGXFSZ}) ::signal(other, SIG_IGN);  // of the writing below
+  ::signal(SIGALRM, out_of_patience);
+  unblock(SIGALRM);
+  ::alarm(kDeathPatience_s);
+  if (!begin_to_write(kQueue_ms)) writer = self;
+  put(STDERR_FILENO, open_dump() && put_all(dump_fd) ? words_at_death : "crashed; the stacks could not be written\n");
+  ::alarm(0);
+  raise_for_good(number);
+}
+
+// -- what does not
+
+void handle(int number, void (*handler)(int), int flags) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = flags;
+  sigemptyset(&action.sa_mask);
+  sigaction(number, &action, nullptr);
+}
+
+// The handler stays: a thread that was asked may be slow to answer, and the signal's own action would end the process.
+void get_ready_to_ask() {
+  void* once[1];
+  (void)::backtrace(once, 1);  // it allocates at its first call, which a handler must not
+  handle(SIGRTMIN + 5, on_turn, SA_RESTART);
+}
+
+struct Symbol {
+  std::uint64_t begin, end;
+  std::string name;
+};
+
+// The functions of an ELF file's own table, sorted; empty when it has none (stripped) or is not to be read.
+std::vector<Symbol> read_symbols(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const auto read = [&file](std::uint64_t at, auto* to, std::size_t count) {
+    file.seekg(static_cast<std::streamoff>(at));
+    file.read(reinterpret_cast<char*>(to), static_cast<std::streamsize>(count * sizeof *to));
+    return file.good();
+  };
+  constexpr std::uint64_t kMostBytes = 1 << 28;
+  Elf64_Ehdr header;
+  if (!read(0, &header, 1) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+      header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr))
+    return {};
+  std::vector<Elf64_Shdr> sections(header.e_shnum);
+  if (!read(header.e_shoff, sections.data(), sections.size())) return {};
+  std::vector<Symbol> symbols;
+  for (const Elf64_Shdr& section : sections) {
+    if (section.sh_type != SHT_SYMTAB || section.sh_link >= sections.size()) continue;
+    const Elf64_Shdr& names_at = sections[section.sh_link];
+    if (section.sh_size > kMostBytes || names_at.sh_size > kMostBytes) continue;
+    std::vector<Elf64_Sym> entries(section.sh_size / sizeof(Elf64_Sym));
+    std::string names(names_at.sh_size, '\0');
+    if (!read(section.sh_offset, entries.data(), entries.size()) ||
+        !read(names_at.sh_offset, names.data(), names.size()))
+      return {};
+    for (const Elf64_Sym& entry : entries) {
+      if (ELF64_ST_TYPE(entry.st_info) == STT_FUNC && entry.st_size > 0 && entry.st_name < names.size())
+        symbols.push_back({entry.st_value, entry.st_value + entry.st_size, names.c_str() + entry.st_name});
+    }
+  }
+  std::sort(symbols.begin(), symbols.end(), [](const Symbol& a, const Symbol& b) { return a.begin < b.begin; });
+  return symbols;
+}
+
+// The function of `path` at `offset`, mangled, or "".
+std::string function_at(const std::string& path, std::uint64_t offset) {
+  static std::map<std::string, std::vector<Symbol>> tables;  // by the one thread that reads stacks
+  const auto [table, unread] = tables.try_emplace(path, std::vector<Symbol>{});
+  if (unread) table->second = read_symbols(path);
+  const auto after = std::upper_bound(table->second.begin(), table->second.end(), offset,
+                                      [](std::uint64_t at, const Symbol& symbol) { return at < symbol.begin; });
+  if (after == table->second.begin() || offset >= std::prev(after)->end) return "";
+  return std::prev(after)->name;
+}
+
+// "f<int, ...>(g)" for long lists of template arguments.
+std::string without_long_arguments(const std::string& name) {
+  constexpr std::size_t kLong = 40;
   std::string text;
-  const std::unique_ptr<char*, decltype(&std::free)> symbols(::backtrace_symbols(frames, count), &std::free);
-  for (int i = 0; symbols && i < count; ++i) text += "  " + readable(symbols.get()[i]) + "\n";
+  std::vector<std::size_t> open;  // where in `text`
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    text += name[i];
+    const bool of_operator = text.ends_with("operator<") || text.ends_with("operator>") || text.ends_with("->");
+    if (of_operator) continue;
+    if (name[i] == '<') open.push_back(text.size());
+    if (name[i] != '>' || open.empty()) continue;
+    if (text.size() - open.back() > kLong) text = text.substr(0, open.back()) + "...>";
+    open.pop_back();
+  }
   return text;
+}
+
+std::string demangled(const std::string& name) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
+                                                         &std::free);
+  const std::string readable = status == 0 ? text.get() : name;
+  return without_long_arguments(
+      readable.substr(0, readable.find(" [clone ")));  // of a function that the compiler has split
+}
+
+// "path(name+0x1a)[0x...]", "path(+0x1a)[0x...]" or "[0x...]", as backtrace_symbols_fd(3) writes; other lines stay.
+std::string readable_frame(const std::string& line) {
+  const auto open = line.rfind('('), plus = line.rfind("+0x"), close = line.rfind(")[0x");
+  if (line.starts_with("thread ")) return line;
+  if (open == std::string::npos || plus == std::string::npos || close == std::string::npos || open > plus ||
+      plus > close)  // of no file that is known, or not of its own place
+    return line.find("[0x") != std::string::npos && line.ends_with("]") ? "  ? " + line : line;
+  const std::string path = line.substr(0, open), offset = line.substr(plus, close - plus);
+  std::string name = line.substr(open + 1, plus - open - 1);
+  // Of this program: argv[0] need not be a path, nor lead from here.
+  const bool own = path == program_invocation_name || path == "/proc/self/exe";
+  // A frame holds the address after the call, which may be the next function's.
+  if (name.empty()) name = function_at(own ? "/proc/self/exe" : path, std::strtoull(offset.c_str(), nullptr, 16) - 1);
+  std::error_code ignored;
+  const auto file = own ? std::filesystem::read_symlink("/proc/self/exe", ignored) : std::filesystem::path(path);
+  return fmt::format("  {}{} ({})", name.empty() ? "?" : demangled(name), offset, file.filename().string());
 }
 
 }  // namespace
 
 std::string all_stacks() {
-  void* once[1];
-  (void)::backtrace(once, 1);  // loads what backtrace() needs; a handler must not
-  struct sigaction action {
-  }, before{};
-  action.sa_handler = write_down;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGRTMIN + 5, &action, &before);
+  get_ready_to_ask();
+  static const int room = ::memfd_create("stacks", MFD_CLOEXEC);  // stays open: see dump_fd
+  if (room < 0) return "no stacks: no memory file can be made\n";
+  if (!begin_to_write(kQueue_ms)) return "no stacks: another thread writes them\n";
+  std::string raw;
+  if (::ftruncate(room, 0) == 0 && ::lseek(room, 0, SEEK_SET) == 0) put_all(room);
+  raw.resize(static_cast<std::size_t>(::lseek(room, 0, SEEK_END)));
+  const ssize_t length = ::pread(room, raw.data(), raw.size(), 0);
+  writer = 0;
+  raw.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
+  return readable_stacks(raw);
+}
+
+void write_stacks_to(const std::filesystem::path& file, const std::string& last_words) {
+  const std::string path = std::filesystem::absolute(file);
+  if (path.size() < sizeof dump_file) path.copy(dump_file, path.size());
+  last_words.copy(words_at_death, sizeof words_at_death - 1);
+  owner = ::getpid();
+  static char room[1 << 17];
+  const stack_t other{.ss_sp = room, .ss_flags = 0, .ss_size = sizeof room};
+  sigaltstack(&other, nullptr);
+  get_ready_to_ask();
+  handle(stacks_signal(), on_request, SA_RESTART);
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) handle(number, on_death, SA_ONSTACK);
+}
+
+std::string threads_of(pid_t process) {
+  const std::string folder = fmt::format("/proc/{}/task", process);
+  std::error_code gone;
   std::string text;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    const long thread = std::stol(task.path().filename());
-    const std::string stat = first_line(task.path() / "stat");
-    const auto state = stat.rfind(") ");
-    text +=
-        fmt::format("thread {} {}, state {}, waits in {}\n", thread, first_line(task.path() / "comm"),
-                    state == std::string::npos ? "?" : stat.substr(state + 2, 1), first_line(task.path() / "wchan"));
-    text += stack_of(thread);
-  }
-  sigaction(SIGRTMIN + 5, &before, nullptr);
+  for (std::filesystem::directory_iterator task(folder, gone), end; !gone && task != end; task.increment(gone))
+    text += ThreadLine(folder.c_str(), std::atol(task->path().filename().c_str())).text;
   return text;
 }
 
-}  // namespace nsa::train
+std::string readable_stacks(const std::string& raw) {
+  struct Part {  // a thread, or a line that is of none
+    std::string head;
+    std::vector<std::string> frames;
+    int like_it = 0;
+  };
+  std::vector<Part> parts;
+  int repeated = 0;  // a recursion
+  bool from_kernel = false;
+  const auto end_repetition = [&] {
+    if (repeated > 0) parts.back().frames.push_back(fmt::format("  ... {} more of it", repeated));
+    repeated = 0;
+  };
+  const auto state = [](const Part& part) {
+    return part.head.substr(std::min(part.head.rfind(", state "), part.head.size()));
+  };
+  // Pools have many threads that all wait at one place.
+  const auto end_part = [&] {
+    if (parts.empty()) return;
+    end_repetition();
+    const Part& last = parts.back();
+    if (last.frames.empty()) return;
+    const auto same = std::find_if(parts.begin(), parts.end() - 1, [&](const Part& other) {
+      return other.frames == last.frames && state(other) == state(last);
+    });
+    if (same == parts.end() - 1) return;
+    ++same->like_it;
+    parts.pop_back();
+  };
+  std::istringstream stream(raw);
+  for (std::string line; std::getline(stream, line);) {
+    line = readable_frame(line);
+    if (!line.starts_with("  ")) {
+      end_part();
+      parts.push_back({line, {}});
+      from_kernel = false;
+      continue;
+    }
+    if (std::exchange(from_kernel, false)) continue;
+    if (parts.empty()) parts.emplace_back();
+    auto& frames = parts.back().frames;
+    if (!frames.empty() && line == frames.back()) {
+      ++repeated;
+      continue;
+    }
+    end_repetition();
+    if (line.starts_with("  base::(anonymous namespace)::on_")) {  // the handler: neither it nor how it was called
+      frames.clear();
+      from_kernel = true;
+      continue;
+    }
+    frames.push_back(line);
+  }
+  end_part();
+  std::string text;
+  for (const Part& part : parts) {
+    if (!part.head.empty() || part.frames.empty()) text += part.head + "\n";
+    for (const std::string& frame : part.frames) text += frame + "\n";
+    if (part.like_it > 0)
+      text += fmt::format("  and {} more thread{} there\n", part.like_it, part.like_it > 1 ? "s" : "");
+  }
+  return text;
+}
+
+std::string top_function(const std::string& readable) {
+  std::istringstream lines(readable);
+  int threads = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("thread ") && ++threads > 1) break;
+    const auto open = line.rfind(" ("), plus = line.rfind("+0x", open);
+    if (!line.starts_with("  ") || line.starts_with("  ?") || open == std::string::npos || plus == std::string::npos)
+      continue;
+    const std::string name = line.substr(2, plus - 2), file = line.substr(open + 2);
+    const bool of_system = file.starts_with("libc.so") || file.starts_with("libstdc++") ||
+                           file.starts_with("ld-linux") || file.starts_with("linux-vdso") ||
+                           file.starts_with("libpthread") || file.starts_with("libgcc");
+    if (!of_system && !name.starts_with("base::")) return name;
+  }
+  return "";
+}
+
+}  // namespace base

@@ -10,11 +10,11 @@ using reports::Severity;
 
 constexpr Code kOwnCodes[] = {
     {codes::kCrash, "The case crashed its process", "crash", Severity::block,
-     "memory corruption, a failed assertion (abort), a stack overflow or the kernel's out-of-memory killer",
-     "run the repro command with --isolation none under a debugger, or read the worker's log beside the report"},
+     "memory corruption, a failed assertion (abort), an exception in another thread, or a stack overflow",
+     "read the stacks in the evidence; run the repro command with --isolation none under a debugger"},
     {codes::kHang, "The case stopped making progress", "crash", Severity::block,
      "a deadlock, an endless loop, a wait for a device or a process that never answers",
-     "run the repro command and attach a debugger to the worker; raise --hang if the case is only slow"},
+     "read the stacks in the evidence; raise --hang if the case is only slow"},
     {codes::kVanished, "The worker exited without ending its case", "crash", Severity::block,
      "something in the case called exit() or _exit(), or a library gave up quietly",
      "run the repro command with --isolation none and break on exit and _exit"},
@@ -26,7 +26,7 @@ constexpr Code kOwnCodes[] = {
      "run the repro command; look for raw writes to descriptors in the code that the case calls"},
     {codes::kTimeout, "The case was still running at its absolute time limit", "crash", Severity::block,
      "far slower than intended on this machine, or work that grows without end",
-     "compare its phases with an earlier run; raise --timeout if the machine is known to be slow"},
+     "compare its phases with an earlier run, read the stacks; raise --timeout if the machine is known to be slow"},
     {codes::kWorkerStart, "The worker could not be started", "harness", Severity::block,
      "libraries that do not load, no memory or process slots left, or a program that dies while it starts",
      "run the doctor verb and read the worker's log beside the report"},
@@ -37,6 +37,14 @@ constexpr Code kOwnCodes[] = {
      "a full disk, or a reader that went away, behind standard error",
      "read this report instead; free the disk, or send the output where it can be written, and run again for exit code "
      "0"},
+    {codes::kOutOfMemory, "Out of memory", "memory", Severity::block,
+     "a machine or container with less memory than the case needs, other programs that take it, or code that asks for "
+     "far more than it should",
+     "compare the bytes in the evidence with the machine's; free memory or raise the container's limit; where the "
+     "amount itself is wrong, look at what was allocated"},
+    {codes::kKilled, "The worker was killed by SIGKILL, not by this program", "crash", Severity::block,
+     "somebody's kill -9, a job scheduler's limit, a container that was stopped",
+     "run it again; if it comes back, ask who ends processes on this machine"},
 };
 }  // namespace
 

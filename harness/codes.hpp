@@ -31,6 +31,8 @@ inline constexpr std::string_view kTimeout = "NSA-X006";      // still progressi
 inline constexpr std::string_view kWorkerStart = "NSA-X007";  // the worker could not be started or never said hello
 inline constexpr std::string_view kUnhealthy = "NSA-X008";    // the case left its process unusable (device error)
 inline constexpr std::string_view kLostOutput = "NSA-X009";   // what the run said on a stream did not arrive
+inline constexpr std::string_view kOutOfMemory = "NSA-X010";  // killed by the kernel for it, or told so
+inline constexpr std::string_view kKilled = "NSA-X011";       // SIGKILL from elsewhere
 }  // namespace codes
 
 [[nodiscard]] std::span<const Code> own_codes();

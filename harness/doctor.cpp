@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/streams.hpp"
 #include "harness/probe.hpp"
 #include "harness/provenance.hpp"
 #include "harness/run.hpp"
 #include "harness/run_folder.hpp"
-#include "harness/streams.hpp"
 #include "harness/verbs.hpp"
 
 namespace harness {
@@ -66,14 +66,14 @@ void print_rows(const std::vector<Row>& rows, const CodeTable& codes) {
   for (const Row& row : rows) {
     const char* word = row.state == State::good ? "ok" : row.state == State::note ? "note" : "PROBLEM";
     const Code* code = row.code.empty() ? nullptr : codes.find(row.code);
-    out("{:8} {}{}{}\n", word, row.code, row.code.empty() ? "" : ": ", row.what);
+    base::out("{:8} {}{}{}\n", word, row.code, row.code.empty() ? "" : ": ", row.what);
     const std::string next = !row.next.empty() ? row.next : code != nullptr ? std::string(code->next) : "";
-    if (row.state != State::good && !next.empty()) out("         -> {}\n", next);
+    if (row.state != State::good && !next.empty()) base::out("         -> {}\n", next);
   }
 }
 
 void print_table(const Diagnosis::Table& table) {
-  out("\n{}\n", table.title);
+  base::out("\n{}\n", table.title);
   std::vector<std::size_t> widths;
   for (const auto& row : table.rows) {
     widths.resize(std::max(widths.size(), row.size()));
@@ -83,7 +83,7 @@ void print_table(const Diagnosis::Table& table) {
     std::string text = " ";
     for (std::size_t i = 0; i < row.size(); ++i)
       text += i + 1 == row.size() ? " " + row[i] : fmt::format(" {:{}} ", row[i], widths[i]);
-    out("{}\n", text);
+    base::out("{}\n", text);
   }
 }
 
@@ -105,10 +105,10 @@ reports::ExitCode conclude(const std::vector<Row>& rows, bool configuration_work
   }
   const auto count = std::count_if(rows.begin(), rows.end(), [](const Row& r) { return r.state == State::problem; });
   if (count == 0) {
-    out("\ndoctor: nothing is wrong\n");
+    base::out("\ndoctor: nothing is wrong\n");
     return reports::ExitCode::ready;
   }
-  out("\ndoctor: {} problem(s): {}\n", count, fmt::join(names, ", "));
+  base::out("\ndoctor: {} problem(s): {}\n", count, fmt::join(names, ", "));
   return configuration_works ? reports::ExitCode::infrastructure : reports::ExitCode::usage;
 }
 

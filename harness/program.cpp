@@ -7,10 +7,10 @@
 #include <iostream>
 #include <set>
 
+#include "base/streams.hpp"
 #include "harness/command_line.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/run.hpp"
-#include "harness/streams.hpp"
 #include "harness/verbs.hpp"
 #include "harness/worker.hpp"
 
@@ -57,7 +57,7 @@ ExitCode dispatch(const Program& program, const CommandLine& line) {
     case Verb::version:
       return print_version(program);
     case Verb::help:
-      out("{}", line.help);
+      base::out("{}", line.help);
       return ExitCode::ready;
   }
   throw std::logic_error("Verb outside its enumeration");
@@ -66,7 +66,7 @@ ExitCode dispatch(const Program& program, const CommandLine& line) {
 // A run that could not say what it found is refused before it begins.
 void refuse_lost_streams(const CommandLine& line) {
   const auto refuse = [](const char* stream, int fd) {
-    if (const auto why = unwritable(fd))
+    if (const auto why = base::unwritable(fd))
       throw InfrastructureError(fmt::format("{} cannot be written: {}; nothing was done", stream, *why));
   };
   refuse("standard output", STDOUT_FILENO);
@@ -74,7 +74,7 @@ void refuse_lost_streams(const CommandLine& line) {
 }
 
 ExitCode fail(ExitCode code, const std::string& what) {
-  complain(what);
+  base::complain(what);
   return code;
 }
 
@@ -97,18 +97,18 @@ ExitCode guarded(const Program& program, int argc, char** argv) try {
 
 // Output that did not arrive is never success. (What standard error lost was told on standard output meanwhile.)
 ExitCode account_for_streams(ExitCode code) {
-  if (const auto why = lost(stdout)) {
+  if (const auto why = base::lost(stdout)) {
     code = reports::worse(code, ExitCode::infrastructure);
-    err("error: standard output cannot be written: {}; what was printed there is lost\n", *why);
+    base::err("error: standard output cannot be written: {}; what was printed there is lost\n", *why);
   }
-  return lost(stderr) ? reports::worse(code, ExitCode::infrastructure) : code;
+  return base::lost(stderr) ? reports::worse(code, ExitCode::infrastructure) : code;
 }
 
 }  // namespace
 
 int run_program(const Program& program, int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == kWorkerVerb) return worker_main(program);  // its streams are pipes
-  guard_streams();
+  base::guard_streams();
   return static_cast<int>(account_for_streams(guarded(program, argc, argv)));
 }
 

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "harness/streams.hpp"
+#include "base/streams.hpp"
 
 namespace harness {
 
@@ -80,7 +80,7 @@ void Progress::suite_end(const std::string& suite) {
   if (!options_.quiet) {
     const bool whole = suite_.passed + suite_.skipped == suite_.planned;
     const char* mark = suite_.failed > 0 ? "FAILED" : !whole ? "open" : suite_.passed > 0 ? "ok" : "skipped";
-    err("{:14} {:8} {}\n", suite, mark, reports::counts(suite_));
+    base::err("{:14} {:8} {}\n", suite, mark, reports::counts(suite_));
   }
   suite_ = {};
 }
@@ -91,8 +91,8 @@ void Progress::finding(const Note& note) {
   std::string message = note.message.substr(0, note.message.find('\n'));
   if (message.size() > kMaxMessage) message = message.substr(0, kMaxMessage) + "...";
   const char* color = options_.color ? color_of(note.severity) : "";
-  err("  {}{} {}{}  {}{}{}\n", color, note.code, reports::to_string(note.severity), options_.color ? "\033[0m" : "",
-      note.where, note.where.empty() ? "" : ": ", message);
+  base::err("  {}{} {}{}  {}{}{}\n", color, note.code, reports::to_string(note.severity),
+            options_.color ? "\033[0m" : "", note.where, note.where.empty() ? "" : ": ", message);
 }
 
 void Progress::tick() { draw(); }
@@ -103,7 +103,7 @@ void Progress::draw() {
   std::string line = fmt::format("[{}/{}] {:.0f}s  {}", done_ + 1, options_.cases, seconds_since(begin_), case_);
   if (!phase_.empty()) line += "  " + phase_;
   if (const double elapsed = seconds_since(case_begin_); elapsed >= 2) line += fmt::format("  ({:.0f}s)", elapsed);
-  err("\r\033[K{}", line.substr(0, terminal_width() - 1));
+  base::err("\r\033[K{}", line.substr(0, terminal_width() - 1));
   std::fflush(stderr);
   drawn_ = std::chrono::steady_clock::now();
   shown_ = true;
@@ -111,7 +111,7 @@ void Progress::draw() {
 
 void Progress::clear() {
   if (!shown_) return;
-  err("\r\033[K");
+  base::err("\r\033[K");
   std::fflush(stderr);
   shown_ = false;
 }

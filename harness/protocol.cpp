@@ -44,6 +44,10 @@ WorkOrder parse_order(const std::string& text) try {
       fmt::format("{} is started by the program itself; its order is not valid: {}", kWorkerVerb, error.what()));
 }
 
+std::filesystem::path stacks_file(const WorkOrder& order) {
+  return order.folder / fmt::format("logs/stacks-{}.txt", order.worker);
+}
+
 Json changed_settings(const Settings& settings) {
   Json changed = Json::array();
   for (const auto& [key, value] : settings.values())

@@ -39,6 +39,9 @@ struct WorkOrder {
 [[nodiscard]] std::string to_text(const WorkOrder& order);
 [[nodiscard]] WorkOrder parse_order(const std::string& text);  // throws UsageError
 
+// Where a worker writes the stacks of its threads, when it dies or is asked (base/stacks.hpp).
+[[nodiscard]] std::filesystem::path stacks_file(const WorkOrder& order);
+
 [[nodiscard]] Json changed_settings(const Settings& settings);
 void apply_settings(Settings& settings, const Json& changed);
 

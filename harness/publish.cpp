@@ -7,11 +7,11 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/streams.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/process.hpp"
 #include "harness/progress.hpp"
 #include "harness/settings.hpp"
-#include "harness/streams.hpp"
 #include "reports/writers.hpp"
 
 namespace harness {
@@ -40,7 +40,7 @@ void check_summary_file(const std::filesystem::path& file) {
   Fd fd(open(file.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC));
   const int error = errno;
   if (fd.get() >= 0) {
-    if (const auto why = unwritable(fd.get()))
+    if (const auto why = base::unwritable(fd.get()))
       throw InfrastructureError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), *why));
   } else if (error == ENOENT) {  // would it be made? a link that leads nowhere is followed there
     const std::filesystem::path folder = std::filesystem::weakly_canonical(file).parent_path();
@@ -58,7 +58,7 @@ reports::ExitCode publish(const reports::Run& run, const PublishOptions& options
       write();
       return true;
     } catch (const std::exception& error) {
-      complain(error.what());
+      base::complain(error.what());
       code = reports::worse(code, reports::ExitCode::infrastructure);
       return false;
     }
@@ -66,11 +66,11 @@ reports::ExitCode publish(const reports::Run& run, const PublishOptions& options
   const bool filed = options.folder && attempt([&] { reports::write_all(run, *options.folder); });
   if (options.summary_file) attempt([&] { append_to(*options.summary_file, reports::to_markdown(run)); });
 
-  if (const auto why = lost(stderr))
-    out("error: standard error cannot be written: {}; what it should have shown is lost\n", *why);
+  if (const auto why = base::lost(stderr))
+    base::out("error: standard error cannot be written: {}; what it should have shown is lost\n", *why);
   const std::string text = reports::to_console(run, want_color(options.color, STDOUT_FILENO));
-  if (filed && !options.quiet) out("report: {}\n", (*options.folder / "report.md").string());
-  out("{}", options.quiet ? last_line(text) : text);
+  if (filed && !options.quiet) base::out("report: {}\n", (*options.folder / "report.md").string());
+  base::out("{}", options.quiet ? last_line(text) : text);
   return code;
 }
 

@@ -7,12 +7,12 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/streams.hpp"
 #include "harness/probe.hpp"
 #include "harness/provenance.hpp"
 #include "harness/publish.hpp"
 #include "harness/repro.hpp"
 #include "harness/run_folder.hpp"
-#include "harness/streams.hpp"
 #include "harness/supervisor.hpp"
 
 namespace harness {
@@ -139,7 +139,7 @@ ReproBasis repro_basis(const Prepared& run) {
 
 // What standard error could not show stands in the report.
 void note_lost_output(Recorder& recorder) {
-  if (const auto why = lost(stderr))
+  if (const auto why = base::lost(stderr))
     recorder.finding(
         {std::string(codes::kLostOutput), std::nullopt, fmt::format("standard error cannot be written: {}", *why)});
 }
@@ -165,7 +165,7 @@ void execute(const Prepared& run, JournalWriter& journal) {
   } catch (const JournalLost&) {
     throw;
   } catch (const InfrastructureError& error) {
-    complain(error.what());
+    base::complain(error.what());
     journal.release_reserve();
     interruption = ExitCode::infrastructure;
   }
@@ -184,7 +184,7 @@ ExitCode conclude(const JournalWriter& journal, const Prepared& run) {
   try {
     return publish(journal.read_back(), {run.folder, line.summary_file, line.quiet, line.color});
   } catch (const JournalLost& error) {
-    complain(error.what());
+    base::complain(error.what());
   }
   reports::Run told = journal.told();
   told.complete = false;
@@ -203,7 +203,7 @@ ExitCode run(const Program& program, const CommandLine& line) {
   const DeviceProbe probe = settle_device(settings, line);
   Plan plan = make_plan(program, settings, line);
   if (plan.size() == 0) {
-    complain("the selection is empty, nothing was executed (`list` shows all cases)");
+    base::complain("the selection is empty, nothing was executed (`list` shows all cases)");
     return ExitCode::nothing_executed;
   }
   const bool cuda = settings.text("run.device") == "cuda";
@@ -215,7 +215,7 @@ ExitCode run(const Program& program, const CommandLine& line) {
   try {
     execute(prepared, journal);
   } catch (const InfrastructureError& error) {
-    complain(error.what());
+    base::complain(error.what());
     code = ExitCode::infrastructure;
   }
   if (journal.empty()) return ExitCode::infrastructure;  // nothing to report on
@@ -230,12 +230,13 @@ ExitCode dry_run(const Program& program, const CommandLine& line) {
   const Plan plan = make_plan(program, settings, line);
   for (const PlannedSuite& suite : plan.suites) {
     const auto& required = suite.suite->requires_suites;
-    out("{}{}\n", suite.suite->name, required.empty() ? "" : fmt::format(" (requires {})", fmt::join(required, ", ")));
+    base::out("{}{}\n", suite.suite->name,
+              required.empty() ? "" : fmt::format(" (requires {})", fmt::join(required, ", ")));
     for (const PlannedCase& c : suite.cases)
-      out("  {}  {}{}\n", c.hash, c.id, c.work.needs_cuda ? "  (needs a GPU)" : "");
+      base::out("  {}  {}{}\n", c.hash, c.id, c.work.needs_cuda ? "  (needs a GPU)" : "");
   }
-  out("{} cases in {} suites at level {}; nothing was executed\n", plan.size(), plan.suites.size(),
-      to_string(plan.level));
+  base::out("{} cases in {} suites at level {}; nothing was executed\n", plan.size(), plan.suites.size(),
+            to_string(plan.level));
   return plan.size() == 0 ? ExitCode::nothing_executed : ExitCode::ready;
 }
 
@@ -247,7 +248,7 @@ ExitCode show_config(const Program& program, const CommandLine& line) {
     value_width = std::max(value_width, std::min<std::size_t>(value.text.size(), 40));
   }
   for (const auto& [key, value] : settings.values())
-    out("{:{}}  {:{}}  {}\n", key, key_width, value.text, value_width, value.origin);
+    base::out("{:{}}  {:{}}  {}\n", key, key_width, value.text, value_width, value.origin);
   return ExitCode::ready;
 }
 

@@ -11,9 +11,9 @@
 #include <cstring>
 #include <random>
 
+#include "base/streams.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/settings.hpp"
-#include "harness/streams.hpp"
 
 namespace harness {
 
@@ -118,7 +118,8 @@ void RunFolder::create() try {
     case FolderLock::State::unwritable:
       throw UsageError(fmt::format("--out: {} cannot be written: {}", path_.string(), lock_->why()));
     case FolderLock::State::unlockable:  // the journal notices who else writes there
-      err("warning: {} cannot be locked: {}; see to it that no other run uses it\n", path_.string(), lock_->why());
+      base::err("warning: {} cannot be locked: {}; see to it that no other run uses it\n", path_.string(),
+                lock_->why());
   }
   refuse_unusable();  // again: until now others could come first
   if (force_)

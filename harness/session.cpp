@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 
+#include "base/stacks.hpp"
 #include "harness/worker.hpp"
 
 namespace harness {
@@ -16,8 +21,10 @@ using reports::Status;
 
 namespace {
 
-constexpr double kGrace = 1.0;       // between SIGTERM and SIGKILL
-constexpr double kExitGrace = 10.0;  // between the worker's last word and its end
+constexpr double kGrace = 1.0;            // between SIGTERM and SIGKILL
+constexpr double kExitGrace = 10.0;       // between the worker's last word and its end
+constexpr double kStacksGrace = 1.5;      // for a worker that is asked for its stacks
+constexpr std::size_t kStackLines = 120;  // in a finding; all of them are in the file
 constexpr const char* kSelf = "/proc/self/exe";
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -25,6 +32,11 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 bool readable(int fd, double seconds) {
   pollfd poll_fd = {fd, POLLIN, 0};
   return poll(&poll_fd, 1, static_cast<int>(seconds * 1000)) == 1;
+}
+
+std::string content(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
 }
 
 }  // namespace
@@ -145,6 +157,32 @@ Json Session::evidence() const {
           {"last_lines", log_.last_lines()}};
 }
 
+void Session::ask_for_stacks() const {
+  const pid_t pid = parts_.process->pid();
+  if (syscall(SYS_tgkill, pid, pid, base::stacks_signal()) != 0) return;
+  const double deadline = now_s() + kStacksGrace;
+  while (now_s() < deadline && !content(stacks_file(order_)).ends_with(base::kEndOfStacks) &&
+         !readable(parts_.process->pid_fd(), 0.02)) {
+  }
+}
+
+std::string Session::add_stacks(Json& evidence) const {
+  const std::filesystem::path file = stacks_file(order_);
+  std::string text = base::readable_stacks(content(file));
+  if (!text.empty()) {
+    std::ofstream(file, std::ios::binary) << text;
+    evidence["stacks_file"] = file.lexically_relative(order_.folder).string();
+  } else {  // it did not answer: stopped, or in the kernel
+    text = base::threads_of(parts_.process->pid());
+  }
+  Json lines = Json::array();
+  std::istringstream stream(text);
+  for (std::string line; lines.size() < kStackLines && std::getline(stream, line);) lines.push_back(line);
+  if (!lines.empty()) evidence["stacks"] = lines;
+  const std::string function = base::top_function(text);
+  return function.empty() ? "" : fmt::format(", in {:.200}", function);
+}
+
 void Session::violation(const std::string& what) {
   feed_.blame({std::string(codes::kProtocol), std::nullopt,
                fmt::format("worker {} broke the protocol {}: {}", order_.worker, where(), what), evidence()},
@@ -170,9 +208,12 @@ void Session::watch() {
   std::string what = "no progress and no CPU time";
   if (verdict != WatchVerdict::idle) what = "busy, no progress";
   if (timeout) what = "still running at its absolute limit";
-  const std::string message = fmt::format("{}: silent for {:.1f} s, {} (worker {}, killed)", what,
-                                          watchdog_.silent_s(now), where(), order_.worker);
-  feed_.blame({std::string(timeout ? codes::kTimeout : codes::kHang), std::nullopt, message, evidence()},
+  ask_for_stacks();
+  Json facts = evidence();
+  const std::string function = add_stacks(facts);
+  const std::string message = fmt::format("{}: silent for {:.1f} s, {}{} (worker {}, killed)", what,
+                                          watchdog_.silent_s(now), where(), function, order_.worker);
+  feed_.blame({std::string(timeout ? codes::kTimeout : codes::kHang), std::nullopt, message, facts},
               {Status::hang, timeout ? "timeout" : "hang", what});
   stop();
 }
@@ -205,6 +246,7 @@ void Session::on_exit() {
   state_ = State::done;
   read_output();
   const Exit exit = parts_.process->reap();
+  std::string_view code = codes::kCrash;
   const std::string how = exit.by_signal ? fmt::format("died by {}", signal_name(exit.value))
                                          : fmt::format("exited with status {}", exit.value);
   Json facts = evidence();
@@ -214,11 +256,17 @@ void Session::on_exit() {
                              fmt::format("worker {} {} before it said hello", order_.worker, how), facts});
     return;
   }
-  const std::string message = fmt::format("worker {} {} {}", order_.worker, how, where());
+  std::string message = fmt::format("worker {} {} {}{}", order_.worker, how, where(), add_stacks(facts));
+  if (exit.by_signal && exit.value == SIGKILL) {  // not by us: then this is not asked
+    const Kill kill = find_kill_cause(parts_.process->pid(), exit.max_rss_kib * 1024, out_of_memory_before_);
+    code = kill.out_of_memory ? codes::kOutOfMemory : codes::kKilled;
+    facts.update(kill.evidence);
+    message += "; " + kill.why;
+  }
   if (exit.by_signal && (bye_ || feed_.finished())) {  // no case is to blame
-    parts_.recorder.finding({std::string(codes::kCrash), reports::Severity::warn, message, facts});
+    parts_.recorder.finding({std::string(code), reports::Severity::warn, message, facts});
   } else if (exit.by_signal) {
-    feed_.blame({std::string(codes::kCrash), std::nullopt, message, facts}, {Status::crash, "signal", how});
+    feed_.blame({std::string(code), std::nullopt, message, facts}, {Status::crash, "signal", how});
   } else if (!reader_.partial().empty()) {
     feed_.blame({std::string(codes::kProtocol), std::nullopt,
                  fmt::format("{}, in the middle of an event: {:.200}", message, reader_.partial()), facts},

@@ -8,6 +8,7 @@
 
 #include "harness/case_feed.hpp"
 #include "harness/interrupts.hpp"
+#include "harness/kill_cause.hpp"
 #include "harness/process.hpp"
 #include "harness/watchdog.hpp"
 #include "harness/worker_log.hpp"
@@ -54,6 +55,10 @@ class Session {
   void stop();
   void note_hello(const Json& event);
   [[nodiscard]] Json evidence() const;
+  // Has the worker write down where its threads are; it may be too stuck for that.
+  void ask_for_stacks() const;
+  // What is known of that, into `evidence`; returns ", in FUNCTION" or "".
+  std::string add_stacks(Json& evidence) const;
   [[nodiscard]] std::string where() const;
   void violation(const std::string& what);
 
@@ -64,6 +69,7 @@ class Session {
   std::string log_name_;
   WorkerLog log_;
   double started_at_;
+  OutOfMemoryCounts out_of_memory_before_ = count_out_of_memory_kills();
   LineReader reader_;
   Watchdog watchdog_;
   State state_ = State::running;

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/streams.hpp"
 #include "harness/folder_lock.hpp"
 #include "harness/protocol.hpp"
 #include "harness/publish.hpp"
 #include "harness/run.hpp"
-#include "harness/streams.hpp"
 #include "reports/journal.hpp"
 #include "reports/schema.hpp"
 
@@ -44,7 +44,7 @@ Json case_json(const PlannedCase& c) {
           {"params", params}};
 }
 
-void print_json(const Json& json) { out("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace)); }
+void print_json(const Json& json) { base::out("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace)); }
 
 ExitCode list_cases(const Program& program, const CommandLine& line) {
   Json suites = Json::array();
@@ -56,9 +56,10 @@ ExitCode list_cases(const Program& program, const CommandLine& line) {
                       {"requires", suite.suite->requires_suites},
                       {"cases", cases}});
     if (line.json) continue;
-    out("{}: {}\n", suite.suite->name, suite.suite->purpose);
+    base::out("{}: {}\n", suite.suite->name, suite.suite->purpose);
     for (const PlannedCase& c : suite.cases)
-      out("  {}  {:8}  {}{}\n", c.hash, to_string(c.work.level), c.id, c.work.needs_cuda ? "  (needs a GPU)" : "");
+      base::out("  {}  {:8}  {}{}\n", c.hash, to_string(c.work.level), c.id,
+                c.work.needs_cuda ? "  (needs a GPU)" : "");
   }
   if (line.json) print_json({{"suites", suites}});
   return ExitCode::ready;
@@ -68,7 +69,7 @@ ExitCode list_faults(const Program& program, bool json) {
   Json rows = Json::array();
   for (const Fault& fault : program.faults) {
     rows.push_back({{"name", fault.name}, {"what", fault.what}, {"expected_codes", fault.expected_codes}});
-    if (!json) out("{:26} {} -> {}\n", fault.name, fault.what, fmt::join(fault.expected_codes, ", "));
+    if (!json) base::out("{:26} {} -> {}\n", fault.name, fault.what, fmt::join(fault.expected_codes, ", "));
   }
   if (json) print_json({{"faults", rows}});
   return ExitCode::ready;
@@ -80,7 +81,7 @@ ExitCode list_settings(const Program& program, bool json) {
   for (const SettingSpec& spec : settings.specs()) {
     const std::string& value = settings.values().at(spec.key).text;
     rows.push_back({{"key", spec.key}, {"default", value}, {"meaning", spec.meaning}, {"allowed", spec.allowed}});
-    if (!json) out("{:28} {:20} {}\n", spec.key, value.empty() ? "\"\"" : value, spec.meaning);
+    if (!json) base::out("{:28} {:20} {}\n", spec.key, value.empty() ? "\"\"" : value, spec.meaning);
   }
   if (json) print_json({{"settings", rows}});
   return ExitCode::ready;
@@ -94,7 +95,7 @@ ExitCode list_codes(const Program& program, bool json) {
                     {"severity", reports::to_string(code.severity)},
                     {"category", code.category},
                     {"title", code.title}});
-    if (!json) out("{}  {:8} {:12} {}\n", code.id, reports::to_string(code.severity), code.category, code.title);
+    if (!json) base::out("{}  {:8} {:12} {}\n", code.id, reports::to_string(code.severity), code.category, code.title);
   }
   if (json) print_json({{"codes", rows}});
   return ExitCode::ready;
@@ -118,20 +119,20 @@ ExitCode describe(const Program& program, const CommandLine& line) {
   for (const PlannedSuite& suite : all.suites) {
     known.push_back(suite.suite->name);
     if (name == suite.suite->name) {
-      out("suite {}\n  proves:   {}\n  requires: {}\n  cases:    {}\n", name, suite.suite->purpose,
-          suite.suite->requires_suites.empty() ? "nothing"
-                                               : fmt::format("{}", fmt::join(suite.suite->requires_suites, ", ")),
-          suite.cases.size());
-      for (const PlannedCase& c : suite.cases) out("    {}  {:8}  {}\n", c.hash, to_string(c.work.level), c.id);
+      base::out("suite {}\n  proves:   {}\n  requires: {}\n  cases:    {}\n", name, suite.suite->purpose,
+                suite.suite->requires_suites.empty() ? "nothing"
+                                                     : fmt::format("{}", fmt::join(suite.suite->requires_suites, ", ")),
+                suite.cases.size());
+      for (const PlannedCase& c : suite.cases) base::out("    {}  {:8}  {}\n", c.hash, to_string(c.work.level), c.id);
       return ExitCode::ready;
     }
     for (const PlannedCase& c : suite.cases) {
       known.push_back(c.id);
       if (name != c.id && name != c.hash) continue;
-      out("case {}\n  hash:     {}\n  level:    {}\n  device:   {}\n  limit:    {} s\n  suite:    {}: {}\n", c.id,
-          c.hash, to_string(c.work.level), c.work.needs_cuda ? "needs a GPU" : "CPU or GPU", c.work.timeout.count(),
-          suite.suite->name, suite.suite->purpose);
-      for (const auto& [key, value] : c.work.params.items()) out("  {} = {}\n", key, value);
+      base::out("case {}\n  hash:     {}\n  level:    {}\n  device:   {}\n  limit:    {} s\n  suite:    {}: {}\n", c.id,
+                c.hash, to_string(c.work.level), c.work.needs_cuda ? "needs a GPU" : "CPU or GPU",
+                c.work.timeout.count(), suite.suite->name, suite.suite->purpose);
+      for (const auto& [key, value] : c.work.params.items()) base::out("  {} = {}\n", key, value);
       return ExitCode::ready;
     }
   }
@@ -151,8 +152,8 @@ ExitCode explain(const Program& program, const CommandLine& line) {
       throw UsageError(fmt::format("unknown finding code '{}'{} (`list --codes` shows all)", id,
                                    near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
     }
-    out("{}: {}\n  category:     {}\n  severity:     {} by default\n  likely cause: {}\n  next step:    {}\n", code->id,
-        code->title, code->category, reports::to_string(code->severity), code->cause, code->next);
+    base::out("{}: {}\n  category:     {}\n  severity:     {} by default\n  likely cause: {}\n  next step:    {}\n",
+              code->id, code->title, code->category, reports::to_string(code->severity), code->cause, code->next);
   }
   return ExitCode::ready;
 }
@@ -177,8 +178,8 @@ ExitCode report(const std::filesystem::path& folder, const CommandLine& line) {
   const bool busy = lock.state() == FolderLock::State::busy;
   const reports::Run run = reports::read_journal(folder / reports::kJournalFile);
   if (busy)
-    err("note: {} is in use by {}: this is what its journal holds so far; no file is written\n", folder.string(),
-        lock.why());
+    base::err("note: {} is in use by {}: this is what its journal holds so far; no file is written\n", folder.string(),
+              lock.why());
   return publish(run, {busy ? std::nullopt : std::optional(folder), line.summary_file, line.quiet, line.color});
 }
 
@@ -192,12 +193,12 @@ ExitCode report(const CommandLine& line) {
 }
 
 ExitCode print_schema() {
-  out("{}\n", reports::report_schema());
+  base::out("{}\n", reports::report_schema());
   return ExitCode::ready;
 }
 
 ExitCode print_version(const Program& program) {
-  out("{} {} (build {})\n", program.name, program.version, program.build_id);
+  base::out("{} {} (build {})\n", program.name, program.version, program.build_id);
   return ExitCode::ready;
 }
 

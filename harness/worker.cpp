@@ -17,7 +17,9 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <new>
 
+#include "base/stacks.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/process.hpp"
 #include "harness/worker_log.hpp"
@@ -110,11 +112,20 @@ struct Outcome {
   std::string reason_code, reason;
 };
 
+// By type, and by the words of LibTorch's allocators, whose types the harness does not see.
+bool says_out_of_memory(const std::exception& error) {
+  const std::string_view what = error.what();
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         what.find("can't allocate memory") != std::string_view::npos ||
+         what.find("out of memory") != std::string_view::npos;
+}
+
 Outcome run_guarded(const Case& work, WorkerContext& context) {
-  const auto threw = [&context](const std::string& type, std::string message) {
+  const auto threw = [&context](std::string_view code, const std::string& type, std::string message) {
     if (message.size() > kMaxMessage) message = message.substr(0, kMaxMessage) + " [cut]";
-    context.finding(codes::kException, fmt::format("{}: {}", type, message), {{"type", type}, {"what", message}});
-    return Outcome{reports::Status::error, "exception", message.substr(0, message.find('\n'))};
+    context.finding(code, fmt::format("{}: {}", type, message), {{"type", type}, {"what", message}});
+    return Outcome{reports::Status::error, code == codes::kOutOfMemory ? "out_of_memory" : "exception",
+                   message.substr(0, message.find('\n'))};
   };
   try {
     work.run(context);
@@ -124,9 +135,9 @@ Outcome run_guarded(const Case& work, WorkerContext& context) {
   } catch (const Inconclusive& open) {
     return {reports::Status::inconclusive, open.reason_code, open.reason};
   } catch (const std::exception& error) {
-    return threw(type_name(error), error.what());
+    return threw(says_out_of_memory(error) ? codes::kOutOfMemory : codes::kException, type_name(error), error.what());
   } catch (...) {
-    return threw("an exception that is not a std::exception", "no text");
+    return threw(codes::kException, "an exception that is not a std::exception", "no text");
   }
 }
 
@@ -231,6 +242,7 @@ int worker_main(const Program& program) try {
   const std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
   const WorkOrder order = parse_order(text);
   die_with(order.supervisor);
+  prctl(PR_SET_NAME, program.name.c_str());  // instead of "exe", for ps, top and the stacks
   if (fcntl(Process::kEventFd, F_SETFD, FD_CLOEXEC) != 0)
     throw UsageError(fmt::format("{} is started by the program itself", kWorkerVerb));
   setvbuf(stdout, nullptr, _IOLBF, 0);  // what was printed before a crash is evidence
@@ -239,6 +251,7 @@ int worker_main(const Program& program) try {
     if (event.at("event") == "case_begin") print_heading(event.at("case").get<std::string>());
     pipe(event);
   };
+  if (!order.probe) base::write_stacks_to(stacks_file(order));
   sink({{"event", "hello"}, {"pid", getpid()}});
   if (order.probe) {
     sink(probe(program));

@@ -38,6 +38,12 @@ void spin_until(std::chrono::steady_clock::time_point end) {
   }
 }
 
+int without_end(int depth) {
+  volatile char room[4096];
+  room[depth % 4096] = 1;
+  return depth < 0 ? 0 : without_end(depth + 1) + room[0];
+}
+
 // Nothing wrong: what a good case tells.
 std::vector<Case> good(const harness::Settings& settings) {
   std::vector<Case> cases;
@@ -80,6 +86,12 @@ std::vector<Case> bad(const harness::Settings&) {
              (void)raise(SIGSEGV);
            }),
       make("abort", [](Context&) { std::abort(); }),
+      make("overflows_its_stack", [](Context&) { (void)without_end(0); }),
+      make("throws_in_a_thread",
+           [](Context&) { std::thread([] { throw std::runtime_error("nobody catches it"); }).join(); }),
+      make("allocates_too_much", [](Context&) { throw std::bad_alloc(); }),
+      make("cannot_allocate",
+           [](Context&) { throw std::runtime_error("DefaultCPUAllocator: can't allocate memory: you tried 1 EiB"); }),
       make("exit_zero", [](Context&) { _exit(0); }),
       make("throws", [](Context&) { throw std::runtime_error("a reason to throw"); }),
       make("throws_int", [](Context&) { throw 3; }),
@@ -146,6 +158,7 @@ std::vector<Case> stuck(const harness::Settings&) {
              std::this_thread::sleep_for(3600s);
            }),
       make("spins", [](Context&) { spin_until(std::chrono::steady_clock::now() + 3600s); }),
+      make("is_stopped", [](Context&) { (void)raise(SIGSTOP); }),
       make("works_silently", [](Context&) { spin_until(std::chrono::steady_clock::now() + 1500ms); }),
       limited,
       make("after_all", [](Context&) {}),
@@ -213,7 +226,7 @@ harness::Program make_program() {
                      "leaves a file",
                      {"FAKE-001"},
                      [](const harness::FaultSite& site) { std::ofstream(site.run_folder / "planted") << site.run_id; }},
-                    {"die-early", "kills the worker before its first case", {"NSA-X001"}, die}};
+                    {"die-early", "kills the worker before its first case", {"NSA-X011"}, die}};
   program.settings = {setting("fake.lengths", harness::SettingType::integer_list, "[1, 2]"),
                       setting("fake.gate", harness::SettingType::text, "open")};
   program.options = {{"--gate", "fake.gate", "what the gate does"}};

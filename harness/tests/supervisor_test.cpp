@@ -14,6 +14,7 @@
 #include <random>
 #include <thread>
 
+#include "base/stacks.hpp"
 #include "harness/repro.hpp"
 #include "harness/tests/support/fake_run.hpp"
 #include "reports/journal.hpp"
@@ -62,6 +63,10 @@ TEST(Supervisor, EveryMisdeedIsContainedAndChargedToItsCase) {
   const std::vector<std::tuple<const char*, Status, const char*>> expected{
       {"segv", Status::crash, "NSA-X001"},
       {"abort", Status::crash, "NSA-X001"},
+      {"overflows_its_stack", Status::crash, "NSA-X001"},
+      {"throws_in_a_thread", Status::crash, "NSA-X001"},
+      {"allocates_too_much", Status::error, "NSA-X010"},
+      {"cannot_allocate", Status::error, "NSA-X010"},
       {"exit_zero", Status::crash, "NSA-X003"},
       {"throws", Status::error, "NSA-X004"},
       {"throws_int", Status::error, "NSA-X004"},
@@ -89,6 +94,14 @@ TEST(Supervisor, EveryMisdeedIsContainedAndChargedToItsCase) {
   EXPECT_EQ(segv.last_phase, "before the fall");
   EXPECT_THAT(segv.findings[0].message, HasSubstr("SIGSEGV"));
   EXPECT_EQ(segv.findings[0].evidence.at("last_lines"), reports::Json::array({"last words"}));
+  for (const char* name : {"segv", "abort", "overflows_its_stack", "throws_in_a_thread"}) {
+    const reports::Json evidence = fake.find(std::string("bad/") + name).findings[0].evidence;
+    const std::string file = evidence.at("stacks_file").get<std::string>();
+    EXPECT_THAT(read_text(fake.run_folder() / file), testing::EndsWith(base::kEndOfStacks)) << name;
+    EXPECT_THAT(evidence.at("stacks").dump(), HasSubstr("(harness_fake_program)")) << name;
+  }
+  EXPECT_THAT(fake.find("bad/overflows_its_stack").findings[0].message,
+              HasSubstr(", in (anonymous namespace)::without_end(int)"));
   for (const auto& log : fs::directory_iterator(fake.run_folder() / "logs")) EXPECT_LT(log.file_size(), 9U << 20);
 }
 
@@ -119,7 +132,11 @@ TEST(Supervisor, WhatHangsIsKilledAndTheRestRuns) {
   EXPECT_EQ(fake.find("stuck/sleeps").status, Status::hang);
   EXPECT_EQ(code_of(fake.find("stuck/sleeps")), "NSA-X002");
   EXPECT_THAT(fake.find("stuck/sleeps").findings[0].message, HasSubstr("'going to bed'"));
+  EXPECT_THAT(fake.find("stuck/sleeps").findings[0].evidence.at("stacks").dump(),
+              AllOf(HasSubstr("nanosleep"), HasSubstr("run_cases"), HasSubstr("end of stacks")));
   EXPECT_EQ(fake.find("stuck/ignores_sigterm").status, Status::hang);
+  EXPECT_EQ(fake.find("stuck/is_stopped").status, Status::hang);
+  EXPECT_THAT(fake.find("stuck/is_stopped").findings[0].evidence.at("stacks").dump(), HasSubstr(", state T"));
   EXPECT_EQ(fake.find("stuck/spins").status, Status::hang);
   EXPECT_THAT(fake.find("stuck/spins").findings[0].message, HasSubstr("busy, no progress"));
   EXPECT_EQ(fake.find("stuck/works_silently").status, Status::pass) << "CPU time is progress";
@@ -207,7 +224,7 @@ TEST(Supervisor, AWorkerThatDiesBeforeItsFirstCaseIsChargedToThatCase) {
   EXPECT_EQ(fake({"--suite", "good", "--inject", "die-early", "--out", "run"}), 5);
   for (const char* id : {"good/first", "good/length[S=1]", "good/length[S=2]"}) {
     EXPECT_EQ(fake.find(id).status, Status::crash) << id;
-    EXPECT_EQ(code_of(fake.find(id)), "NSA-X001") << id;
+    EXPECT_EQ(code_of(fake.find(id)), "NSA-X011") << id;
   }
   EXPECT_EQ(fake.journal().faults, reports::Json::array({"die-early"}));
   EXPECT_THAT(fake.find("good/first").findings[0].repro, HasSubstr("--inject die-early"));
@@ -247,8 +264,8 @@ TEST(Supervisor, InterruptionKillsWorkersAndStillReports) {
     EXPECT_EQ(fake.find("stuck/sleeps").status, Status::cancelled);
     EXPECT_EQ(fake.find("stuck/after_all").status, Status::cancelled);
     EXPECT_TRUE(fs::exists(fake.run_folder() / "report.json"));
-    EXPECT_THAT(fake.out(), testing::EndsWith("summary: 0 passed, 0 failed, 0 skipped, 6 cancelled\n"));
-    EXPECT_THAT(fake.err(), HasSubstr("0 passed, 0 failed, 0 skipped, 6 cancelled\n"));
+    EXPECT_THAT(fake.out(), testing::EndsWith("summary: 0 passed, 0 failed, 0 skipped, 7 cancelled\n"));
+    EXPECT_THAT(fake.err(), HasSubstr("0 passed, 0 failed, 0 skipped, 7 cancelled\n"));
     EXPECT_EQ(reports::Json::parse(read_text(fake.run_folder() / "report.json"))["totals"]["failed"], 0);
     const pid_t worker = fake.events("worker_begin")[0]["pid"].get<pid_t>();
     EXPECT_NE(kill(worker, 0), 0) << "the worker is still there";
@@ -283,12 +300,15 @@ TEST(Supervisor, KillNineAtAnyMomentLeavesAReport) {
 
 TEST(Supervisor, AKilledWorkerIsACrash) {
   FakeRun fake;
-  const pid_t pid = fake.start({"--suite", "stuck", "--hang", "1", "--out", "run"});
+  const pid_t pid = fake.start({"--case", "stuck/sleeps", "--case", "stuck/after_all", "--out", "run"});
   for (int i = 0; i < 1000 && fake.events("case_begin").empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   kill(fake.events("worker_begin")[0]["pid"].get<pid_t>(), SIGKILL);
   EXPECT_EQ(fake.wait(pid), 5);
-  EXPECT_EQ(fake.find("stuck/sleeps").status, Status::crash);
+  const reports::Case killed = fake.find("stuck/sleeps");
+  EXPECT_EQ(killed.status, Status::crash);
+  EXPECT_EQ(code_of(killed), "NSA-X011");
+  EXPECT_THAT(killed.findings[0].message, HasSubstr("nothing speaks for a lack of memory"));
   EXPECT_EQ(fake.find("stuck/after_all").status, Status::pass);
 }
 

@@ -6,9 +6,9 @@
 #include <map>
 #include <sstream>
 
+#include "base/streams.hpp"
 #include "build_info.hpp"
 #include "nsa/train/run/exit_code.hpp"
-#include "nsa/train/run/streams.hpp"
 
 namespace nsa::train {
 
@@ -70,7 +70,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   } catch (const CLI::Success& asked) {  // --help, --version
     std::ostringstream text;
     (void)app.exit(asked, text, text);
-    out("{}", text.str());
+    base::out("{}", text.str());
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     throw UsageError(fmt::format("{} (nsa-train --help)", error.what()));

@@ -6,8 +6,8 @@
 
 #include <cstdio>
 
+#include "base/streams.hpp"
 #include "nsa/train/run/session.hpp"
-#include "nsa/train/run/streams.hpp"
 
 namespace nsa::train {
 
@@ -26,12 +26,12 @@ ExitCode train(const Options& options, const std::vector<std::string>& arguments
 // A run that could not say how it goes and how it ended is refused before it begins.
 void refuse_lost_streams() {
   for (const auto& [stream, fd] : {std::pair{"standard output", STDOUT_FILENO}, {"standard error", STDERR_FILENO}})
-    if (const auto why = unwritable(fd))
+    if (const auto why = base::unwritable(fd))
       throw DeviceError(fmt::format("{} cannot be written: {}; nothing was done", stream, *why));
 }
 
 ExitCode fail(ExitCode code, const std::string& message) {
-  complain(message);
+  base::complain(message, "nsa-train: ");
   return code;
 }
 
@@ -84,17 +84,17 @@ ExitCode guarded(int argc, const char* const* argv, const Seams& seams) {
 
 // Output that did not arrive is never success. (What standard error lost was told on standard output meanwhile.)
 ExitCode account_for_streams(ExitCode code) {
-  const auto out_lost = lost(stdout);
+  const auto out_lost = base::lost(stdout);
   if (out_lost)
-    err("nsa-train: error: standard output cannot be written: {}; the last line is lost, --resume repeats it\n",
-        *out_lost);
-  return code == ExitCode::finished && (out_lost || lost(stderr)) ? ExitCode::infrastructure : code;
+    base::err("nsa-train: error: standard output cannot be written: {}; the last line is lost, --resume repeats it\n",
+              *out_lost);
+  return code == ExitCode::finished && (out_lost || base::lost(stderr)) ? ExitCode::infrastructure : code;
 }
 
 }  // namespace
 
 int run_program(int argc, const char* const* argv, const Seams& seams) {
-  guard_streams();
+  base::guard_streams();
   return static_cast<int>(account_for_streams(guarded(argc, argv, seams)));
 }
 

@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "nsa/train/run/streams.hpp"
+#include "base/streams.hpp"
 
 namespace nsa::train {
 
@@ -43,10 +43,10 @@ void Progress::step(const Figures& figures, bool logged) {
     line += "  ETA " + remaining_time(left * figures.median_step_s);
   }
   if (!options_.live) {
-    err("{}\n", line);
+    base::err("{}\n", line);
     return;
   }
-  err("\r\033[K{}", line.substr(0, terminal_width() - 1));
+  base::err("\r\033[K{}", line.substr(0, terminal_width() - 1));
   std::fflush(stderr);
   shown_ = true;
   drawn_ = now;
@@ -55,17 +55,17 @@ void Progress::step(const Figures& figures, bool logged) {
 void Progress::say(const std::string& message) {
   if (options_.quiet) return;
   clear();
-  err("{}\n", message);
+  base::err("{}\n", message);
 }
 
 void Progress::warn(const std::string& message) {
   clear();
-  err("nsa-train: {}\n", message);
+  base::err("nsa-train: {}\n", message);
 }
 
 void Progress::clear() {
   if (!shown_) return;
-  err("\r\033[K");
+  base::err("\r\033[K");
   std::fflush(stderr);
   shown_ = false;
 }

@@ -7,10 +7,11 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/stacks.hpp"
+#include "base/streams.hpp"
 #include "nsa/train/files.hpp"
 #include "nsa/train/hash.hpp"
 #include "nsa/train/run/records.hpp"
-#include "nsa/train/run/streams.hpp"
 #include "nsa/train/run/watchdog.hpp"
 
 namespace nsa::train {
@@ -101,6 +102,9 @@ void Session::begin(const std::vector<std::string>& arguments) {
                                flag.nearest.empty() ? "" : "; did you mean " + flag.nearest + "?",
                                flag.remark.empty() ? "" : ": " + flag.remark));
   folder_.begin(flatten(training_.config), start);
+  const auto stacks = folder_.file("stacks_crash.txt");
+  base::write_stacks_to(
+      stacks, fmt::format("nsa-train: CRASHED; stacks in {} (c++filt makes their names readable)\n", stacks.string()));
   halt_.remove_with(folder_.replaces());
   log_.emplace(folder_.path(), steps(), training_.validation != nullptr,
                [this](const std::string& text) { progress_.warn(text); });
@@ -297,12 +301,12 @@ void Session::print_last_line(const End& end) const {
   const std::string figures =
       fmt::format("step={} loss={} weights={}", steps(),
                   loss.is_number() ? fmt::format("{}", loss.get<double>()) : "none", weights_hash(*training_.model));
-  if (const auto why = lost(stderr))
-    out("nsa-train: error: standard error cannot be written: {}; what it should have shown is lost\n", *why);
+  if (const auto why = base::lost(stderr))
+    base::out("nsa-train: error: standard error cannot be written: {}; what it should have shown is lost\n", *why);
   if (end.code == ExitCode::finished)
-    out("final: {}\n", figures);
+    base::out("final: {}\n", figures);
   else
-    out("stopped: {} reason={}\n", figures, end.reason);
+    base::out("stopped: {} reason={}\n", figures, end.reason);
 }
 
 void Session::note_fallbacks() {
@@ -317,7 +321,7 @@ void Session::note_fallbacks() {
 }
 
 void Session::note_lost_output() {
-  const auto why = lost(stderr);
+  const auto why = base::lost(stderr);
   if (why && !lost_output_) heartbeat_->write("lost_output", {{"stream", "stderr"}, {"reason", *why}});
   lost_output_ = why.has_value();
 }

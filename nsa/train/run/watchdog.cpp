@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/stacks.hpp"
+#include "base/streams.hpp"
 #include "nsa/train/run/exit_code.hpp"
 #include "nsa/train/run/hang_judge.hpp"
-#include "nsa/train/run/stacks.hpp"
-#include "nsa/train/run/streams.hpp"
 
 namespace nsa::train {
 
@@ -72,18 +72,19 @@ void Watchdog::record(std::string_view event, double silent_s) {
   try {
     if (event != "beat") {
       const auto file = options_.folder / fmt::format("stacks_{}_step_{}.txt", event, activity.steps + 1);
-      err("nsa-train: {} in step {}, phase {}: {:.1f} s in the step (median {:.3g} s), no sign of life "
+      base::err(
+          "nsa-train: {} in step {}, phase {}: {:.1f} s in the step (median {:.3g} s), no sign of life "
           "for {:.1f} s; stacks in {}\n",
           event == "hung" ? "HUNG" : "SLOW", activity.steps + 1, activity.phase, activity.step_s, activity.median_s,
           silent_s, file.string());
       fields["stacks"] = file.filename().string();
       AtomicFile stacks(file);
-      stacks.write(all_stacks());
+      stacks.write(base::all_stacks());
       stacks.commit();
     }
     heartbeat_.write(event, fields);
   } catch (const std::exception& error) {  // the thread that trains will meet the same disk, and end the run
-    err("nsa-train: the watchdog's record '{}' could not be written: {}\n", event, error.what());
+    base::err("nsa-train: the watchdog's record '{}' could not be written: {}\n", event, error.what());
   }
 }
 

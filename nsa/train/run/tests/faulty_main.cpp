@@ -1,9 +1,10 @@
 // nsa-train with a fault planted through its seams, for tests: "FAULT@STEP" stands before the other arguments.
 //   nan-gradient   one gradient is NaN     nan-loss   a logit is NaN
 //   hang           backward never returns  slow       backward takes 30 times as long     spin   backward computes for
-//   ever
+//   ever            crash        backward dies by SIGSEGV
 #include <ATen/ops/full_like.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@ void strike(const std::string& fault, const at::Tensor& gradient, Clock::duratio
   if (fault == "nan-gradient") gradient.fill_(std::nan(""));
   while (fault == "hang") ::pause();
   if (fault == "slow") std::this_thread::sleep_for(std::max<Clock::duration>(30 * usual, std::chrono::seconds(2)));
+  if (fault == "crash") (void)::raise(SIGSEGV);
   for (volatile std::int64_t turns = 0; fault == "spin";) turns = turns + 1;
 }
 

@@ -153,6 +153,16 @@ TEST(NsaTrainGuards, AHangIsToldAndEnded) {
   EXPECT_EQ(place.train({"--resume"}).code, 0);
 }
 
+TEST(NsaTrainGuards, ACrashLeavesItsStacksAndTheRunGoesOn) {
+  const Place place;
+  const Outcome outcome = place.train({}, {.plant = "crash@11"});
+  EXPECT_EQ(outcome.code, 128 + SIGSEGV) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("CRASHED; stacks in "));
+  EXPECT_THAT(content(place.run() / "stacks_crash.txt"),
+              AllOf(HasSubstr("nsa5train7Session3run"), HasSubstr("end of stacks")));
+  EXPECT_EQ(place.train({"--resume"}).code, 0);
+}
+
 TEST(NsaTrainGuards, ASlowStepIsToldAndGoesOn) {
   const Place place;
   const Outcome outcome = place.train({"--set", "train.hang_timeout_s=60"}, {.plant = "slow@17"});

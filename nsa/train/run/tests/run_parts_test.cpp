@@ -1,4 +1,4 @@
-// The small parts of a run: activity, heartbeat, stacks, progress, gates, records, the step log.
+// The small parts of a run: activity, heartbeat, progress, gates, records, the step log.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,6 @@
 #include "nsa/train/run/heartbeat.hpp"
 #include "nsa/train/run/progress.hpp"
 #include "nsa/train/run/records.hpp"
-#include "nsa/train/run/stacks.hpp"
 #include "nsa/train/run/step_log.hpp"
 
 namespace {
@@ -59,21 +58,6 @@ TEST(Heartbeat, EveryRecordIsOneLineOfJson) {
   EXPECT_GT(first["ts"], 1.7e9);
   EXPECT_EQ(nlohmann::json::parse(text.substr(text.find('\n')))["event"], "beat");
   EXPECT_EQ(json_number(-INFINITY), "-Infinity");
-}
-
-TEST(Stacks, ShowEveryThreadAndWhereItIs) {
-  std::atomic<bool> ready{false}, over{false};
-  std::thread sleeper([&] {
-    pthread_setname_np(pthread_self(), "sleeper");
-    ready = true;
-    while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  });
-  while (!ready) std::this_thread::yield();
-  const std::string stacks = all_stacks();
-  over = true;
-  sleeper.join();
-  EXPECT_THAT(stacks, AllOf(HasSubstr(" sleeper, state "), HasSubstr("nanosleep")));
-  EXPECT_EQ(stacks.find("does not answer"), std::string::npos) << stacks;
 }
 
 TEST(Progress, TimesAreReadable) {

@@ -1,4 +1,4 @@
-#include "nsa/train/run/streams.hpp"
+#include "base/streams.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace nsa::train {
+namespace base {
 
 namespace {
 
@@ -25,8 +25,8 @@ bool on_full_disk(int fd) {
 }  // namespace
 
 void guard_streams() {
-  ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGXFSZ, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
   int fd = -1;
   while ((fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0 && fd <= STDERR_FILENO) {
   }
@@ -35,9 +35,9 @@ void guard_streams() {
 
 void write_to(std::FILE* stream, std::string_view text) { (void)!std::fwrite(text.data(), 1, text.size(), stream); }
 
-void complain(std::string_view what) {
+void complain(std::string_view what, std::string_view who) {
   std::fflush(stdout);  // in the order in which it was said, where both are one file
-  const std::string line = fmt::format("nsa-train: error: {}\n", what);
+  const std::string line = fmt::format("{}error: {}\n", who, what);
   if (!lost(stderr)) write_to(stderr, line);
   if (lost(stderr)) write_to(stdout, line);
 }
@@ -60,4 +60,4 @@ std::optional<std::string> lost(std::FILE* stream) {
   return std::strerror(error != 0 ? error : EIO);
 }
 
-}  // namespace nsa::train
+}  // namespace base

@@ -1,6 +1,5 @@
 // Standard output and standard error, which can be lost like any file: closed, a full disk, a reader that is gone.
-// Writing never throws and raises no signal; what did not arrive stays known (ferror) until somebody asks. The same as
-// harness/streams.hpp, which nsa/ does not see.
+// Writing never throws and raises no signal; what did not arrive stays known (ferror) until somebody asks.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace nsa::train {
+namespace base {
 
 // The first thing in main(). A closed descriptor of the three is taken, so that no file of ours gets its number
 // (writing there goes on failing). Closed pipes and files beyond a limit become errors of the write instead of signals.
@@ -27,8 +26,8 @@ void err(fmt::format_string<Args...> format, Args&&... args) {
   write_to(stderr, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// "nsa-train: error: WHAT" on standard error; on standard output when that is lost.
-void complain(std::string_view what);
+// "WHO" and "error: WHAT" on standard error; on standard output when that is lost.
+void complain(std::string_view what, std::string_view who = "");
 
 // Why nothing can be written to an open or closed descriptor, as far as it shows without writing: closed, open for
 // reading only, a full disk, a pipe that nobody reads. nullopt: nothing speaks against it.
@@ -37,4 +36,4 @@ void complain(std::string_view what);
 // Flushes. Why something that was said did not arrive; nullopt when all of it did.
 [[nodiscard]] std::optional<std::string> lost(std::FILE* stream);
 
-}  // namespace nsa::train
+}  // namespace base
