@@ -39,9 +39,21 @@ svg.chart path { fill: none; } .axis { stroke: var(--soft); } .grid { stroke: va
 .soft { color: var(--soft); } summary { cursor: pointer; }
 figure { margin: 1rem 0; }
 :target { outline: 2px solid var(--mild); }
-@media (max-width: 40rem) { body { margin: 1rem auto; } th, td { padding: .25rem .35rem; } }
-@media print { body { max-width: none; margin: 0; font-size: 11px; } nav { display: none; } .wide, pre { overflow: visible; } td { overflow-wrap: anywhere; min-width: 5em; } .card, tr { break-inside: avoid; } }
+@media (max-width: 40rem) { body { margin: 1rem auto; } }
+@media print { body { max-width: none; margin: 0; font-size: 11px; } code, pre { font-size: 10px; } nav { display: none; } .wide, pre { overflow: visible; } .card, tr { break-inside: avoid; } }
 )";
+
+// Where a table has no room its rows become lines of text, each cell behind its column's name: every table on a phone,
+// those of many columns on paper.
+constexpr std::size_t kManyColumns = 5;
+std::string rows_as_lines(const char* table, const char* narrower_than) {
+  return fmt::format(R"(@media (max-width: {1}) {{
+  {0}, {0} tbody, {0} tr {{ display: block; }} {0} thead {{ display: none; }}
+  {0} tr {{ padding: .25rem 0; border-bottom: 1px solid var(--line); }} {0} td {{ display: inline; padding: 0; border: none; }}
+  {0} td + td::before {{ content: " \b7  " attr(data-head) " "; color: var(--soft); }} }}
+)",
+                     table, narrower_than);
+}
 
 const char* tone(Status status) {
   switch (status) {
@@ -97,24 +109,42 @@ class Html {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
     text_ += '\n';
   }
-  // `cells` are already escaped.
-  void row(const std::vector<std::string>& cells) { line("<tr><td>{}</td></tr>", fmt::join(cells, "</td><td>")); }
+  // `head` and `cells` are already escaped.
   void table(const std::vector<std::string>& head) {
-    line("<div class=\"wide\"><table><thead><tr><th>{}</th></tr></thead><tbody>", fmt::join(head, "</th><th>"));
+    head_ = head;
+    line("<div class=\"wide\"><table{}><thead><tr><th>{}</th></tr></thead><tbody>",
+         head.size() >= kManyColumns ? " class=\"many\"" : "", fmt::join(head, "</th><th>"));
+  }
+  void row(const std::vector<std::string>& cells) {
+    std::string text;
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      text += fmt::format("<td{}>{}</td>", i > 0 && head_.size() > 2 ? " data-head=\"" + head_[i] + '"' : "", cells[i]);
+    line("<tr>{}</tr>", text);
   }
   void end_table() { line("</tbody></table></div>"); }
   [[nodiscard]] std::string take() { return view::utf8(text_); }
 
  private:
+  std::vector<std::string> head_;  // of the table that is being written
   std::string text_;
 };
 
-// Long names and paths may break behind their own marks, and so need not break within a word.
+// Long names and paths may break behind their own marks, and so need not break within a word; what has no marks, a hash
+// for instance, may break where no word reaches.
 std::string breakable(const std::string& text) {
+  constexpr std::size_t kLongestWord = 24;
   std::string out;
-  for (const char c : esc(text)) {
-    out += c;
-    if (std::string_view("/,=._:(").find(c) != std::string_view::npos) out += "<wbr>";
+  std::size_t run = 0;
+  for (const char c : text) {
+    const bool begins = (static_cast<unsigned char>(c) & 0xc0) != 0x80;  // a character of UTF-8
+    if (begins && run++ == kLongestWord) {
+      out += "<wbr>";
+      run = 1;
+    }
+    out += esc({c});
+    const bool mark = std::string_view("/,=._:(").find(c) != std::string_view::npos;
+    if (mark) out += "<wbr>";
+    if (mark || c == ' ') run = 0;
   }
   return out;
 }
@@ -170,8 +200,8 @@ void write_head(Html& out, const Run& run, const Assessment& assessment) {
   out.line(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
-  out.line("<title>{}: validation report {}</title><style>{}</style></head><body>", to_string(assessment.verdict),
-           esc(run.id), kStyle);
+  out.line("<title>{}: validation report {}</title><style>{}{}{}</style></head><body>", to_string(assessment.verdict),
+           esc(run.id), kStyle, rows_as_lines("table", "40rem"), rows_as_lines("table.many", "48rem"));
   out.line("<h1>Validation report: <span class=\"{}\">{}</span></h1>", tone(assessment.verdict),
            to_string(assessment.verdict));
   if (const auto faults = view::planted_faults(run); !faults.empty()) {
@@ -213,6 +243,15 @@ void write_suites(Html& out, const Run& run) {
       "skipped</p>");
   for (const auto& suite : run.suites)
     out.line("<p class=\"cells\"><a href=\"#{}\">{}</a><br>{}</p>", suite_anchor(suite), esc(suite.name), cells(suite));
+}
+
+void write_ways(Html& out, const Run& run) {
+  const auto ways = view::ways(run);
+  if (ways.empty()) return;
+  out.line("<h2 id=\"ways\">Ways taken</h2>");
+  out.table({"function", "ways"});
+  for (const auto& [function, taken] : ways) out.row({code(function), breakable(taken)});
+  out.end_table();
 }
 
 void write_finding(Html& out, const view::FindingGroup& group) {
@@ -342,6 +381,7 @@ std::string to_html(const Run& run) {
   for (const auto& step : view::next_steps(run, assessment)) out.line("<li>{}</li>", breakable(step));
   out.line("</ol>");
   write_suites(out, run);
+  write_ways(out, run);
   out.line("<h2 id=\"untested\">What was not tested</h2><ul>");
   for (const auto& item : assessment.not_tested) out.line("<li>{}</li>", breakable(item));
   out.line("</ul>");
