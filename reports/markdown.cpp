@@ -143,6 +143,15 @@ void write_results(Markdown& out, const Run& run) {
   if (any) out.blank();
 }
 
+void write_ways(Markdown& out, const Run& run) {
+  const auto ways = view::ways(run);
+  if (ways.empty()) return;
+  out.title("Ways taken");
+  out.table({"function", "ways"});
+  for (const auto& [function, taken] : ways) out.row({code(function), md(taken)});
+  out.blank();
+}
+
 void write_occurrences(Markdown& out, const view::FindingGroup& group) {
   constexpr std::size_t kShown = 5;
   const auto& all = group.occurrences;
@@ -248,6 +257,7 @@ std::string to_markdown(const Run& run) {
   write_summary(out, run, assessment, count(run.suites));
   write_findings(out, run);
   write_results(out, run);
+  write_ways(out, run);
   write_performance(out, run);
   write_figures(out, run);
   write_list(out, "What was not tested", assessment.not_tested, false);

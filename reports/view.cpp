@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <set>
 
 namespace reports::view {
 
@@ -98,6 +100,31 @@ std::string key_metrics(const Suite& suite) {
     text += fmt::format("{}{} {}{}", i == 0 ? "" : "; ", r.name, range, r.unit.empty() ? "" : " " + r.unit);
   }
   return text;
+}
+
+std::vector<Row> ways(const Run& run) {
+  std::map<std::string, std::map<std::string, std::set<const Case*>>> cases;  // function -> way -> those that took it
+  for (const auto& suite : run.suites) {
+    for (const auto& c : suite.cases) {
+      if (!c.facts.is_object() || !c.facts.contains("routes") || !c.facts.at("routes").is_object()) continue;
+      for (const auto& [route, calls] : c.facts.at("routes").items()) {
+        const std::size_t colon = route.find(": ");
+        if (colon == std::string::npos) continue;
+        cases[route.substr(0, colon)][route.substr(colon + 2, route.find(" (", colon) - colon - 2)].insert(&c);
+      }
+    }
+  }
+  std::vector<Row> rows;
+  for (const auto& [function, taken] : cases) {
+    std::vector<std::pair<std::string, std::size_t>> counted;
+    for (const auto& [way, by] : taken) counted.emplace_back(way, by.size());
+    std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::string text;
+    for (const auto& [way, n] : counted)
+      text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", way, plural(n, "case"));
+    rows.emplace_back(function, text);
+  }
+  return rows;
 }
 
 namespace {

@@ -55,6 +55,10 @@ struct Flag {
 };
 [[nodiscard]] std::vector<Flag> flags(const Run& run);
 
+// -- what ran, from the cases' facts "routes" ({"FUNCTION: WAY (why)": calls}): a row a function, with its ways and the
+// number of cases that took each, most first: "attend", "cuda/in_one in 212 cases, sdpa/in_parts in 1 case".
+[[nodiscard]] std::vector<Row> ways(const Run& run);
+
 // -- measurements
 // The suite's first metrics, each with its range over the cases: "tokens_per_s 312 ... 340 tok/s".
 [[nodiscard]] std::string key_metrics(const Suite& suite);

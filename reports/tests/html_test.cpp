@@ -57,6 +57,15 @@ TEST(Html, OneCellACaseThatLeadsToItAndTellsItsOutcomeWithoutColour) {
   EXPECT_THAT(text, HasSubstr("title=\"alpha/case2: skip\" aria-label=\"alpha/case2: skip\">\u2013</a>"));
 }
 
+TEST(Html, SaysWhichWaysWereTaken) {
+  reports::Run run = run_of({Status::pass});
+  run.suites[0].cases[0].facts = Json{{"routes", {{"attend: cuda/in_one (a < b)", 2}}}};
+  const std::string text = to_html(run);
+  EXPECT_THAT(text, HasSubstr("<h2 id=\"ways\">Ways taken</h2>"));
+  EXPECT_THAT(text, HasSubstr("in 1 case"));
+  EXPECT_THAT(unbalanced(text), IsEmpty());
+}
+
 TEST(Html, EveryLinkLeadsSomewhereAndNoAnchorStandsTwice) {
   const std::string text = to_html(sample::mixed());
   std::set<std::string> ids;

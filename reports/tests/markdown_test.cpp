@@ -63,6 +63,14 @@ TEST(Markdown, ACleanRunIsShortAndSaysWhatItRestsOn) {
   EXPECT_THAT(text, Not(HasSubstr("ncomplete")));
 }
 
+TEST(Markdown, SaysWhichWaysWereTaken) {
+  reports::Run run = run_of({Status::pass, Status::pass});
+  EXPECT_THAT(to_markdown(run), Not(HasSubstr("Ways taken")));
+  for (Case& c : run.suites[0].cases) c.facts = Json{{"routes", {{"attend: cuda/in_one (default)", 2}}}};
+  EXPECT_THAT(to_markdown(run), HasSubstr("## Ways taken\n\n| function | ways |\n| --- | --- |\n"
+                                          "| `attend` | cuda/in_one in 2 cases |\n"));
+}
+
 TEST(Markdown, AnIncompleteRunHasItsBanner) {
   reports::Run run = run_of({Status::pass, Status::not_run});
   run.complete = false;

@@ -113,6 +113,20 @@ TEST(Environment, TakesAnyShape) {
   EXPECT_TRUE(flags(run).empty());
 }
 
+TEST(Ways, CountTheCasesThatTookEach) {
+  reports::Run run = run_of({Status::pass, Status::fail, Status::pass, Status::skip});
+  auto& cases = run.suites[0].cases;
+  cases[0].facts = Json{{"routes", {{"attend: sdpa/in_parts (one reason)", 3}, {"select: sdpa (why)", 9}}}};
+  cases[1].facts = Json{{"routes",
+                         {{"attend: cuda/in_one (default)", 1},
+                          {"attend: sdpa/in_parts (one reason)", 1},
+                          {"attend: sdpa/in_parts (another: x (y))", 1}}}};
+  cases[2].facts = Json{{"routes", "none"}, {"other", 1}};
+  EXPECT_THAT(ways(run), ElementsAre(Pair("attend", "sdpa/in_parts in 2 cases, cuda/in_one in 1 case"),
+                                     Pair("select", "sdpa in 1 case")));
+  EXPECT_TRUE(ways(run_of({Status::pass})).empty());
+}
+
 TEST(Metrics, RangesNeverHideANan) {
   reports::Run run = run_of({Status::pass, Status::pass, Status::pass});
   auto& cases = run.suites[0].cases;
