@@ -11,7 +11,7 @@ using reports::Status;
 
 namespace {
 
-constexpr std::array<std::string_view, 5> kTold{"phase", "metric", "check", "fact", "artifact"};
+constexpr std::array<std::string_view, 6> kTold{"phase", "retry", "metric", "check", "fact", "artifact"};
 
 std::string text_at(const Json& event, const char* key) {
   const auto at = event.find(key);
@@ -38,7 +38,11 @@ void CaseFeed::accept(const Json& event) try {
   if (kind == "finding") return finding(event);
   if (std::find(kTold.begin(), kTold.end(), kind) == kTold.end())
     throw ProtocolViolation(fmt::format("an event of the unknown kind '{}'", kind));
+  const bool retry = kind == "retry";
+  if (retry && retried_)  // each attempt has the whole time limit: there would be none
+    throw ProtocolViolation(fmt::format("case '{}' begins anew a second time", id));
   recorder_.tell(event);
+  retried_ = retried_ || retry;
 } catch (const std::invalid_argument& error) {  // the journal refuses it
   throw ProtocolViolation(error.what());
 }
@@ -48,6 +52,7 @@ void CaseFeed::begin(const Json& event) {
   if (recorder_.in_flight() != nullptr || finished() || id != cases_[ended_].id)
     throw ProtocolViolation(fmt::format("begins case '{}' out of turn", id));
   recorder_.begin_case(suite_, cases_[ended_], worker_, derive_seed(master_seed_, id, "case", 0));
+  retried_ = false;
 }
 
 void CaseFeed::finding(const Json& event) {

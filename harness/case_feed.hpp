@@ -40,6 +40,7 @@ class CaseFeed {
   std::uint64_t master_seed_;
   int worker_;
   std::size_t ended_ = 0;
+  bool retried_ = false;  // the case in flight
 };
 
 }  // namespace harness

@@ -45,10 +45,19 @@ constexpr Code kOwnCodes[] = {
     {codes::kKilled, "The worker was killed by SIGKILL, not by this program", "crash", Severity::block,
      "somebody's kill -9, a job scheduler's limit, a container that was stopped",
      "run it again; if it comes back, ask who ends processes on this machine"},
+    {codes::kBusyMachine, "Times were taken on a busy machine", "environment", Severity::warn,
+     "other programs, users or virtual machines that use the same CPUs",
+     "take rates as lower bounds and times as upper bounds; end the other programs and run again before you compare "
+     "them with anything"},
 };
 }  // namespace
 
 std::span<const Code> own_codes() { return kOwnCodes; }
+
+Severity severity_of(const Code& code, std::optional<Severity> said, bool report_gates) {
+  const Severity severity = said.value_or(code.severity);
+  return report_gates && code.category == "performance" ? std::min(severity, Severity::warn) : severity;
+}
 
 CodeTable::CodeTable(std::span<const Code> of_program) : codes_(std::begin(kOwnCodes), std::end(kOwnCodes)) {
   for (const Code& code : of_program) {

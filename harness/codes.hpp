@@ -2,6 +2,7 @@
 // The harness has its own table (NSA-X..., codes.cpp); a program adds its own (Program::codes).
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@ struct Code {
   reports::Severity severity;  // default; Context::finding may be told otherwise
   std::string_view cause;      // likely cause
   std::string_view next;       // next step
+  bool timed = false;          // its checks compare times: one that fails on a busy machine proves nothing
 };
 
 // Codes that the harness itself raises.
@@ -33,9 +35,14 @@ inline constexpr std::string_view kUnhealthy = "NSA-X008";    // the case left i
 inline constexpr std::string_view kLostOutput = "NSA-X009";   // what the run said on a stream did not arrive
 inline constexpr std::string_view kOutOfMemory = "NSA-X010";  // killed by the kernel for it, or told so
 inline constexpr std::string_view kKilled = "NSA-X011";       // SIGKILL from elsewhere
+inline constexpr std::string_view kBusyMachine = "NSA-X012";  // times were taken while others used the CPUs
 }  // namespace codes
 
 [[nodiscard]] std::span<const Code> own_codes();
+
+// How grave a finding is: as the case says, else as the code. Findings about speed are warnings at most where gates are
+// only reported (run.gates).
+[[nodiscard]] reports::Severity severity_of(const Code& code, std::optional<reports::Severity> said, bool report_gates);
 
 // The harness's codes and a program's, in one. Throws std::logic_error when an id stands twice.
 class CodeTable {

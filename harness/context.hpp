@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/load.hpp"
 #include "harness/settings.hpp"
 #include "reports/json.hpp"
 #include "reports/status.hpp"
@@ -40,6 +41,8 @@ class Context {
   // The provenance that the supervisor journaled when it planned the run (before any worker started).
   [[nodiscard]] virtual const Json& planned_provenance() const = 0;
   [[nodiscard]] virtual std::uint64_t seed(std::string_view purpose, int trial = 0) const = 0;
+  // What others take from this case: of its times so far the first that was taken under load, else since it began.
+  [[nodiscard]] virtual base::Load load() const { return {}; }
 
   // -- what it tells
   virtual void phase(std::string_view name) = 0;  // "forward S=512"; attributed if it dies here
@@ -53,7 +56,8 @@ class Context {
                        const Json& evidence = Json::object()) = 0;
 
   // -- checks: each is recorded, passed or not; a failed one raises `code` with the numbers in the message and
-  //    `evidence`. They return whether the check passed. NaN never passes.
+  //    `evidence`. They return whether the check passed. NaN never passes. One of a timed code (Code::timed) that fails
+  //    on a busy machine accuses nobody: the case is repeated, or ends as inconclusive.
   bool expect_at_most(std::string_view name, double value, double bound, std::string_view unit, std::string_view code,
                       const Json& evidence = Json::object());
   bool expect_at_least(std::string_view name, double value, double bound, std::string_view unit, std::string_view code,
@@ -75,6 +79,17 @@ class Context {
   }
 
  protected:
+  struct Comparison {
+    std::string_view name;
+    bool pass = false;
+    Json measured;
+    std::string_view comparator;
+    Json bound;
+    std::string_view unit;
+  };
+  // Tells a comparison, and the finding when it failed.
+  virtual void conclude(const Comparison& comparison, std::string_view code, const std::string& what_failed,
+                        const Json& evidence);
   virtual void check(std::string_view name, bool pass, const Json& measured, std::string_view comparator,
                      const Json& bound, std::string_view unit) = 0;
 };

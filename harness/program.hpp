@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "harness/codes.hpp"
+#include "harness/load_watch.hpp"
 #include "harness/settings.hpp"
 #include "harness/suite.hpp"
 #include "reports/json.hpp"
@@ -83,6 +84,7 @@ struct Program {
   // Called in the worker after every case: empty when the process is still healthy, else what is wrong (a sticky CUDA
   // error); an unhealthy worker is replaced.
   std::function<std::string()> health;
+  LoadSource load;  // how busy the machine is; empty: as it is, and a test has one of its own
 };
 
 // Runs the command line (verbs: run, list, describe, report, explain, doctor, schema, version; hidden: __worker) and

@@ -88,6 +88,7 @@ std::vector<SettingSpec> own_settings() {
   return {
       number("run.hang_s", kReal, "30", 0.1, "seconds without progress that count as a hang"),
       number("run.timeout_s", kReal, "0", 0, "absolute limit of every case in seconds; 0: each case's own"),
+      number("run.calm_s", kReal, "20", 0, "seconds to wait for a calm machine before a disturbed timing is repeated"),
       number("run.start_s", kReal, "120", 0.1, "seconds that a worker may take to start"),
       number("run.seed", kInteger, "42", 0, "master seed; every other seed is derived from it"),
       number("run.log_mib", kInteger, "8", 1, "size at which a worker's log is cut off"),

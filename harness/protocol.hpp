@@ -1,6 +1,7 @@
 // What supervisor and worker say to each other. The order goes to the worker's standard input as one JSON object; what
 // comes back are JSON lines on descriptor Process::kEventFd:
 //   hello {pid} · case_begin {case, seed} · phase, progress, metric, check, fact, artifact, finding {case, ...}
+//   · retry {case, reason}, at most once: what was measured counts no more, and it is measured anew
 //   · case_end {case, status: pass | error | skip | crash, reason_code, reason} · bye · device {probe} (mode probe)
 // A finding carries code, message, evidence and optionally a severity; the supervisor adds the rest from the code table
 // and decides whether the case has failed.

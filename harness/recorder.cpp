@@ -41,18 +41,17 @@ void Recorder::tell(const Json& told) {
   if (told.at("event") == "phase") {
     phase_ = told.at("name").get<std::string>();
     parts_.progress.phase(phase_);
+  } else if (told.at("event") == "retry") {
+    phase_.clear();
   }
 }
 
 void Recorder::finding(const FindingNote& note) {
   const Code* code = parts_.codes.find(note.code);
   if (code == nullptr) throw std::invalid_argument(fmt::format("finding: unknown code '{}'", note.code));
-  Severity severity = note.severity.value_or(code->severity);
+  const Severity severity = severity_of(*code, note.severity, parts_.report_gates);
   std::string message = note.message;
-  if (parts_.report_gates && code->category == "performance" && severity >= Severity::degrade) {
-    severity = Severity::warn;
-    message += " (reported, not decided)";
-  }
+  if (severity < note.severity.value_or(code->severity)) message += " (reported, not decided)";
   Json finding = {{"event", "finding"}};
   if (case_ != nullptr) finding["case"] = case_->id;
   finding.update({{"code", note.code},

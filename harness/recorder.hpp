@@ -42,7 +42,7 @@ class Recorder {
   void check_journal() const { parts_.journal.check(); }           // throws JournalLost
 
   void begin_case(const std::string& suite, const PlannedCase& c, int worker, std::uint64_t seed);
-  void tell(const Json& event);           // phase, metric, check, fact, artifact of the case in flight
+  void tell(const Json& event);           // phase, retry, metric, check, fact, artifact of the case in flight
   void finding(const FindingNote& note);  // of the case in flight, or of the run when there is none
   void end_case(const CaseEnd& end);
   // A case that never begins: blocked, cancelled, infra_error, not_run, skip.

@@ -123,10 +123,11 @@ void Session::accept(const std::string& line) {
   }
   const std::size_t ended = feed_.ended();
   feed_.accept(event);
-  if (kind == "case_begin") {
+  if (kind == "case_begin" || kind == "retry") {
     const double own = std::chrono::duration<double>(cases_[ended].work.timeout).count();
     const double timeout = parts_.limits.timeout_s > 0 ? parts_.limits.timeout_s : own;
-    watchdog_.begin({parts_.limits.hang_s, timeout}, now_s());
+    const double waiting = kind == "retry" ? parts_.limits.calm_s : 0;
+    watchdog_.begin({parts_.limits.hang_s, timeout + waiting}, now_s());
   } else if (kind == "case_end") {
     watchdog_.begin({parts_.limits.hang_s, WatchLimits::kBusyFactor * parts_.limits.hang_s}, now_s());
     if (parts_.fail_fast && !parts_.recorder.last_passed()) stop();

@@ -20,6 +20,7 @@ struct SessionLimits {
   double timeout_s = 0;  // 0: each case's own
   double start_s = 120;
   std::size_t log_bytes = 8 << 20;
+  double calm_s = 20;  // before a second attempt
 };
 
 class Session {

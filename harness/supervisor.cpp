@@ -15,7 +15,7 @@ Supervisor::Supervisor(const Program& program, const Settings& settings, const P
       order_(std::move(order)),
       recorder_(recorder),
       limits_{settings.real("run.hang_s"), settings.real("run.timeout_s"), settings.real("run.start_s"),
-              static_cast<std::size_t>(settings.integer("run.log_mib")) << 20},
+              static_cast<std::size_t>(settings.integer("run.log_mib")) << 20, settings.real("run.calm_s")},
       isolation_(settings.text("run.isolation")) {
   if (isolation_ != "none") interrupts_.emplace();
 }

@@ -7,7 +7,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -18,10 +17,13 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <system_error>
+#include <thread>
 
 #include "base/stacks.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/process.hpp"
+#include "harness/worker_context.hpp"
 #include "harness/worker_log.hpp"
 
 namespace harness {
@@ -29,76 +31,6 @@ namespace harness {
 namespace {
 
 constexpr std::size_t kMaxMessage = 4000;  // bytes of an exception's text; torch appends whole backtraces
-constexpr auto kProgressInterval = std::chrono::milliseconds(50);
-
-class WorkerContext : public Context {
- public:
-  WorkerContext(const WorkOrder& order, const Settings& settings, const CodeTable& codes, std::string id,
-                const EventSink& sink)
-      : order_(order), settings_(settings), codes_(codes), id_(std::move(id)), sink_(sink) {}
-
-  [[nodiscard]] const Settings& settings() const override { return settings_; }
-  [[nodiscard]] bool cuda() const override { return order_.cuda; }
-  [[nodiscard]] std::filesystem::path run_folder() const override { return order_.folder; }
-  [[nodiscard]] std::string run_id() const override { return order_.run_id; }
-  [[nodiscard]] const Json& planned_provenance() const override { return order_.provenance; }
-  [[nodiscard]] std::uint64_t seed(std::string_view purpose, int trial) const override {
-    return derive_seed(order_.seed, id_, purpose, trial);
-  }
-
-  void phase(std::string_view name) override { tell("phase", {{"name", name}}); }
-  void metric(std::string_view name, double value, std::string_view unit) override {
-    tell("metric", {{"name", name}, {"value", reports::number(value)}, {"unit", unit}});
-  }
-  void fact(std::string_view key, const Json& value) override { tell("fact", {{"key", key}, {"value", value}}); }
-  void artifact(const std::filesystem::path& relative) override { tell("artifact", {{"path", relative.string()}}); }
-  void finding(std::string_view code, std::string_view message, const Json& evidence) override {
-    tell_finding(code, {{"code", code}, {"message", message}, {"evidence", evidence}});
-  }
-  void finding(std::string_view code, reports::Severity severity, std::string_view message,
-               const Json& evidence) override {
-    tell_finding(
-        code,
-        {{"code", code}, {"severity", reports::to_string(severity)}, {"message", message}, {"evidence", evidence}});
-  }
-  // Cases call this in their inner loops, from any thread; a heartbeat every now and then is enough.
-  void progress() override {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-    auto last = last_progress_.load(std::memory_order_relaxed);
-    if (now - last < std::chrono::nanoseconds(kProgressInterval).count()) return;
-    if (last_progress_.compare_exchange_strong(last, now)) tell("progress", Json::object());
-  }
-
- protected:
-  void check(std::string_view name, bool pass, const Json& measured, std::string_view comparator, const Json& bound,
-             std::string_view unit) override {
-    tell("check", {{"name", name},
-                   {"pass", pass},
-                   {"measured", measured},
-                   {"comparator", comparator},
-                   {"bound", bound},
-                   {"unit", unit}});
-  }
-
- private:
-  void tell_finding(std::string_view code, const Json& fields) {
-    if (codes_.find(code) == nullptr)
-      throw std::logic_error(fmt::format("the case raised the finding code '{}', which is in no table", code));
-    tell("finding", fields);
-  }
-  void tell(const char* kind, const Json& fields) {
-    Json event = {{"event", kind}, {"case", id_}};
-    event.update(fields);
-    sink_(event);
-  }
-
-  const WorkOrder& order_;
-  const Settings& settings_;
-  const CodeTable& codes_;
-  const std::string id_;
-  const EventSink& sink_;
-  std::atomic<std::chrono::steady_clock::rep> last_progress_{0};
-};
 
 std::string type_name(const std::exception& error) {
   int status = 0;
@@ -106,6 +38,8 @@ std::string type_name(const std::exception& error) {
       abi::__cxa_demangle(typeid(error).name(), nullptr, nullptr, &status), std::free);
   return status == 0 ? name.get() : typeid(error).name();
 }
+
+constexpr const char* kUnhealthyReason = "unhealthy";
 
 struct Outcome {
   reports::Status status = reports::Status::pass;
@@ -166,6 +100,52 @@ std::vector<Case> ordered_cases(const Program& program, const Settings& settings
   return found;
 }
 
+// Whether it became calm within `seconds`.
+bool wait_for_calm(WorkerContext& context, const LoadSource& source, double seconds) {
+  constexpr int kLooks = 5;
+  constexpr auto kPause = std::chrono::milliseconds(100);
+  context.phase("waiting for a calm machine");
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < end) {
+    const LoadReader load = source();
+    for (int i = 0; i < kLooks; ++i) {
+      std::this_thread::sleep_for(kPause);
+      context.progress();
+    }
+    if (load().calm()) return true;
+  }
+  return false;
+}
+
+// A case whose only fault are times that others disturbed is run once more, on a calmer machine if there is one.
+Outcome run_case(const Program& program, const Settings& settings, const WorkOrder& order, const CodeTable& codes,
+                 const Case& work, const std::string& id, const EventSink& sink) {
+  const LoadSource source = program.load ? program.load : measure_load;
+  Json first_attempt;
+  while (true) {
+    WorkerContext context(order, settings, codes, id, sink, source);
+    if (!first_attempt.is_null()) context.fact("first_attempt", first_attempt);
+    Outcome outcome = run_guarded(work, context);
+    if (const std::string illness = program.health ? program.health() : ""; !illness.empty()) {
+      context.finding(codes::kUnhealthy, illness, {{"health", illness}});
+      return {reports::Status::crash, kUnhealthyReason, illness};
+    }
+    if (outcome.status == reports::Status::pass && context.undecided()) {
+      if (first_attempt.is_null()) {
+        sink({{"event", "retry"}, {"case", id}, {"reason", context.what_was_withheld()}});
+        const bool calm = wait_for_calm(context, source, settings.real("run.calm_s"));
+        first_attempt = {{"withheld", context.withheld()}, {"then_calm", calm}};
+        continue;
+      }
+      outcome = {reports::Status::inconclusive, "machine_busy",
+                 fmt::format("timed twice on a busy machine, and not judged: {}; repeat it on a calm one",
+                             context.what_was_withheld())};
+    }
+    context.tell_load(outcome.status);
+    return outcome;
+  }
+}
+
 }  // namespace
 
 void run_cases(const Program& program, const Settings& settings, const WorkOrder& order, const EventSink& sink) {
@@ -175,19 +155,13 @@ void run_cases(const Program& program, const Settings& settings, const WorkOrder
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const std::string& id = order.cases[i];
     sink({{"event", "case_begin"}, {"case", id}, {"seed", derive_seed(order.seed, id, "case", 0)}});
-    WorkerContext context(order, settings, codes, id, sink);
-    Outcome outcome = run_guarded(cases[i], context);
-    const std::string illness = program.health ? program.health() : "";
-    if (!illness.empty()) {
-      context.finding(codes::kUnhealthy, illness, {{"health", illness}});
-      outcome = {reports::Status::crash, "unhealthy", illness};
-    }
+    const Outcome outcome = run_case(program, settings, order, codes, cases[i], id, sink);
     sink({{"event", "case_end"},
           {"case", id},
           {"status", reports::to_string(outcome.status)},
           {"reason_code", outcome.reason_code},
           {"reason", outcome.reason}});
-    if (!illness.empty()) return;
+    if (outcome.reason_code == kUnhealthyReason) return;
   }
 }
 

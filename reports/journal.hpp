@@ -3,7 +3,7 @@
 //
 // Every event has "event" (its kind), "t" (RFC 3339, UTC, milliseconds) and "seq" (0, 1, 2, ...). Kinds and fields:
 //
-//  run_begin    schema "nsa-validate/event", schema_version "1.0.0", run {id, argv, level, device, master_seed},
+//  run_begin    schema "nsa-validate/event", schema_version "1.1.0", run {id, argv, level, device, master_seed},
 //               provenance {...}, faults [names],
 //               plan {suites: [{name, purpose, requires: [..], cases: [{id, hash, name, params, level, required}]}]}
 //               (provenance.selection.partial: something of the level was left out by name; absent: false)
@@ -11,6 +11,8 @@
 //  worker_begin worker (number), pid, suite
 //  case_begin   case (id), worker, seed
 //  phase        case, name
+//  retry        case, reason: the case begins anew, and what it measured before counts no more (metrics, checks, facts,
+//               artifacts); findings stay
 //  metric       case, name, value, unit
 //  check        case, name, pass, measured, comparator, bound, unit
 //  fact         case, key, value
@@ -38,7 +40,7 @@
 namespace reports {
 
 inline constexpr const char* kEventSchema = "nsa-validate/event";
-inline constexpr const char* kEventSchemaVersion = "1.0.0";
+inline constexpr const char* kEventSchemaVersion = "1.1.0";
 inline constexpr const char* kJournalFile = "events.jsonl";
 
 // The file, the line and what is wrong with it. `incompatible` is set for another schema major.

@@ -185,6 +185,14 @@ void RunBuilder::apply(const Json& event) {
     open_[c.id] = last_time_;
   } else if (kind == "phase") {
     find(event).last_phase = fields::prose(event, "name");
+  } else if (kind == "retry") {
+    (void)fields::prose(event, "reason");
+    Case& c = find(event);
+    c.last_phase.clear();
+    c.metrics.clear();
+    c.checks.clear();
+    c.artifacts.clear();
+    c.facts = Json::object();
   } else if (kind == "metric") {
     find(event).metrics.push_back(
         {fields::prose(event, "name"), fields::measure(event, "value"), fields::text_or(event, "unit", "")});

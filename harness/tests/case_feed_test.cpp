@@ -77,6 +77,33 @@ TEST_F(Feed, AFindingOverrulesAPassAndASkip) {
   EXPECT_FALSE(read(1).findings[0].cause.empty());
 }
 
+TEST_F(Feed, ACaseMayBeginAnewOnceAndWhatWasMeasuredIsForgotten) {
+  const Json retry = {{"reason", "the machine was busy"}};
+  EXPECT_THROW(say("retry", "s/a", retry), ProtocolViolation) << "nothing has begun";
+  say("case_begin", "s/a");
+  say("phase", "s/a", {{"name", "one"}});
+  say("metric", "s/a", {{"name", "speed"}, {"value", 1}});
+  say("fact", "s/a", {{"key", "table"}, {"value", 1}});
+  say("artifact", "s/a", {{"path", "a.yaml"}});
+  say("check", "s/a",
+      {{"name", "fast"}, {"pass", false}, {"measured", 1}, {"comparator", ">="}, {"bound", 2}, {"unit", ""}});
+  say("finding", "s/a", {{"code", "NSA-X009"}, {"message", "a warning"}});
+  EXPECT_THROW(say("retry", "s/a"), ProtocolViolation) << "without a reason";
+  say("retry", "s/a", retry);
+  EXPECT_EQ(recorder.phase(), "");
+  say("metric", "s/a", {{"name", "speed"}, {"value", 3}});
+  EXPECT_THROW(say("retry", "s/a", retry), ProtocolViolation) << "it would never end";
+  end("s/a", "pass");
+  const reports::Case c = read(0);
+  ASSERT_EQ(c.metrics.size(), 1U);
+  EXPECT_EQ(c.metrics[0].value, 3);
+  EXPECT_TRUE(c.checks.empty() && c.facts.empty() && c.artifacts.empty());
+  EXPECT_EQ(c.findings.size(), 1U) << "what was found stays found";
+  say("case_begin", "s/b");
+  say("retry", "s/b", retry);
+  end("s/b", "pass");
+}
+
 TEST_F(Feed, OnlyWhatIsItsTurnIsAccepted) {
   EXPECT_THROW(say("phase", "s/a", {{"name", "x"}}), ProtocolViolation) << "nothing has begun";
   EXPECT_THROW(say("case_begin", "s/b"), ProtocolViolation) << "not the first";

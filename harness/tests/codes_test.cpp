@@ -14,7 +14,9 @@ TEST(Codes, EveryOwnCodeSaysWhatItMeansAndWhatToDo) {
     EXPECT_FALSE(code.title.empty() || code.title.back() == '.') << code.id;
     EXPECT_FALSE(code.cause.empty()) << code.id;
     EXPECT_FALSE(code.next.empty()) << code.id;
-    EXPECT_TRUE(code.category == "crash" || code.category == "harness" || code.category == "memory") << code.id;
+    EXPECT_TRUE(code.category == "crash" || code.category == "harness" || code.category == "memory" ||
+                code.category == "environment")
+        << code.id;
   }
 }
 
@@ -30,6 +32,17 @@ TEST(Codes, TableFindsOwnAndProgramsCodes) {
 TEST(Codes, AnIdIsNeverUsedTwice) {
   const harness::Code stolen{harness::codes::kCrash, "t", "numerics", reports::Severity::warn, "c", "n"};
   EXPECT_THROW(harness::CodeTable({&stolen, 1}), std::logic_error);
+}
+
+TEST(Codes, SpeedIsAWarningAtMostWhereGatesAreReported) {
+  using enum reports::Severity;
+  const harness::Code speed{"MINE-001", "t", "performance", block, "c", "n"},
+      other{"MINE-002", "t", "numerics", block, "c", "n"};
+  EXPECT_EQ(harness::severity_of(speed, std::nullopt, false), block);
+  EXPECT_EQ(harness::severity_of(speed, degrade, false), degrade);
+  EXPECT_EQ(harness::severity_of(speed, std::nullopt, true), warn);
+  EXPECT_EQ(harness::severity_of(speed, info, true), info);
+  EXPECT_EQ(harness::severity_of(other, std::nullopt, true), block);
 }
 
 }  // namespace

@@ -3,11 +3,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -193,6 +195,44 @@ std::vector<Case> undecided(const harness::Settings&) {
           })};
 }
 
+// -- a machine on which others are at work, for the cases that take times
+
+bool others_work = false;
+
+base::Load load_of_the_machine() {
+  base::Load load;
+  load.known = true;
+  load.why_unknown.clear();
+  load.wall_s = 1;
+  load.cores = 2;
+  load.own_cores = 0.3;
+  load.others_cores = others_work ? 1.7 : 0;
+  load.waiting = others_work ? 0.2 : 0;
+  return load;
+}
+
+// A case that others disturb, or not, in each attempt; whose speed is `speeds` in each.
+Case timed(const std::string& name, std::array<bool, 2> disturbed, std::array<double, 2> speeds) {
+  return make(name, [=, attempt = std::make_shared<std::size_t>(0)](Context& context) {
+    others_work = disturbed.at(*attempt);
+    context.expect_at_least("speed", speeds.at(*attempt), 300, "token/s", "FAKE-004");
+    ++*attempt;
+  });
+}
+
+std::vector<Case> disturbed(const harness::Settings&) {
+  return {timed("then_fast", {true, false}, {100, 900}),
+          timed("then_slow", {true, false}, {100, 100}),
+          timed("still_disturbed", {true, true}, {100, 100}),
+          timed("fast_all_the_same", {true, true}, {900, 900}),
+          timed("calm", {false, false}, {900, 900}),
+          timed("calm_and_slow", {false, false}, {100, 100}),
+          make("not_about_times", [](Context& context) {
+            others_work = true;
+            context.expect_at_most("error", 2, 1, "1", "FAKE-001");
+          })};
+}
+
 harness::SettingSpec setting(const char* key, harness::SettingType type, const char* value) {
   harness::SettingSpec spec;
   spec.key = key;
@@ -217,10 +257,12 @@ harness::Program make_program() {
       {"speed", "is slow", {}, speed},
       {"skipping", "skips", {}, skipping},
       {"undecided", "cannot tell", {}, undecided},
+      {"disturbed", "takes times", {}, disturbed},
   };
   program.codes = {{"FAKE-001", "A check failed", "numerics", Severity::block, "a cause", "a next step"},
                    {"FAKE-002", "A warning", "numerics", Severity::warn, "a cause", "a next step"},
-                   {"FAKE-003", "Too slow", "performance", Severity::degrade, "a cause", "a next step"}};
+                   {"FAKE-003", "Too slow", "performance", Severity::degrade, "a cause", "a next step"},
+                   {"FAKE-004", "Too slow", "performance", Severity::degrade, "a cause", "a next step", true}};
   const auto die = [](const harness::FaultSite&) { (void)raise(SIGKILL); };
   program.faults = {{"leave-file",
                      "leaves a file",
@@ -230,6 +272,7 @@ harness::Program make_program() {
   program.settings = {setting("fake.lengths", harness::SettingType::integer_list, "[1, 2]"),
                       setting("fake.gate", harness::SettingType::text, "open")};
   program.options = {{"--gate", "fake.gate", "what the gate does"}};
+  program.load = [] { return load_of_the_machine; };
   program.probe_device = [] {
     harness::DeviceProbe probe;
     probe.why_not = "there is no GPU in a test";

@@ -49,7 +49,7 @@ TEST_F(Worker, TellsWhatACaseSays) {
   program.codes = {{"C", "t", "numerics", reports::Severity::block, "c", "n"}};
   const auto events = run({make("a", [](Context& context) {
     context.phase("p");
-    context.metric("m", 1, "s");
+    context.metric("m", 1, "byte");
     context.fact("f", 2);
     context.artifact("x.svg");
     context.expect_at_most("c", 2, 1, "", "C");

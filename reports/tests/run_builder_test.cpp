@@ -68,6 +68,24 @@ TEST(RunBuilder, BuildsACaseFromItsEvents) {
   EXPECT_FALSE(run.suites.at(0).cases.at(1).required);
 }
 
+TEST(RunBuilder, ACaseThatBeginsAnewKeepsItsFindingsAlone) {
+  const std::vector<std::string> first = {
+      R"({"event": "case_begin", "case": "a/one", "worker": 0, "seed": 1})",
+      R"({"event": "phase", "case": "a/one", "name": "first"})",
+      R"({"event": "metric", "case": "a/one", "name": "m", "value": 1})",
+      R"({"event": "check", "case": "a/one", "name": "c", "pass": false, "measured": 1, "comparator": ">=", "bound": 2})",
+      R"({"event": "fact", "case": "a/one", "key": "k", "value": 1})",
+      R"({"event": "artifact", "case": "a/one", "path": "p.bin"})",
+      R"({"event": "finding", "case": "a/one", "code": "T1", "severity": "warn", "message": "m"})",
+      R"({"event": "retry", "case": "a/one", "reason": "busy"})"};
+  const Case one = told(first).finish(false).suites.at(0).cases.at(0);
+  EXPECT_TRUE(one.metrics.empty() && one.checks.empty() && one.facts.empty() && one.artifacts.empty());
+  EXPECT_TRUE(one.facts.is_object());
+  EXPECT_EQ(one.last_phase, "");
+  EXPECT_EQ(one.findings.size(), 1U);
+  EXPECT_THAT(refusal({R"({"event": "retry", "case": "a/one"})"}), testing::HasSubstr("reason"));
+}
+
 TEST(RunBuilder, ACaseOpenAtTheEndWasInterruptedAndKeepsWhatItHad) {
   const reports::Run run = told({R"({"event": "case_begin", "case": "a/one", "worker": 0, "seed": 1})",
                                  R"({"event": "phase", "case": "a/one", "name": "backward"})",
