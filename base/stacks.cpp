@@ -297,15 +297,14 @@ std::vector<Symbol> read_symbols(const std::string& path) {
   return symbols;
 }
 
-// The function of `path` at `offset`, mangled, or "".
-std::string function_at(const std::string& path, std::uint64_t offset) {
+// The function of `path` at `offset`; nullptr when its table does not tell.
+const Symbol* function_at(const std::string& path, std::uint64_t offset) {
   static std::map<std::string, std::vector<Symbol>> tables;  // by the one thread that reads stacks
   const auto [table, unread] = tables.try_emplace(path, std::vector<Symbol>{});
   if (unread) table->second = read_symbols(path);
   const auto after = std::upper_bound(table->second.begin(), table->second.end(), offset,
                                       [](std::uint64_t at, const Symbol& symbol) { return at < symbol.begin; });
-  if (after == table->second.begin() || offset >= std::prev(after)->end) return "";
-  return std::prev(after)->name;
+  return after != table->second.begin() && offset < std::prev(after)->end ? &*std::prev(after) : nullptr;
 }
 
 // "f<int, ...>(g)" for long lists of template arguments.
@@ -341,12 +340,18 @@ std::string readable_frame(const std::string& line) {
   if (open == std::string::npos || plus == std::string::npos || close == std::string::npos || open > plus ||
       plus > close)  // of no file that is known, or not of its own place
     return line.find("[0x") != std::string::npos && line.ends_with("]") ? "  ? " + line : line;
-  const std::string path = line.substr(0, open), offset = line.substr(plus, close - plus);
-  std::string name = line.substr(open + 1, plus - open - 1);
+  const std::string path = line.substr(0, open);
+  std::string offset = line.substr(plus, close - plus), name = line.substr(open + 1, plus - open - 1);
   // Of this program: argv[0] need not be a path, nor lead from here.
   const bool own = path == program_invocation_name || path == "/proc/self/exe";
-  // A frame holds the address after the call, which may be the next function's.
-  if (name.empty()) name = function_at(own ? "/proc/self/exe" : path, std::strtoull(offset.c_str(), nullptr, 16) - 1);
+  if (name.empty()) {  // `offset` is that in the file
+    const std::uint64_t at = std::strtoull(offset.c_str(), nullptr, 16);
+    // A frame holds the address after the call, which may be the next function's.
+    if (const Symbol* function = function_at(own ? "/proc/self/exe" : path, at - 1)) {
+      name = function->name;
+      offset = fmt::format("+{:#x}", at - function->begin);
+    }
+  }
   std::error_code ignored;
   const auto file = own ? std::filesystem::read_symlink("/proc/self/exe", ignored) : std::filesystem::path(path);
   return fmt::format("  {}{} ({})", name.empty() ? "?" : demangled(name), offset, file.filename().string());
@@ -369,6 +374,7 @@ std::string all_stacks() {
 }
 
 void write_stacks_to(const std::filesystem::path& file, const std::string& last_words) {
+  if (owner == ::getpid()) return;
   const std::string path = std::filesystem::absolute(file);
   if (path.size() < sizeof dump_file) path.copy(dump_file, path.size());
   last_words.copy(words_at_death, sizeof words_at_death - 1);
@@ -381,12 +387,21 @@ void write_stacks_to(const std::filesystem::path& file, const std::string& last_
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) handle(number, on_death, SA_ONSTACK);
 }
 
+std::vector<pid_t> thread_ids(pid_t process) {
+  std::error_code gone;
+  std::vector<pid_t> ids;
+  for (std::filesystem::directory_iterator task(fmt::format("/proc/{}/task", process), gone), end; !gone && task != end;
+       task.increment(gone))
+    ids.push_back(std::atoi(task->path().filename().c_str()));
+  std::sort(ids.begin(), ids.end(),
+            [=](pid_t a, pid_t b) { return std::pair(a != process, a) < std::pair(b != process, b); });
+  return ids;
+}
+
 std::string threads_of(pid_t process) {
   const std::string folder = fmt::format("/proc/{}/task", process);
-  std::error_code gone;
   std::string text;
-  for (std::filesystem::directory_iterator task(folder, gone), end; !gone && task != end; task.increment(gone))
-    text += ThreadLine(folder.c_str(), std::atol(task->path().filename().c_str())).text;
+  for (const pid_t thread : thread_ids(process)) text += ThreadLine(folder.c_str(), thread).text;
   return text;
 }
 

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace base {
 
@@ -24,13 +25,16 @@ namespace base {
 // and SIGABRT, and `last_words` to standard error (or that the stacks could not be written), and then dies as it would
 // have; and on stacks_signal(), after which it goes on. The calling thread may overflow its stack: it gets another one
 // for this. After 5 s a dying process dies without the rest. The file is made when there is something to write.
-// Children that it forks die as usual. Once a process. Takes SIGRTMIN+5, and SIGALRM while it dies. What is written is
-// raw: readable_stacks() makes the text above of it.
+// Children that it forks die as usual. The first call in a process decides: what runs within a worker does not take its
+// stacks from its supervisor. Takes SIGRTMIN+5, and SIGALRM while it dies. What is written is raw: readable_stacks()
+// makes the text above of it.
 void write_stacks_to(const std::filesystem::path& file, const std::string& last_words = "");
 [[nodiscard]] inline int stacks_signal() { return SIGRTMIN + 6; }
 inline constexpr std::string_view kEndOfStacks = "end of stacks\n";  // the last line
 
-// What /proc tells of the threads of another process: such a text without functions. "" when there is no such process.
+// The threads of another process, its main one first; none when there is no such process.
+[[nodiscard]] std::vector<pid_t> thread_ids(pid_t process);
+// What /proc tells of them: such a text without functions.
 [[nodiscard]] std::string threads_of(pid_t process);
 
 // Functions by their names: those of this program's own symbol table too, which the C library does not know. Threads

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <sstream>
+#include <utility>
 #include <vector>
-
-#include "harness/process.hpp"
 
 namespace harness {
 
@@ -58,34 +58,37 @@ std::vector<fs::path> memory_groups(const MemoryPlaces& places) {
   return found;
 }
 
-// The kernel's line about the process, from a log that others than root may not read.
-std::optional<std::string> kernel_line(const fs::path& log, pid_t process) {
-  const Fd fd(open(log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  const std::string wanted = fmt::format("Killed process {} ", process);
-  std::optional<std::string> found;
-  char record[8192];  // one a read
-  for (int i = 0; fd.get() >= 0 && i < 100'000; ++i) {
-    const ssize_t length = read(fd.get(), record, sizeof record);
-    if (length < 0 && errno == EPIPE) continue;  // records were overwritten meanwhile
-    if (length <= 0) break;
-    const std::string text(record, static_cast<std::size_t>(length));
-    if (const auto at = text.find(wanted); at != std::string::npos)
-      found = text.substr(at, text.find('\n', at) - at);  // the last one: numbers are used again
-  }
-  return found;
-}
-
 }  // namespace
 
-OutOfMemoryCounts count_out_of_memory_kills(const MemoryPlaces& places) {
-  OutOfMemoryCounts counts;
-  counts.on_machine = number_of(places.vmstat, "oom_kill");
-  for (const fs::path& group : memory_groups(places)) {
+KillWatch::KillWatch(MemoryPlaces places)
+    : places_(std::move(places)),
+      before_(count()),
+      log_(open(places_.kernel_log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {  // others than root may not read it
+  lseek(log_.get(), 0, SEEK_END);
+}
+
+KillWatch::Counts KillWatch::count() const {
+  Counts counts;
+  counts.on_machine = number_of(places_.vmstat, "oom_kill");
+  for (const fs::path& group : memory_groups(places_)) {
     counts.in_group = number_of(group / "memory.events", "oom_kill");
     if (!counts.in_group) counts.in_group = number_of(group / "memory.oom_control", "oom_kill");
     if (counts.in_group) break;
   }
   return counts;
+}
+
+std::optional<std::string> KillWatch::line_about(pid_t process) const {
+  const std::string wanted = fmt::format("Killed process {} ", process);
+  char record[8192];  // one a read
+  for (int i = 0; log_.get() >= 0 && i < 100'000; ++i) {
+    const ssize_t length = read(log_.get(), record, sizeof record);
+    if (length < 0 && (errno == EPIPE || errno == EINTR)) continue;  // EPIPE: records were overwritten meanwhile
+    if (length <= 0) break;
+    const std::string text(record, static_cast<std::size_t>(length));
+    if (const auto at = text.find(wanted); at != std::string::npos) return text.substr(at, text.find('\n', at) - at);
+  }
+  return std::nullopt;
 }
 
 std::int64_t memory_bound(const MemoryPlaces& places) {
@@ -97,14 +100,13 @@ std::int64_t memory_bound(const MemoryPlaces& places) {
   return bound;
 }
 
-Kill find_kill_cause(pid_t process, std::int64_t max_rss_bytes, const OutOfMemoryCounts& before,
-                     const MemoryPlaces& places) {
-  const OutOfMemoryCounts after = count_out_of_memory_kills(places);
-  const std::int64_t bound = memory_bound(places);
-  const std::optional<std::string> line = kernel_line(places.kernel_log, process);
+Kill KillWatch::look(pid_t process, std::int64_t max_rss_bytes) const {
+  const Counts after = count();
+  const std::int64_t bound = memory_bound(places_);
+  const std::optional<std::string> line = line_about(process);
   const auto risen = [](const auto& from, const auto& to) { return from && to ? *to - *from : 0; };
-  const std::int64_t in_group = risen(before.in_group, after.in_group);
-  const std::int64_t on_machine = risen(before.on_machine, after.on_machine);
+  const std::int64_t in_group = risen(before_.in_group, after.in_group);
+  const std::int64_t on_machine = risen(before_.on_machine, after.on_machine);
   const double share = bound > 0 ? static_cast<double>(max_rss_bytes) / static_cast<double>(bound) : 0;
 
   Kill kill;
@@ -121,7 +123,7 @@ Kill find_kill_cause(pid_t process, std::int64_t max_rss_bytes, const OutOfMemor
   else if (in_group > 0)
     kill.why = fmt::format("the kernel killed {} time(s) for lack of memory in this control group meanwhile; {}",
                            in_group, held);
-  else if (on_machine > 0)
+  else if (on_machine > 0 && !after.in_group)  // the group counts its own, whoever had taken the memory
     kill.why =
         fmt::format("the kernel killed {} time(s) for lack of memory on this machine meanwhile; {}", on_machine, held);
   else if (share >= kNearlyAll)

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "harness/process.hpp"
 #include "reports/model.hpp"
 
 namespace harness {
@@ -15,13 +16,6 @@ struct MemoryPlaces {
   std::filesystem::path meminfo = "/proc/meminfo", vmstat = "/proc/vmstat", group_of_process = "/proc/self/cgroup",
                         groups = "/sys/fs/cgroup", kernel_log = "/dev/kmsg";
 };
-
-// How often the kernel has killed for lack of memory: in this process's control group (versions 1 and 2), and on the
-// whole machine. Absent: not to be read here.
-struct OutOfMemoryCounts {
-  std::optional<std::int64_t> in_group, on_machine;
-};
-[[nodiscard]] OutOfMemoryCounts count_out_of_memory_kills(const MemoryPlaces& places = {});
 
 // What a process of this control group may have: the group's limit or the machine's memory. 0: unknown.
 [[nodiscard]] std::int64_t memory_bound(const MemoryPlaces& places = {});
@@ -32,9 +26,27 @@ struct Kill {
   reports::Json evidence;  // every reading
 };
 
-// `before`: counted when the worker was started. In this order: the kernel's log names the process; a kill was counted
-// in the control group; one was counted on the machine, or the worker held >= 80 % of the memory bound.
-[[nodiscard]] Kill find_kill_cause(pid_t process, std::int64_t max_rss_bytes, const OutOfMemoryCounts& before,
-                                   const MemoryPlaces& places = {});
+// Looks when a worker is started, and again when it was killed.
+class KillWatch {
+ public:
+  explicit KillWatch(MemoryPlaces places = {});
+
+  // Speaks for a lack of memory, in this order: the kernel's log has named the process since; a kill was counted in the
+  // control group; one was counted on the machine, where the group does not count; the worker held 80 % of the bound.
+  [[nodiscard]] Kill look(pid_t process, std::int64_t max_rss_bytes) const;
+
+ private:
+  // How often the kernel has killed for lack of memory: in this process's control group (versions 1 and 2), and on the
+  // whole machine. Absent: not to be read here.
+  struct Counts {
+    std::optional<std::int64_t> in_group, on_machine;
+  };
+  [[nodiscard]] Counts count() const;
+  [[nodiscard]] std::optional<std::string> line_about(pid_t process) const;
+
+  MemoryPlaces places_;
+  Counts before_;
+  Fd log_;  // at its end when the worker was started: numbers of processes are used again
+};
 
 }  // namespace harness

@@ -46,6 +46,7 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] bool reaped() const { return reaped_; }          // then the number may be another process's
   [[nodiscard]] int pid_fd() const { return pid_fd_.get(); }     // readable when the child has ended
   [[nodiscard]] int output_fd() const { return output_.get(); }  // standard output and error
   [[nodiscard]] int event_fd() const { return events_.get(); }

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
+#include "base/files.hpp"
 #include "base/stacks.hpp"
 #include "harness/worker.hpp"
 
@@ -23,8 +23,11 @@ namespace {
 
 constexpr double kGrace = 1.0;            // between SIGTERM and SIGKILL
 constexpr double kExitGrace = 10.0;       // between the worker's last word and its end
-constexpr double kStacksGrace = 1.5;      // for a worker that is asked for its stacks
+constexpr double kStacksGrace = 3.0;      // for a worker that is asked for its stacks
+constexpr double kFirstWord = 0.5;        // for each of its threads, until one begins to write
 constexpr std::size_t kStackLines = 120;  // in a finding; all of them are in the file
+constexpr std::size_t kStackLineBytes = 300;
+constexpr std::size_t kStacksBytes = 8 << 20;  // of the file, which the worker can write as it likes
 constexpr const char* kSelf = "/proc/self/exe";
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -34,9 +37,18 @@ bool readable(int fd, double seconds) {
   return poll(&poll_fd, 1, static_cast<int>(seconds * 1000)) == 1;
 }
 
-std::string content(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
+std::string stacks_in(const std::filesystem::path& file) try {
+  return base::read_head(file, kStacksBytes);
+} catch (const std::exception&) {
+  return "";
+}
+
+// By the words of a worker that died of an exception that nobody caught.
+bool ended_by_bad_alloc(const std::vector<std::string>& last_lines) {
+  return std::any_of(last_lines.begin(), last_lines.end(), [](const std::string& line) {
+    return line.starts_with("terminate called after throwing an instance of ") &&
+           (line.find("std::bad_alloc'") != std::string::npos || line.find("OutOfMemoryError'") != std::string::npos);
+  });
 }
 
 }  // namespace
@@ -159,27 +171,44 @@ Json Session::evidence() const {
 }
 
 void Session::ask_for_stacks() const {
-  const pid_t pid = parts_.process->pid();
-  if (syscall(SYS_tgkill, pid, pid, base::stacks_signal()) != 0) return;
+  const pid_t process = parts_.process->pid();
+  const std::filesystem::path file = stacks_file(order_);
   const double deadline = now_s() + kStacksGrace;
-  while (now_s() < deadline && !content(stacks_file(order_)).ends_with(base::kEndOfStacks) &&
-         !readable(parts_.process->pid_fd(), 0.02)) {
+  const auto over = [&] { return now_s() >= deadline || readable(parts_.process->pid_fd(), 0.02); };
+  // The main thread first. Where that is stuck in the kernel, another one tells.
+  for (const pid_t thread : base::thread_ids(process)) {
+    if (syscall(SYS_tgkill, process, thread, base::stacks_signal()) != 0) continue;
+    for (const double turn = now_s() + kFirstWord; now_s() < turn && stacks_in(file).empty();)
+      if (over()) return;
+    if (!stacks_in(file).empty()) break;
+  }
+  while (!stacks_in(file).ends_with(base::kEndOfStacks) && !over()) {
   }
 }
 
 std::string Session::add_stacks(Json& evidence) const {
   const std::filesystem::path file = stacks_file(order_);
-  std::string text = base::readable_stacks(content(file));
+  std::string text = base::readable_stacks(stacks_in(file));
   if (!text.empty()) {
-    std::ofstream(file, std::ios::binary) << text;
-    evidence["stacks_file"] = file.lexically_relative(order_.folder).string();
-  } else {  // it did not answer: stopped, or in the kernel
+    std::ofstream stream(file, std::ios::binary);
+    stream << text;
+    stream.close();
+    if (stream) evidence["stacks_file"] = file.lexically_relative(order_.folder).string();
+  } else if (!parts_.process->reaped()) {  // it did not answer: stopped, or in the kernel
     text = base::threads_of(parts_.process->pid());
   }
   Json lines = Json::array();
   std::istringstream stream(text);
-  for (std::string line; lines.size() < kStackLines && std::getline(stream, line);) lines.push_back(line);
+  for (std::string line; std::getline(stream, line);) {
+    if (lines.size() == kStackLines) {
+      lines.push_back("...");
+      break;
+    }
+    lines.push_back(line.size() > kStackLineBytes ? line.substr(0, kStackLineBytes) + "..." : line);
+  }
   if (!lines.empty()) evidence["stacks"] = lines;
+  // Of a worker that hangs, another thread than its main one may tell, and be the first.
+  if (!parts_.process->reaped() && !text.starts_with(fmt::format("thread {} ", parts_.process->pid()))) return "";
   const std::string function = base::top_function(text);
   return function.empty() ? "" : fmt::format(", in {:.200}", function);
 }
@@ -247,27 +276,31 @@ void Session::on_exit() {
   state_ = State::done;
   read_output();
   const Exit exit = parts_.process->reap();
-  std::string_view code = codes::kCrash;
   const std::string how = exit.by_signal ? fmt::format("died by {}", signal_name(exit.value))
                                          : fmt::format("exited with status {}", exit.value);
   Json facts = evidence();
   facts.update({{exit.by_signal ? "signal" : "exit_status", exit.value}, {"max_rss_kib", exit.max_rss_kib}});
-  if (!hello_) {
-    parts_.recorder.finding({std::string(codes::kWorkerStart), std::nullopt,
-                             fmt::format("worker {} {} before it said hello", order_.worker, how), facts});
-    return;
-  }
-  std::string message = fmt::format("worker {} {} {}{}", order_.worker, how, where(), add_stacks(facts));
+  std::string_view code = codes::kCrash;
+  std::string why;
   if (exit.by_signal && exit.value == SIGKILL) {  // not by us: then this is not asked
-    const Kill kill = find_kill_cause(parts_.process->pid(), exit.max_rss_kib * 1024, out_of_memory_before_);
+    const Kill kill = kill_watch_.look(parts_.process->pid(), exit.max_rss_kib * 1024);
     code = kill.out_of_memory ? codes::kOutOfMemory : codes::kKilled;
     facts.update(kill.evidence);
-    message += "; " + kill.why;
+    why = "; " + kill.why;
+  } else if (exit.by_signal && exit.value == SIGABRT && ended_by_bad_alloc(log_.last_lines())) {
+    code = codes::kOutOfMemory;
   }
+  if (!hello_) {
+    parts_.recorder.finding({std::string(codes::kWorkerStart), std::nullopt,
+                             fmt::format("worker {} {} before it said hello{}", order_.worker, how, why), facts});
+    return;
+  }
+  const std::string message = fmt::format("worker {} {} {}{}{}", order_.worker, how, where(), add_stacks(facts), why);
   if (exit.by_signal && (bye_ || feed_.finished())) {  // no case is to blame
     parts_.recorder.finding({std::string(code), reports::Severity::warn, message, facts});
   } else if (exit.by_signal) {
-    feed_.blame({std::string(code), std::nullopt, message, facts}, {Status::crash, "signal", how});
+    feed_.blame({std::string(code), std::nullopt, message, facts},
+                {Status::crash, code == codes::kOutOfMemory ? "out_of_memory" : "signal", how});
   } else if (!reader_.partial().empty()) {
     feed_.blame({std::string(codes::kProtocol), std::nullopt,
                  fmt::format("{}, in the middle of an event: {:.200}", message, reader_.partial()), facts},

@@ -58,7 +58,7 @@ class Session {
   [[nodiscard]] Json evidence() const;
   // Has the worker write down where its threads are; it may be too stuck for that.
   void ask_for_stacks() const;
-  // What is known of that, into `evidence`; returns ", in FUNCTION" or "".
+  // What it has written, into `evidence`; returns ", in FUNCTION" or "".
   std::string add_stacks(Json& evidence) const;
   [[nodiscard]] std::string where() const;
   void violation(const std::string& what);
@@ -70,7 +70,7 @@ class Session {
   std::string log_name_;
   WorkerLog log_;
   double started_at_;
-  OutOfMemoryCounts out_of_memory_before_ = count_out_of_memory_kills();
+  KillWatch kill_watch_;
   LineReader reader_;
   Watchdog watchdog_;
   State state_ = State::running;

@@ -49,7 +49,9 @@ struct Outcome {
 // By type, and by the words of LibTorch's allocators, whose types the harness does not see.
 bool says_out_of_memory(const std::exception& error) {
   const std::string_view what = error.what();
+  const auto* of_system = dynamic_cast<const std::system_error*>(&error);
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         (of_system != nullptr && of_system->code() == std::errc::not_enough_memory) ||
          what.find("can't allocate memory") != std::string_view::npos ||
          what.find("out of memory") != std::string_view::npos;
 }

@@ -267,12 +267,15 @@ void write_finding(Html& out, const view::FindingGroup& group) {
     out.line("<li>and {} more, in report.json</li>", group.occurrences.size() - kShown);
   out.line("</ul>");
   if (!f.cause.empty()) out.line("<p><b>Likely cause.</b> {}</p>", breakable(f.cause));
-  if (const auto evidence = view::evidence(f.evidence, kRows); !evidence.rows.empty()) {
+  const auto evidence = view::evidence(f.evidence, kRows);
+  if (!evidence.rows.empty()) {
     out.table({"evidence", "value"});
     for (const auto& [name, value] : evidence.rows) out.row({breakable(name), breakable(value)});
     if (evidence.left_out > 0) out.row({"...", fmt::format("{} more, in report.json", evidence.left_out)});
     out.end_table();
   }
+  for (const auto& [name, text] : evidence.texts)
+    out.line("<p class=\"soft\">{}</p><pre>{}</pre>", esc(name), esc(text));
   if (!f.next.empty()) out.line("<p><b>Next step.</b> {}</p>", breakable(f.next));
   if (!f.repro.empty()) out.line("<pre>{}</pre>", esc(f.repro));
   out.line("</div>");

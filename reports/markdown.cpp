@@ -48,7 +48,7 @@ class Markdown {
   }
   void row(const std::vector<std::string>& cells) { line("| {} |", fmt::join(cells, " | ")); }
   // A block whose fence is longer than any run of backticks inside.
-  void command(const std::string& text) {
+  void block(const std::string& text) {
     std::string fence = "```";
     while (text.find(fence) != std::string::npos) fence += '`';
     line("{}", fence);
@@ -166,11 +166,17 @@ void write_occurrences(Markdown& out, const view::FindingGroup& group) {
 void write_evidence(Markdown& out, const Finding& finding) {
   constexpr std::size_t kRows = 12;
   const auto evidence = view::evidence(finding.evidence, kRows);
-  if (evidence.rows.empty()) return;
-  out.table({"evidence", "value"});
-  for (const auto& [name, value] : evidence.rows) out.row({md(name), md(value)});
-  if (evidence.left_out > 0) out.row({"...", fmt::format("{} more, in report.json", evidence.left_out)});
-  out.blank();
+  if (!evidence.rows.empty()) {
+    out.table({"evidence", "value"});
+    for (const auto& [name, value] : evidence.rows) out.row({md(name), md(value)});
+    if (evidence.left_out > 0) out.row({"...", fmt::format("{} more, in report.json", evidence.left_out)});
+    out.blank();
+  }
+  for (const auto& [name, text] : evidence.texts) {
+    out.line("{}:\n", md(name));
+    out.block(text);
+    out.blank();
+  }
 }
 
 void write_findings(Markdown& out, const Run& run) {
@@ -189,7 +195,7 @@ void write_findings(Markdown& out, const Run& run) {
     if (!f.next.empty()) out.line("**Next step.** {}\n", md(f.next));
     if (f.repro.empty()) continue;
     out.line("**Repeat it:**\n");
-    out.command(f.repro);
+    out.block(f.repro);
     out.blank();
   }
 }

@@ -41,9 +41,10 @@ struct FindingGroup {
 };
 [[nodiscard]] std::vector<FindingGroup> findings(const Run& run);  // worst group first
 
-// At most `limit` rows of an evidence object, long values cut; `left_out` tells how many more it has.
+// At most `limit` rows of an evidence object, long values cut; `left_out` tells how many more it has. What is text line
+// by line ("stacks", "last_lines") is no row but a text, also cut.
 struct Evidence {
-  std::vector<Row> rows;
+  std::vector<Row> rows, texts;
   std::size_t left_out = 0;
 };
 [[nodiscard]] Evidence evidence(const Json& evidence, std::size_t limit);

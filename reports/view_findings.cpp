@@ -1,4 +1,6 @@
 // Findings grouped by code, and their evidence.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "reports/view.hpp"
@@ -38,6 +40,20 @@ void flatten(Evidence& out, const std::string& name, const Json& value, std::siz
   }
 }
 
+bool is_text(const std::string& key, const Json& value) {
+  return (key == "stacks" || key == "last_lines") && value.is_array() && !value.empty() &&
+         std::all_of(value.begin(), value.end(), [](const Json& line) { return line.is_string(); });
+}
+
+std::string text_of(const Json& lines) {
+  constexpr std::size_t kLines = 40, kLineBytes = 160;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kLines, lines.size()); ++i)
+    text += cut(one_line(lines[i].get<std::string>()), kLineBytes) + "\n";
+  if (lines.size() > kLines) text += fmt::format("... {} more lines, in report.json\n", lines.size() - kLines);
+  return text;
+}
+
 }  // namespace
 
 std::vector<FindingGroup> findings(const Run& run) {
@@ -62,7 +78,12 @@ std::vector<FindingGroup> findings(const Run& run) {
 Evidence evidence(const Json& object, std::size_t limit) {
   Evidence out;
   if (!object.is_object()) return out;
-  for (const auto& [key, item] : object.items()) flatten(out, key, item, limit);
+  for (const auto& [key, item] : object.items()) {
+    if (is_text(key, item))
+      out.texts.emplace_back(key, text_of(item));
+    else
+      flatten(out, key, item, limit);
+  }
   return out;
 }
 

@@ -11,7 +11,9 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <vector>
 
 #include "harness/process.hpp"
 #include "harness/program.hpp"
@@ -40,7 +42,9 @@ void spin_until(std::chrono::steady_clock::time_point end) {
   }
 }
 
-int without_end(int depth) {
+[[gnu::noinline]] void sleep_in_another_thread() { std::this_thread::sleep_for(3600s); }
+
+[[gnu::noinline]] int without_end(int depth) {
   volatile char room[4096];
   room[depth % 4096] = 1;
   return depth < 0 ? 0 : without_end(depth + 1) + room[0];
@@ -92,6 +96,9 @@ std::vector<Case> bad(const harness::Settings&) {
       make("throws_in_a_thread",
            [](Context&) { std::thread([] { throw std::runtime_error("nobody catches it"); }).join(); }),
       make("allocates_too_much", [](Context&) { throw std::bad_alloc(); }),
+      make("allocates_too_much_in_a_thread", [](Context&) { std::thread([] { throw std::bad_alloc(); }).join(); }),
+      make("cannot_map",
+           [](Context&) { throw std::system_error(std::make_error_code(std::errc::not_enough_memory), "mmap"); }),
       make("cannot_allocate",
            [](Context&) { throw std::runtime_error("DefaultCPUAllocator: can't allocate memory: you tried 1 EiB"); }),
       make("exit_zero", [](Context&) { _exit(0); }),
@@ -161,10 +168,26 @@ std::vector<Case> stuck(const harness::Settings&) {
            }),
       make("spins", [](Context&) { spin_until(std::chrono::steady_clock::now() + 3600s); }),
       make("is_stopped", [](Context&) { (void)raise(SIGSTOP); }),
+      make("main_thread_does_not_answer",
+           [](Context&) {
+             std::thread other([] { sleep_in_another_thread(); });
+             sigset_t all;
+             sigfillset(&all);
+             pthread_sigmask(SIG_BLOCK, &all, nullptr);
+             std::this_thread::sleep_for(3600s);
+           }),
       make("works_silently", [](Context&) { spin_until(std::chrono::steady_clock::now() + 1500ms); }),
       limited,
       make("after_all", [](Context&) {}),
   };
+}
+
+// More than a group of 64 MiB may have (supervisor_test).
+std::vector<Case> hungry(const harness::Settings&) {
+  return {make("eats", [](Context&) {
+    std::vector<std::vector<char>> eaten;
+    for (int i = 0; i < 32; ++i) eaten.emplace_back(16 << 20, static_cast<char>(i));
+  })};
 }
 
 std::vector<Case> gate(const harness::Settings& settings) {
@@ -254,6 +277,7 @@ harness::Program make_program() {
       {"good", "is good", {}, good},
       {"bad", "is bad", {}, bad},
       {"stuck", "hangs", {}, stuck},
+      {"hungry", "takes memory", {}, hungry},
       {"speed", "is slow", {}, speed},
       {"skipping", "skips", {}, skipping},
       {"undecided", "cannot tell", {}, undecided},

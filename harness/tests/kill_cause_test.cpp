@@ -24,18 +24,18 @@ class KillCause : public testing::Test {
     folder_.write(name, content);
   }
   [[nodiscard]] harness::Kill find(double gib = 1) const {
-    return harness::find_kill_cause(4711, static_cast<std::int64_t>(gib * kGiB), before_, places());
+    return watch_->look(4711, static_cast<std::int64_t>(gib * kGiB));
   }
   [[nodiscard]] MemoryPlaces places() const {
     const auto& at = folder_.path();
     return {at / "meminfo", at / "vmstat", at / "group", at / "groups", at / "kmsg"};
   }
   [[nodiscard]] std::filesystem::path folder_path(const std::string& name) const { return folder_.path() / name; }
-  void started() { before_ = harness::count_out_of_memory_kills(places()); }
+  void started() { watch_.emplace(places()); }
 
  private:
   harness::tests::TempFolder folder_;
-  harness::OutOfMemoryCounts before_;
+  std::optional<harness::KillWatch> watch_;
 };
 
 TEST_F(KillCause, WithoutASignOfItSomebodyElseDidIt) {
@@ -64,6 +64,16 @@ TEST_F(KillCause, AKillThatTheControlGroupCounted) {
   }
 }
 
+// vmstat is the machine's in every container.
+TEST_F(KillCause, AKillInAnotherGroupIsNotThisOne) {
+  write("groups/jobs/7/memory.events", "oom_kill 1\n");
+  started();
+  write("vmstat", "oom_kill 4\n");
+  EXPECT_FALSE(find().out_of_memory);
+  EXPECT_EQ(find().evidence.at("out_of_memory_kills_on_machine"), 1);
+  EXPECT_EQ(find().evidence.at("out_of_memory_kills_in_control_group"), 0);
+}
+
 TEST_F(KillCause, TheGroupOfAContainerIsWhatIsMounted) {
   write("groups/memory.events", "oom_kill 0\n");
   started();
@@ -72,12 +82,18 @@ TEST_F(KillCause, TheGroupOfAContainerIsWhatIsMounted) {
 }
 
 TEST_F(KillCause, ALineOfTheKernelsLogAboutThisProcess) {
+  const std::string line = "3,1,1,-;Memory cgroup out of memory: Killed process 4711 (nsa-validate) total-vm:1kB\n";
+  write("kmsg", line);
   started();
-  write("kmsg", "3,1,1,-;Killed process 47111 (other)\n");
+  EXPECT_FALSE(find().out_of_memory) << "of an earlier process of this number";
+  write("kmsg", line + "3,1,1,-;Killed process 47111 (other)\n");
   EXPECT_FALSE(find().out_of_memory);
-  write("kmsg", "3,1,1,-;Memory cgroup out of memory: Killed process 4711 (nsa-validate) total-vm:1kB\n");
-  EXPECT_TRUE(find().out_of_memory);
-  EXPECT_THAT(find().why, HasSubstr("Killed process 4711 (nsa-validate)"));
+  write("kmsg", line);
+  started();
+  write("kmsg", line + line);
+  const harness::Kill kill = find();
+  EXPECT_TRUE(kill.out_of_memory);
+  EXPECT_THAT(kill.why, HasSubstr("Killed process 4711 (nsa-validate)"));
 }
 
 TEST_F(KillCause, AlmostAllOfTheMemoryIsASign) {

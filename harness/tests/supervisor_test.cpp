@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -40,6 +41,48 @@ int processes_in(const fs::path& folder) {
   return count;
 }
 
+// This process and those that it starts may have 64 MiB.
+class MemoryGroup {
+ public:
+  static constexpr std::int64_t kBytes = 64 << 20;
+
+  MemoryGroup() {
+    std::ifstream groups("/proc/self/cgroup");
+    for (std::string line; std::getline(groups, line);) {
+      const bool second = line.starts_with("0::");
+      const auto memory = line.find(":memory:");
+      if (!second && memory == std::string::npos) continue;
+      home_ = fs::path(second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory") / line.substr(second ? 4 : memory + 9);
+      group_ = home_ / fmt::format("harness-test-{}", getpid());
+      std::error_code error;
+      fs::create_directory(group_, error);
+      const fs::path swap = group_ / (second ? "memory.swap.max" : "memory.memsw.limit_in_bytes");
+      if (!error && write(group_ / (second ? "memory.max" : "memory.limit_in_bytes"), kBytes)) {
+        write(swap, second ? 0 : kBytes);  // there need be none
+        entered_ = write(group_ / "cgroup.procs", getpid());
+      }
+      if (entered_) return;
+      fs::remove(group_, error);
+    }
+  }
+  ~MemoryGroup() {
+    std::error_code ignored;
+    if (entered_) write(home_ / "cgroup.procs", getpid());
+    if (entered_) fs::remove(group_, ignored);
+  }
+  [[nodiscard]] std::string why_not() const { return entered_ ? "" : "no control group for memory can be made here"; }
+
+ private:
+  static bool write(const fs::path& file, std::int64_t number) {
+    std::ofstream stream(file);
+    stream << number << std::flush;
+    return stream.good();
+  }
+
+  fs::path home_, group_;
+  bool entered_ = false;
+};
+
 TEST(Supervisor, AGoodRunIsReady) {
   FakeRun fake;
   EXPECT_EQ(fake({"--suite", "good", "--out", "run"}), 0) << fake.err();
@@ -66,6 +109,8 @@ TEST(Supervisor, EveryMisdeedIsContainedAndChargedToItsCase) {
       {"overflows_its_stack", Status::crash, "NSA-X001"},
       {"throws_in_a_thread", Status::crash, "NSA-X001"},
       {"allocates_too_much", Status::error, "NSA-X010"},
+      {"allocates_too_much_in_a_thread", Status::crash, "NSA-X010"},
+      {"cannot_map", Status::error, "NSA-X010"},
       {"cannot_allocate", Status::error, "NSA-X010"},
       {"exit_zero", Status::crash, "NSA-X003"},
       {"throws", Status::error, "NSA-X004"},
@@ -137,6 +182,10 @@ TEST(Supervisor, WhatHangsIsKilledAndTheRestRuns) {
   EXPECT_EQ(fake.find("stuck/ignores_sigterm").status, Status::hang);
   EXPECT_EQ(fake.find("stuck/is_stopped").status, Status::hang);
   EXPECT_THAT(fake.find("stuck/is_stopped").findings[0].evidence.at("stacks").dump(), HasSubstr(", state T"));
+  const reports::Finding told = fake.find("stuck/main_thread_does_not_answer").findings.at(0);
+  EXPECT_THAT(told.evidence.at("stacks").dump(),
+              AllOf(HasSubstr("sleep_in_another_thread"), HasSubstr("(does not answer)"), HasSubstr("end of stacks")));
+  EXPECT_THAT(told.message, testing::Not(HasSubstr("sleep_in_another_thread"))) << "it is not where the case hangs";
   EXPECT_EQ(fake.find("stuck/spins").status, Status::hang);
   EXPECT_THAT(fake.find("stuck/spins").findings[0].message, HasSubstr("busy, no progress"));
   EXPECT_EQ(fake.find("stuck/works_silently").status, Status::pass) << "CPU time is progress";
@@ -264,8 +313,8 @@ TEST(Supervisor, InterruptionKillsWorkersAndStillReports) {
     EXPECT_EQ(fake.find("stuck/sleeps").status, Status::cancelled);
     EXPECT_EQ(fake.find("stuck/after_all").status, Status::cancelled);
     EXPECT_TRUE(fs::exists(fake.run_folder() / "report.json"));
-    EXPECT_THAT(fake.out(), testing::EndsWith("summary: 0 passed, 0 failed, 0 skipped, 7 cancelled\n"));
-    EXPECT_THAT(fake.err(), HasSubstr("0 passed, 0 failed, 0 skipped, 7 cancelled\n"));
+    EXPECT_THAT(fake.out(), testing::EndsWith("summary: 0 passed, 0 failed, 0 skipped, 8 cancelled\n"));
+    EXPECT_THAT(fake.err(), HasSubstr("0 passed, 0 failed, 0 skipped, 8 cancelled\n"));
     EXPECT_EQ(reports::Json::parse(read_text(fake.run_folder() / "report.json"))["totals"]["failed"], 0);
     const pid_t worker = fake.events("worker_begin")[0]["pid"].get<pid_t>();
     EXPECT_NE(kill(worker, 0), 0) << "the worker is still there";
@@ -296,6 +345,22 @@ TEST(Supervisor, KillNineAtAnyMomentLeavesAReport) {
         << "a worker, at work or waiting for its order, outlived its supervisor";
   }
   EXPECT_GT(incomplete, 0) << "no run was killed in the middle";
+}
+
+// A real one, in a control group of its own (version 1 or 2), which takes rights that a test seldom has.
+TEST(Supervisor, AKillForLackOfMemoryIsToldAsSuch) {
+  const MemoryGroup group;
+  if (!group.why_not().empty()) GTEST_SKIP() << group.why_not();
+  FakeRun fake;
+  const int code = fake({"--suite", "hungry", "--out", "run"});
+  const reports::Case killed = fake.find("hungry/eats");
+  if (killed.status == Status::pass) GTEST_SKIP() << "the limit of a control group holds nobody here";
+  EXPECT_EQ(code, 5) << fake.err();
+  EXPECT_EQ(killed.status, Status::crash);
+  EXPECT_EQ(killed.reason_code, "out_of_memory");
+  EXPECT_EQ(code_of(killed), "NSA-X010");
+  EXPECT_GE(killed.findings[0].evidence.at("out_of_memory_kills_in_control_group"), 1);
+  EXPECT_EQ(killed.findings[0].evidence.at("memory_bound_bytes"), MemoryGroup::kBytes);
 }
 
 TEST(Supervisor, AKilledWorkerIsACrash) {

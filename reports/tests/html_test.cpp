@@ -41,6 +41,13 @@ TEST(Html, Golden) {
   EXPECT_THAT(unbalanced(text), IsEmpty());
 }
 
+TEST(Html, StacksAreLinesOfABlock) {
+  reports::Run run = run_of({Status::crash});
+  run.suites[0].cases[0].findings = {finding(Severity::block)};
+  run.suites[0].cases[0].findings[0].evidence = Json{{"stacks", {"thread 7 x", "  f<int>()+0x1 (x)"}}};
+  EXPECT_THAT(to_html(run), HasSubstr("<pre>thread 7 x\n  f&lt;int&gt;()+0x1 (x)\n</pre>"));
+}
+
 TEST(Html, NeedsNothingFromElsewhere) {
   const std::string text = to_html(sample::mixed());
   for (const auto* word : {"<script", "<link", "<img", "src=", "http:", "https:", "url(", "@import"}) {

@@ -101,6 +101,13 @@ TEST(Markdown, HostileTextStaysText) {
   expect_whole_tables(text);
 }
 
+TEST(Markdown, StacksAreLinesOfABlock) {
+  reports::Run run = run_of({Status::crash});
+  run.suites[0].cases[0].findings = {finding(Severity::block)};
+  run.suites[0].cases[0].findings[0].evidence = Json{{"stacks", {"thread 7 x, state S", "  f<int>()+0x1 (x)"}}};
+  EXPECT_THAT(to_markdown(run), HasSubstr("stacks:\n\n```\nthread 7 x, state S\n  f<int>()+0x1 (x)\n```\n"));
+}
+
 TEST(Markdown, ManyOccurrencesAreCountedAndCut) {
   reports::Run run = run_of(std::vector<Status>(30, Status::fail));
   for (auto& c : run.suites[0].cases) c.findings = {finding(Severity::block)};

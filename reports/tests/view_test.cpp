@@ -88,6 +88,17 @@ TEST(Evidence, FlattensSmallObjectsAndCutsTheRest) {
   EXPECT_TRUE(evidence(Json(3), 4).rows.empty());
 }
 
+TEST(Evidence, LinesOfTextAreNoRow) {
+  const auto e =
+      evidence(Json{{"stacks", {"thread 1", std::string(500, 'y')}}, {"last_lines", Json::array()}, {"z", 1}}, 4);
+  ASSERT_EQ(e.texts.size(), 1u);
+  EXPECT_THAT(e.texts[0], Pair("stacks", "thread 1\n" + std::string(160, 'y') + "...\n"));
+  EXPECT_EQ(e.rows.size(), 2u);
+  const auto many = evidence(Json{{"last_lines", std::vector<std::string>(50, "x")}}, 4);
+  EXPECT_THAT(many.texts.at(0).second, testing::EndsWith("x\n... 10 more lines, in report.json\n"));
+  EXPECT_TRUE(evidence(Json{{"stacks", {1, 2}}}, 4).texts.empty());
+}
+
 TEST(Environment, TakesAnyShape) {
   reports::Run run = run_of({});
   run.provenance = Json{{"source", {{"git_commit", "abc"}, {"dirty", true}}},
