@@ -7,8 +7,11 @@
 //   alarm   kAbove of the last kLast steps lie above it, so that a spike, a bad batch or a short warm-up is none
 //
 // The gradient's norm, which moves before the loss, is no reason to stop by itself; the evidence says since when it has
-// been out of its own range. It costs the host some additions a step, and the GPU nothing. Its state goes with the
-// checkpoint: a resumed run judges as one that was never stopped.
+// been out of its own range. The update's norm is not asked for: AdamW divides a gradient by its own size, so that an
+// update is as long as the rate says in every run (of rate * sqrt(parameters), 0.7 at most in a sound one and 0.6 in
+// one that diverges; tests/healthy_runs_test.cpp holds it). What goes out of bounds is the gradient before that. It
+// costs the host some additions a step, and the GPU nothing. Its state goes with the checkpoint: a resumed run judges
+// as one that was never stopped.
 #pragma once
 
 #include <cstdint>
