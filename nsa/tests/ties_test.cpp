@@ -10,9 +10,12 @@ namespace {
 using fixtures::random;
 using fixtures::Ties;
 
+constexpr at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16};
+
 void expect_low(Backend backend) {
-  for (const Ties& x : fixtures::ties(at::kFloat))
-    EXPECT_EQ(x.wrong_rows(backend_ops(backend).select(x.args())), 0) << x.name();
+  for (const at::ScalarType type : kTypes)
+    for (const Ties& x : fixtures::ties(type))
+      EXPECT_EQ(x.wrong_rows(backend_ops(backend).select(x.args())), 0) << x.name();
 }
 
 TEST(Ties, ReferenceTakesTheLowerNumbers) { expect_low(Backend::reference); }
@@ -30,15 +33,16 @@ TEST(Ties, ReferenceGivesEqualKeysEqualBits) {
 }
 
 TEST(Ties, AStepChoosesAsThePassDoes) {
-  for (const Ties& x : fixtures::ties(at::kFloat)) {
-    const SelectArgs args = x.args();
-    const auto whole = backend_ops(Backend::sdpa).select(args);
-    for (const std::int64_t t : {x.S - 1, x.S - x.g.l_sel}) {
-      const auto k = args.k_cmp.narrow(1, 0, compressed_blocks(x.g, t + 1)).transpose(1, 2);
-      const auto step = decode::step_ops().select({args.q.narrow(1, t, 1), k, t, 1, x.g});
-      EXPECT_TRUE(at::equal(step, whole.narrow(1, t, 1))) << x.name() << " t " << t;
+  for (const at::ScalarType type : kTypes)
+    for (const Ties& x : fixtures::ties(type)) {
+      const SelectArgs args = x.args();
+      const auto whole = backend_ops(Backend::sdpa).select(args);
+      for (const std::int64_t t : {x.S - 1, x.S - x.g.l_sel}) {
+        const auto k = args.k_cmp.narrow(1, 0, compressed_blocks(x.g, t + 1)).transpose(1, 2);
+        const auto step = decode::step_ops().select({args.q.narrow(1, t, 1), k, t, 1, x.g});
+        EXPECT_TRUE(at::equal(step, whole.narrow(1, t, 1))) << x.name() << " t " << t;
+      }
     }
-  }
 }
 
 // A model whose queries are all zero: every choice is a tie.
