@@ -64,6 +64,12 @@ Scope scope_of(const Program& program, const Selection& selection) {
   return scope;
 }
 
+std::string bringing(const Settings& settings, const Case& work) {
+  for (const std::string& key : work.brought_by)
+    if (settings.values().at(key).origin != "default") return key;
+  return "";
+}
+
 std::vector<PlannedSuite> all_cases(const Program& program, const Settings& settings) {
   std::vector<PlannedSuite> suites;
   std::map<std::string, std::string> hashes;
@@ -73,7 +79,9 @@ std::vector<PlannedSuite> all_cases(const Program& program, const Settings& sett
       const std::string id = case_id(suite->name, work);
       const auto [at, fresh] = hashes.emplace(case_hash(id), id);
       if (!fresh) throw std::logic_error(fmt::format("cases '{}' and '{}' have the same hash", at->second, id));
-      planned.cases.push_back({std::move(work), id, case_hash(id)});
+      const std::string brought_by = bringing(settings, work);
+      if (!brought_by.empty()) work.level = Level::smoke;
+      planned.cases.push_back({std::move(work), id, case_hash(id), brought_by});
     }
     suites.push_back(std::move(planned));
   }
@@ -99,8 +107,26 @@ void refuse_unknown(const char* option, const std::vector<std::string>& words, c
   }
 }
 
-bool selected(const Selection& selection, const Scope& scope, const std::string& suite, const PlannedCase& c) {
-  if (!scope.suites.empty() && !scope.suites.contains(suite)) return false;
+// Some suites and not all of them, by their names.
+bool names_suites(const Selection& selection, const Scope& scope) {
+  return selection.cases.empty() && !scope.suites.empty() && !scope.suites.contains("");
+}
+
+// A contradiction within one command line. A file may hold what is for other runs.
+void refuse_settings_of_other_suites(const Program& program, const Settings& settings, const Scope& scope) {
+  for (const Suite& suite : program.suites) {
+    if (suite.guards || scope.suites.contains(suite.name)) continue;
+    for (const auto& [key, value] : settings.values()) {
+      if (!key.starts_with(suite.name + ".") || !value.origin.starts_with("--")) continue;
+      throw UsageError(fmt::format("{}: {}: only the suite {} looks at it; name that as well: --suite {},{}",
+                                   value.origin, key, suite.name, fmt::join(scope.suites, ","), suite.name));
+    }
+  }
+}
+
+bool selected(const Selection& selection, const Scope& scope, const Suite& suite, const PlannedCase& c) {
+  const bool guard = suite.guards && !c.brought_by.empty() && names_suites(selection, scope);
+  if (!scope.suites.empty() && !scope.suites.contains(suite.name) && !guard) return false;
   const bool in_level = c.work.level <= scope.level;
   const auto hit = [&](const std::string& word) { return names_exactly(word, c) || matches(word, c.id); };
   if (std::any_of(selection.excludes.begin(), selection.excludes.end(), hit)) return false;
@@ -122,6 +148,7 @@ void check_scope(const Program& program, const Selection& selection) { (void)sco
 
 Plan make_plan(const Program& program, const Settings& settings, const Selection& selection) {
   const Scope scope = scope_of(program, selection);
+  if (names_suites(selection, scope)) refuse_settings_of_other_suites(program, settings, scope);
   const std::vector<PlannedSuite> all = all_cases(program, settings);
   refuse_unknown("--case", selection.cases, all);
   refuse_unknown("--exclude", selection.excludes, all);
@@ -130,7 +157,7 @@ Plan make_plan(const Program& program, const Settings& settings, const Selection
   for (const PlannedSuite& suite : all) {
     PlannedSuite kept{suite.suite, {}};
     for (const PlannedCase& c : suite.cases) {
-      if (selected(selection, scope, suite.suite->name, c))
+      if (selected(selection, scope, *suite.suite, c))
         kept.cases.push_back(c);
       else if (c.work.level <= scope.level)
         plan.partial = true;

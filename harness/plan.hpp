@@ -20,6 +20,7 @@ struct Selection {
 struct PlannedCase {
   Case work;
   std::string id, hash;
+  std::string brought_by;  // the first of the case's own settings that somebody has named; "" for none
 };
 
 struct PlannedSuite {
@@ -35,8 +36,13 @@ struct Plan {
   [[nodiscard]] std::size_t size() const;
 };
 
-// Throws UsageError for an unknown suite, level or case (with the nearest name), std::logic_error for a program that
-// is wrong in itself (a cycle or an unknown name in `requires_suites`, a case twice).
+// What a user sets is looked at: a setting brings the case that obeys it (Case::brought_by) to every level, and a guard
+// (Suite::guards) to every selection of suites; an option that sets what is another suite's, and leaves that suite out,
+// is refused. Naming cases (--case, --exclude) is more exact than any of this.
+//
+// Throws UsageError for an unknown suite, level or case (with the nearest name) and for such an option,
+// std::logic_error for a program that is wrong in itself (a cycle or an unknown name in `requires_suites`, a case
+// twice).
 [[nodiscard]] Plan make_plan(const Program& program, const Settings& settings, const Selection& selection);
 
 // The part of it that can be said without enumerating cases: unknown suites and levels.

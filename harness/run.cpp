@@ -233,7 +233,8 @@ ExitCode dry_run(const Program& program, const CommandLine& line) {
     base::out("{}{}\n", suite.suite->name,
               required.empty() ? "" : fmt::format(" (requires {})", fmt::join(required, ", ")));
     for (const PlannedCase& c : suite.cases)
-      base::out("  {}  {}{}\n", c.hash, c.id, c.work.needs_cuda ? "  (needs a GPU)" : "");
+      base::out("  {}  {}{}{}\n", c.hash, c.id, c.work.needs_cuda ? "  (needs a GPU)" : "",
+                c.brought_by.empty() ? "" : fmt::format("  ({} is set)", c.brought_by));
   }
   base::out("{} cases in {} suites at level {}; nothing was executed\n", plan.size(), plan.suites.size(),
             to_string(plan.level));

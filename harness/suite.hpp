@@ -40,6 +40,8 @@ struct Case {
   bool needs_cuda = false;            // without a usable GPU: skip(no_cuda), not required
   std::chrono::seconds timeout{120};  // absolute; the hang limit (no progress) is a setting
   std::function<void(Context&)> run;
+  // Settings that nobody looks at where this case is left out: named by a user, one makes it a case of smoke.
+  std::vector<std::string> brought_by = {};
 };
 
 struct Suite {
@@ -48,6 +50,9 @@ struct Suite {
   // Suites whose `isolate` finding blocks this one. They need not be selected; if they are, they run before.
   std::vector<std::string> requires_suites;
   std::function<std::vector<Case>(const Settings&)> cases;
+  // Its settings say what the results of every suite are about (a commit, an environment): a case of it that one of
+  // them brings is planned beside whatever suites are selected.
+  bool guards = false;
 };
 
 // "suite/name[k=v,k=v]" (no brackets without parameters) and the first 8 hex digits of its FNV-1a 64 hash.

@@ -88,6 +88,88 @@ TEST(Plan, PartialSaysThatSomethingOfTheLevelWasLeftOut) {
   EXPECT_FALSE(make_plan(p, settings, {{}, "", {}, {"free/thorough"}}).partial);
 }
 
+// Three suites whose settings are looked at by one case each: a guard, one of the standard level, one of smoke.
+struct Settable {
+  Program program;
+  Settings settings{{spec("guards.commit"), spec("deep.baseline"), spec("wide.lengths")}};
+
+  Settable() {
+    const auto with = [](const std::string& name, Level level, bool guards) {
+      Suite s{name, "purpose", {}, [=](const Settings& values) {
+                std::vector<Case> cases(2);
+                cases[0].name = "always";
+                cases[1].name = "asked";
+                cases[1].level = level;
+                for (const auto& [key, value] : values.values())
+                  if (key.starts_with(name + ".")) cases[1].brought_by = {key};
+                return cases;
+              }};
+      s.guards = guards;
+      return s;
+    };
+    program.suites = {with("guards", Level::standard, true), with("deep", Level::standard, false),
+                      with("wide", Level::smoke, false)};
+  }
+  static harness::SettingSpec spec(const std::string& key) {
+    harness::SettingSpec s;
+    s.key = key;
+    return s;
+  }
+  std::vector<std::string> ids(const Selection& selection) const {
+    std::vector<std::string> result;
+    for (const auto& s : make_plan(program, settings, selection).suites)
+      for (const auto& c : s.cases) result.push_back(c.id);
+    return result;
+  }
+};
+
+TEST(Plan, WhatIsSetIsLookedAtAtEveryLevel) {
+  Settable x;
+  EXPECT_THAT(x.ids({}), ElementsAre("guards/always", "deep/always", "wide/always", "wide/asked"));
+  x.settings.set("deep.baseline", "report", "some.yaml:3");
+  EXPECT_THAT(x.ids({}), ElementsAre("guards/always", "deep/always", "deep/asked", "wide/always", "wide/asked"));
+  EXPECT_THAT(x.ids({{"deep"}, "", {}, {}}), ElementsAre("deep/always", "deep/asked"));
+  EXPECT_THAT(x.ids({{"deep"}, "", {"deep/a*d"}, {}}), ElementsAre("deep/asked"));
+  EXPECT_THAT(x.ids({{"deep"}, "", {}, {"deep/asked"}}), ElementsAre("deep/always"));
+  EXPECT_THAT(x.ids({{"wide"}, "", {}, {}}), ElementsAre("wide/always", "wide/asked")) << "a file is for many runs";
+  EXPECT_EQ(make_plan(x.program, x.settings, {}).suites[1].cases[1].brought_by, "deep.baseline");
+}
+
+TEST(Plan, AGuardThatIsSetIsLookedAtWhateverSuitesAreNamed) {
+  Settable x;
+  x.settings.set("guards.commit", "abc", "--set");
+  EXPECT_THAT(x.ids({{"wide"}, "", {}, {}}), ElementsAre("guards/asked", "wide/always", "wide/asked"));
+  EXPECT_THAT(x.ids({{"wide"}, "", {"wide/always"}, {}}), ElementsAre("wide/always"));
+  EXPECT_THAT(x.ids({{"wide"}, "", {}, {"guards/*"}}), ElementsAre("wide/always", "wide/asked"));
+  EXPECT_TRUE(x.ids({{""}, "", {}, {}}).empty());
+}
+
+TEST(Plan, AnOptionThatNoSelectedSuiteLooksAtIsRefused) {
+  Settable x;
+  x.settings.set("deep.baseline", "report", "--set");
+  try {
+    (void)x.ids({{"wide"}, "", {}, {}});
+    FAIL() << "accepted";
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(),
+                 "--set: deep.baseline: only the suite deep looks at it; name that as well: --suite wide,deep");
+  }
+  EXPECT_EQ(x.ids({{"wide", "deep"}, "", {}, {}}).size(), 4U);
+  EXPECT_THAT(x.ids({{}, "", {"wide/always"}, {}}), ElementsAre("wide/always")) << "repro commands set everything";
+}
+
+TEST(Plan, ACaseThatIsBroughtByAnUnknownSettingIsAMistakeOfTheProgram) {
+  Settable x;
+  x.settings = Settings({});
+  x.program.suites[0].cases = [](const Settings&) {
+    std::vector<Case> cases(1);
+    cases[0].name = "asked";
+    cases[0].brought_by = {"guards.comit"};
+    return cases;
+  };
+  EXPECT_THROW((void)x.ids({}), std::logic_error);
+}
+
 TEST(Plan, UnknownNamesAreErrorsWithTheNearest) {
   EXPECT_THAT(error_of({{"eary"}, "", {}, {}}), HasSubstr("unknown suite or level 'eary'; did you mean 'early'?"));
   EXPECT_THAT(error_of({{"smoke", "free"}, "", {}, {}}), HasSubstr("'smoke' is a level and stands alone"));

@@ -80,6 +80,7 @@ class Plan {
     Case c = make("xpath", harness::Level::standard);
     c.params.set("model", model);
     c.params.set("precision", std::string(nsa::to_string(precision)));
+    c.brought_by = {"parity.handover_steps"};
     c.run = [subject = subject_, model, precision](Context& context) {
       parity_cases::xpath(context, subject, model, precision);
     };

@@ -15,6 +15,7 @@ harness::Suite preflight(const Subject& subject) {
   harness::Suite suite;
   suite.name = "preflight";
   suite.purpose = "the machine, the build, the configuration and the data are what the run takes them for";
+  suite.guards = true;
   suite.cases = [subject](const harness::Settings& settings) {
     std::vector<Case> cases;
     const auto add = [&](const std::string& name, std::function<void(Context&)> run) -> Case& {
@@ -34,15 +35,16 @@ harness::Suite preflight(const Subject& subject) {
     add("driver", [](Context& x) { checks::driver(x, checks::cuda_state()); }).needs_cuda = true;
     add("gpu_processes", checks::gpu_processes).needs_cuda = true;
     add("halt_files", checks::halt_files);
-    add("configuration", [=](Context& x) { checks::configuration(subject, x); });
+    add("configuration", [=](Context& x) { checks::configuration(subject, x); }).brought_by = {"preflight.expect"};
     add("flags", [](Context& x) { checks::flags(x, nsa::read_environment()); });
     add("flags_obeyed", [=](Context& x) { checks::flags_obeyed(subject, x); });
     add("flash_refusal", [=](Context& x) { checks::flash_refuses(subject, x); });
     flash("dense", checks::FlashKind::dense);
     flash("window", checks::FlashKind::window);
     flash("varlen", checks::FlashKind::varlen);
-    add("first_batch", [=](Context& x) { checks::first_batch_of_data(subject, x); }).timeout =
-        std::chrono::seconds(700);  // the deadline is the case's own
+    Case& first_batch = add("first_batch", [=](Context& x) { checks::first_batch_of_data(subject, x); });
+    first_batch.timeout = std::chrono::seconds(700);  // the deadline is the case's own
+    first_batch.brought_by = {"preflight.first_batch_s"};
     add("facts", checks::facts);
 
     const auto deeper = [&](const std::string& name, std::function<void(Context&)> run) -> Case& {
@@ -53,17 +55,18 @@ harness::Suite preflight(const Subject& subject) {
     deeper("libraries", [](Context& x) { checks::libraries(x, checks::library_versions()); });
     deeper("variables", checks::variables);
     deeper("threads", checks::threads);
-    // Who names a guard wants it looked at, at every level.
-    Case& host = deeper("host", checks::host);
-    if (settings.values().at("preflight.host_memory_gib").origin != "default") host.level = harness::Level::smoke;
+    deeper("host", checks::host).brought_by = {"preflight.host_memory_gib"};
     deeper("run_folder", checks::run_folder_space);
     deeper("gpu_state", checks::gpu_state).needs_cuda = true;
     deeper("memory_estimate", [=](Context& x) { checks::memory_estimate(subject, x); });
     // These only where somebody says what is expected: a check that compares with nothing must not count as passed.
-    if (!settings.texts("preflight.expect_environment").empty()) add("pins", checks::pins);
-    if (!settings.text("preflight.expect_commit").empty()) add("fix", checks::fix);
+    if (!settings.texts("preflight.expect_environment").empty())
+      add("pins", checks::pins).brought_by = {"preflight.expect_environment"};
+    if (!settings.text("preflight.expect_commit").empty())
+      add("fix", checks::fix).brought_by = {"preflight.expect_commit"};
     if (!settings.text("preflight.train_folder").empty())
-      add("train_folder", [=](Context& x) { checks::train_folder(subject, x); });
+      add("train_folder", [=](Context& x) { checks::train_folder(subject, x); }).brought_by = {
+          "preflight.train_folder"};
     return cases;
   };
   return suite;

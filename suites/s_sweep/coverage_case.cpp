@@ -61,6 +61,7 @@ Cases plan_coverage(const Plan& plan) {
   Case c;
   c.name = "coverage";
   c.level = harness::Level::standard;
+  c.brought_by = {"s_sweep.standard_scales"};
   c.run = [subject = plan.subject](Context& context) { coverage(context, subject); };
   return {c};
 }

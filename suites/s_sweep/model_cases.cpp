@@ -189,6 +189,7 @@ Cases plan_models(const Plan& plan) {
     Case c = standard_case("model");
     c.params.set("way", ways()[way]);
     c.needs_cuda = needs_cuda(ways()[way]);
+    c.brought_by = {"s_sweep.standard_scales"};
     c.run = [subject = plan.subject, way](Context& context) { sweep_models(context, subject, way); };
     cases.push_back(std::move(c));
   }
@@ -204,6 +205,7 @@ Cases plan_long(const Plan& plan) {
       c.params.set("S", std::to_string(S));
       c.params.set("way", way);
       c.needs_cuda = needs_cuda(way) || S > longest_on_cpu;
+      c.brought_by = {"s_sweep.long_lengths", "s_sweep.longest_on_cpu"};
       c.run = [subject = plan.subject, S, way](Context& context) { long_length(context, subject, S, way); };
       cases.push_back(std::move(c));
     }

@@ -170,6 +170,7 @@ Cases plan_ops(const Plan& plan) {
     c.params.set("backend", computations()[i].way);
     c.params.set("op", computations()[i].function());
     c.needs_cuda = needs_cuda(computations()[i]);
+    c.brought_by = {"s_sweep.standard_scales"};
     c.run = [subject = plan.subject, i](Context& context) { sweep_ops(context, subject, i); };
     cases.push_back(std::move(c));
   }

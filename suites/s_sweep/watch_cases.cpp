@@ -186,6 +186,7 @@ Cases plan_watch(const Plan& plan) {
   Case c;
   c.name = "watch_overhead";
   c.level = harness::Level::standard;
+  c.brought_by = {"s_sweep.watch_rounds", "s_sweep.watch_percent"};
   c.run = [subject = plan.subject](Context& context) { watch_overhead(context, subject); };
   return {c};
 }

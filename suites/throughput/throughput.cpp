@@ -47,7 +47,9 @@ std::vector<harness::SettingSpec> throughput_settings() {
       {.key = "throughput.baseline",
        .type = text,
        .default_value = "",
-       .meaning = "an earlier report to compare with: SAME, FASTER, SLOWER or CANNOT TELL (standard level)",
+       .meaning =
+           "an earlier report to compare with: SAME, FASTER, SLOWER or CANNOT TELL; it must hold the cases rate and "
+           "shapes, which are made at every level then",
        .allowed = "a report.json, or the folder that holds it"},
       {.key = "throughput.least_effect_percent",
        .type = real,
@@ -125,12 +127,14 @@ harness::Suite throughput(const Subject& subject) {
       }
     };
   };
-  const auto standard = [with_subject](std::string name, void (*run)(const Subject&, Context&)) {
+  const auto standard = [with_subject](std::string name, void (*run)(const Subject&, Context&),
+                                       std::vector<std::string> brought_by = {}) {
     return Case{.name = std::move(name),
                 .params = {},
                 .level = harness::Level::standard,
                 .timeout = std::chrono::seconds(600),
-                .run = with_subject(run)};
+                .run = with_subject(run),
+                .brought_by = std::move(brought_by)};
   };
   harness::Suite suite;
   suite.name = "throughput";
@@ -141,6 +145,11 @@ harness::Suite throughput(const Subject& subject) {
   suite.cases = [=](const harness::Settings& settings) -> std::vector<Case> {
     using namespace throughput_cases;
     check_baseline(settings);
+    std::vector<std::string> of_rate, of_shapes = {"throughput.ladder_floor_tok_s", "throughput.lengths"};
+    if (!settings.text("throughput.baseline").empty()) {
+      of_rate.emplace_back("throughput.baseline");
+      of_shapes.emplace_back("throughput.baseline");
+    }
     return {
         {.name = "training_step", .params = {}, .run = with_subject(training_step)},
         {.name = "inference", .params = {}, .run = with_subject(inference)},
@@ -148,15 +157,15 @@ harness::Suite throughput(const Subject& subject) {
         {.name = "packing", .params = {}, .run = with_subject(packing)},
         {.name = "layer_scaling", .params = {}, .run = with_subject(layer_scaling)},
         {.name = "backends", .params = {}, .needs_cuda = true, .run = with_subject(backends)},
-        standard("rate", rate),
+        standard("rate", rate, of_rate),
         standard("stage_shares", stage_shares),
         standard("attention_alone", attention_alone),
         standard("host_and_device", host_and_device),
         standard("step_bytes", step_bytes),
         standard("memory_law", memory_law),
         standard("layers", layers),
-        standard("shapes", shapes),
-        standard("data_loading", data_loading),
+        standard("shapes", shapes, of_shapes),
+        standard("data_loading", data_loading, {"throughput.data_percent", "throughput.fetch_ms"}),
     };
   };
   return suite;

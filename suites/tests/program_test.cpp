@@ -1,0 +1,111 @@
+// The whole program's plan: what a user sets is looked at.
+#include "suites/program.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "harness/plan.hpp"
+#include "harness/protocol.hpp"
+
+namespace {
+
+using harness::Selection;
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsSupersetOf;
+using testing::Not;
+
+class WhatIsSet : public testing::Test {
+ protected:
+  WhatIsSet() : settings_(harness::all_setting_specs(program_)) {
+    settings_.set("run.device", "cpu", "test");
+    std::ofstream(report_) << R"({"run": {"id": "earlier"}, "provenance": {}, "suites": []})";
+  }
+  ~WhatIsSet() override { std::filesystem::remove(report_); }
+
+  void set(const std::string& key, const std::string& value) { settings_.set(key, value, "--set"); }
+  // Something to compare with, for the settings that say nothing by default.
+  void set(const harness::SettingSpec& spec) {
+    const std::map<std::string, std::string> values = {{"throughput.baseline", report_.string()},
+                                                       {"preflight.expect", "some.yaml"},
+                                                       {"preflight.expect_environment", "[NSA_USE_CUDA=]"},
+                                                       {"preflight.expect_commit", "abc"},
+                                                       {"preflight.train_folder", "out/run"}};
+    const auto value = values.find(spec.key);
+    set(spec.key, value == values.end() ? spec.default_value : value->second);
+  }
+  [[nodiscard]] std::set<std::string> planned(const Selection& selection) const {
+    std::set<std::string> ids;
+    for (const auto& suite : make_plan(program_, settings_, selection).suites)
+      for (const auto& c : suite.cases) ids.insert(c.id);
+    return ids;
+  }
+  // Of all levels.
+  [[nodiscard]] std::set<std::string> brought_by(const std::string& key) const {
+    std::set<std::string> ids;
+    for (const harness::Suite& suite : program_.suites)
+      for (const harness::Case& c : suite.cases(settings_))
+        if (std::count(c.brought_by.begin(), c.brought_by.end(), key) > 0) ids.insert(case_id(suite.name, c));
+    return ids;
+  }
+
+  harness::Program program_ = suites::make_program();
+  harness::Settings settings_;
+  std::filesystem::path report_ = std::filesystem::temp_directory_path() / fmt::format("earlier-{}.json", getpid());
+};
+
+// A new setting is either looked at by a case of smoke, or it brings its case.
+TEST_F(WhatIsSet, IsLookedAtAtSmoke) {
+  const std::set<std::string> by_smoke = {
+      "data", "model", "parity.budget_factor", "parity.lengths", "s_sweep.lengths", "s_sweep.logit_scales",
+      "throughput.cpu_percent", "throughput.floor_tok_s", "throughput.gpu_percent",
+      "throughput.packing_overhead_percent", "throughput.repeats", "training.floor_steps", "training.steps",
+      // Say nothing by themselves: what the floor holds for, how the baseline is compared.
+      "throughput.gate_model", "throughput.least_effect_percent"};
+  for (const harness::SettingSpec& spec : program_.settings) {
+    set(spec);
+    const std::set<std::string> cases = brought_by(spec.key);
+    EXPECT_EQ(cases.empty(), by_smoke.contains(spec.key)) << spec.key;
+    EXPECT_THAT(planned({{"smoke"}, "", {}, {}}), IsSupersetOf(cases)) << spec.key;
+  }
+}
+
+TEST_F(WhatIsSet, IsNoCaseOfSmokeOtherwise) {
+  const std::set<std::string> smoke = planned({{"smoke"}, "", {}, {}});
+  for (const char* id : {"throughput/rate", "throughput/shapes", "throughput/data_loading", "preflight/host",
+                         "s_sweep/watch_overhead", "training/steps[data=text,precision=bf16,steps=50]"})
+    EXPECT_THAT(smoke, Not(Contains(id)));
+}
+
+TEST_F(WhatIsSet, GuardsAreLookedAtWhateverSuitesAreNamed) {
+  const Selection parity{{"parity"}, "", {}, {}};
+  EXPECT_THAT(planned(parity), Not(Contains(HasSubstr("preflight/"))));
+  set("preflight.expect_commit", "abc");
+  EXPECT_THAT(planned(parity), AllOf(Contains("preflight/fix"), Not(Contains("preflight/host"))));
+  set("throughput.baseline", report_.string());
+  EXPECT_THROW((void)planned(parity), harness::UsageError);
+}
+
+// A link that leads in a circle is a usage error, as for every other file that is named.
+TEST_F(WhatIsSet, AModelThatIsNoFileIsRefused) {
+  const auto loop = report_.string() + ".loop";
+  std::filesystem::create_symlink(loop, loop);
+  set("model", loop);
+  try {
+    (void)planned({{"smoke"}, "", {}, {}});
+    ADD_FAILURE() << "accepted";
+  } catch (const harness::UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(loop + "' is neither a file nor a model"));
+  }
+  std::filesystem::remove(loop);
+}
+
+}  // namespace
