@@ -31,6 +31,7 @@ class RecordingContext : public harness::Context {
   [[nodiscard]] std::uint64_t seed(std::string_view purpose, int trial) const override {
     return harness::derive_seed(42, id_, purpose, trial);
   }
+  [[nodiscard]] base::Load load() const override { return machine_load; }
   void phase(std::string_view name) override { phases.emplace_back(name); }
   void progress() override {}
   void metric(std::string_view name, double value, std::string_view unit) override;
@@ -46,6 +47,7 @@ class RecordingContext : public harness::Context {
   bool on_cuda = false;
   std::filesystem::path folder = std::filesystem::temp_directory_path();
   harness::Json provenance = harness::Json::object();
+  base::Load machine_load = {};  // unknown
   std::vector<std::string> phases;
   harness::Json metrics = harness::Json::object(), facts = harness::Json::object();
   std::vector<std::filesystem::path> artifacts;

@@ -44,6 +44,16 @@ Json Comparable::to_json() const {
   return json;
 }
 
+namespace {
+
+// What the harness recorded of the machine while a case took its times.
+std::string disturbance_of(const Json& facts) {
+  const Json load = facts.value("load", Json::object());
+  return load.value("busy", false) ? load.value("in_words", "a load that is not described") : "";
+}
+
+}  // namespace
+
 Baseline read_baseline(const std::filesystem::path& path) {
   const std::filesystem::path file = std::filesystem::is_directory(path) ? path / "report.json" : path;
   const auto fail = [&](const std::string& reason) {
@@ -64,6 +74,7 @@ Baseline read_baseline(const std::filesystem::path& path) {
         const Json& left = c.at("facts").at("comparable");
         Comparable comparable{left.at("identity"), {}};
         for (const auto& [name, times] : left.at("timed").items()) comparable.timed[name] = Timed::from_json(times);
+        comparable.disturbed_by = disturbance_of(c.at("facts"));
         baseline.by_case[c.at("name").get<std::string>()] = std::move(comparable);
       }
     }
@@ -114,12 +125,23 @@ Json other_differences(const Json& theirs, const Json& mine) {
   return differences;
 }
 
+// Times of this run that others disturbed are compared with nothing.
+std::optional<Decision> disturbed(const Context& context) {
+  const base::Load load = context.load();
+  if (!load.busy()) return std::nullopt;
+  Decision decision;
+  decision.reason = "this run's times were taken on a busy machine: " + load.describe();
+  return decision;
+}
+
 // Two measurements must agree on a change; one is enough to find none.
-Decision decide_twice(const Timed& before, const Timed& now, const Remeasure& again, const std::string& name,
-                      const probes::DecisionLimits& limits) {
+Decision decide_twice(const Context& context, const Timed& before, const Timed& now, const Remeasure& again,
+                      const std::string& name, const probes::DecisionLimits& limits) {
+  if (const auto cannot_tell = disturbed(context)) return *cannot_tell;
   const Decision first = probes::decide(before, now, limits);
   if (first.change == Change::same || first.change == Change::unusable) return first;
   Decision second = probes::decide(before, again(name), limits);
+  if (const auto cannot_tell = disturbed(context)) return *cannot_tell;
   if (first.change == Change::ambiguous || second.change == first.change || second.change == Change::unusable)
     return second;
   second.reason =
@@ -172,6 +194,10 @@ void compare_with_baseline(Context& context, const std::string& case_name, const
   if (const std::string why = refusal(theirs->second.identity, mine.identity); !why.empty())
     return unusable(context, "the baseline cannot be compared: " + why, evidence);
 
+  if (!theirs->second.disturbed_by.empty())
+    return unusable(context, "the baseline's times were taken on a busy machine: " + theirs->second.disturbed_by,
+                    evidence);
+
   evidence["other_differences"] = other_differences(baseline->provenance, context.planned_provenance());
   const probes::DecisionLimits limits{.least_effect = context.settings().real("throughput.least_effect_percent") / 100};
   std::vector<std::pair<std::string, Decision>> decisions;
@@ -179,7 +205,7 @@ void compare_with_baseline(Context& context, const std::string& case_name, const
   for (const auto& [name, now] : mine.timed) {
     const auto before = theirs->second.timed.find(name);
     if (before == theirs->second.timed.end()) continue;
-    decisions.emplace_back(name, decide_twice(before->second, now, again, name, limits));
+    decisions.emplace_back(name, decide_twice(context, before->second, now, again, name, limits));
     if (decisions.back().second.change != Change::unusable) p.push_back(decisions.back().second.p);
   }
   if (decisions.empty()) return unusable(context, "the baseline holds none of this case's measurements", evidence);

@@ -1,5 +1,6 @@
 // Comparison with an earlier report (setting throughput.baseline): SAME, FASTER, SLOWER or CANNOT TELL, for every
-// measurement that both hold. Times of another GPU, model, precision or shape are refused, not compared.
+// measurement that both hold. Times of another GPU, model, precision or shape, and those that were taken on a busy
+// machine, are refused, not compared.
 #pragma once
 
 #include <filesystem>
@@ -23,6 +24,7 @@ namespace suites::throughput_cases {
 struct Comparable {
   harness::Json identity;
   std::map<std::string, probes::Timed> timed;  // by measurement: "step", "S=512 B=2 accumulation=1"
+  std::string disturbed_by = {};  // of an earlier report: the load that they were taken under; "": none that is known
 
   [[nodiscard]] harness::Json to_json() const;
 };

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "harness/load_watch.hpp"
 #include "suites/codes.hpp"
 #include "suites/program.hpp"
 #include "suites/tests/recording_context.hpp"
@@ -47,6 +48,7 @@ class Baselines : public testing::Test {
     settings.set("throughput.baseline", folder.string(), "test");
     RecordingContext context(settings);
     context.provenance = {{"build", {{"build_id", "new"}}}, {"flags", {{"effective", {{"nvtx", "1"}}}}}};
+    context.machine_load = load;
     compare_with_baseline(context, "rate", mine, [&](const std::string&) {
       ++remeasured;
       return timed(again);
@@ -61,7 +63,17 @@ class Baselines : public testing::Test {
       (std::string("throughput_baseline.") + testing::UnitTest::GetInstance()->current_test_info()->name());
   harness::Settings settings = tests::default_settings(throughput_settings());
   int remeasured = 0;
+  base::Load load;
 };
+
+base::Load busy() {
+  base::Load load;
+  load.known = true;
+  load.cores = 2;
+  load.own_cores = 0.3;
+  load.others_cores = 1.7;
+  return load;
+}
 
 TEST_F(Baselines, TheSameTimesAreTheSameAndAreNotMeasuredAgain) {
   write(report(comparable(0.1)));
@@ -123,6 +135,34 @@ TEST_F(Baselines, AnInjectedRunAndOneWithoutTimesAreRefused) {
   renamed.timed = {{"another measurement", timed(0.1)}};
   write(report(renamed));
   EXPECT_EQ(only_code(compare(comparable(0.1), 0.1)), codes::kBaselineUnusable) << "nothing was compared";
+}
+
+TEST_F(Baselines, ABaselineThatWasMeasuredUnderLoadIsRefused) {
+  Json disturbed = report(comparable(0.1));
+  Json& facts = disturbed["suites"][0]["cases"][0]["facts"];
+  facts["load"] = harness::to_json(busy());
+  write(disturbed);
+  const RecordingContext context = compare(comparable(0.2), 0.2);
+  EXPECT_EQ(only_code(context), codes::kBaselineUnusable);
+  EXPECT_THAT(context.findings[0].message, HasSubstr("on a busy machine: other processes used 1.7 of 2 cores"));
+  for (const Json& calm : {Json{{"known", true}, {"busy", false}}, Json{{"known", false}}}) {
+    facts["load"] = calm;
+    write(disturbed);
+    EXPECT_EQ(only_code(compare(comparable(0.2), 0.2)), codes::kSlower) << calm;
+  }
+}
+
+TEST_F(Baselines, UnderLoadNothingIsSlowerOrFaster) {
+  write(report(comparable(0.1)));
+  load = busy();
+  for (const double seconds : {0.05, 0.1, 0.2}) {
+    const RecordingContext context = compare(comparable(seconds), seconds);
+    EXPECT_EQ(only_code(context), codes::kCannotTell) << seconds;
+    EXPECT_THAT(context.findings[0].message, HasSubstr("this run's times were taken on a busy machine"));
+    EXPECT_EQ(context.facts["baseline"]["rows"][0]["decision"], "unusable");
+    EXPECT_TRUE(context.grave_codes().empty());
+  }
+  EXPECT_EQ(remeasured, 0);
 }
 
 TEST_F(Baselines, WhatIsNoReportIsRefusedWithItsPath) {
