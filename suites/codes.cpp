@@ -9,6 +9,10 @@ namespace suites {
 using harness::Code;
 using enum reports::Severity;
 
+namespace {
+constexpr bool kTimed = true;  // the code's checks compare times (Code::timed)
+}
+
 std::vector<Code> finding_codes() {
   namespace c = codes;
   return {
@@ -84,6 +88,10 @@ std::vector<Code> finding_codes() {
       {c::kFixMissing, "The program lacks a commit that it must contain", "environment", degrade,
        "an old checkout is deployed, or the program was not built again after an update",
        "update the checkout to a commit that contains the fix, build through the launcher, and run again"},
+      {c::kMachineLoad, "Other processes use much of the machine's CPUs", "environment", warn,
+       "other programs, users or builds on this machine",
+       "wait for the processes that the message names, or end them: times of this run are lower bounds before, and may "
+       "end as inconclusive"},
 
       // -- initial values
       {c::kParameterLaw, "A parameter does not follow its initial law", "init", block,
@@ -235,7 +243,7 @@ std::vector<Code> finding_codes() {
        "look at the stage, row and operation in the evidence; a wiped NaN is a wrong number that nobody sees"},
       {c::kWatchOverhead, "Watching for non-finite values slows the training step more than it may", "performance",
        degrade, "the step is bound by launches, and the watch adds one for each stage and each gradient of a stage",
-       "read the step times in the evidence; switch the watch off for timing runs, or give the step more work"},
+       "read the step times in the evidence; switch the watch off for timing runs, or give the step more work", kTimed},
       {c::kPoisonLeak, "A NaN in padding reaches rows that may not see it", "anomaly", block,
        "padding is multiplied by a probability of 0 instead of being left out (0 * NaN is NaN), or an index of -1 "
        "reads a live row",
@@ -274,10 +282,11 @@ std::vector<Code> finding_codes() {
       {c::kStepTimeGrows, "SLOW: steps take longer and longer", "anomaly", degrade,
        "work or waiting that grows with the step number: a list that is searched, an allocator that fragments, a "
        "loader that falls behind",
-       "the evidence has times, trend and the machine's own pace beside it; profile a late step against an early one"},
+       "the evidence has times, trend and the machine's own pace beside it; profile a late step against an early one",
+       kTimed},
       {c::kStepStalls, "SLOW: single steps take many times the median", "anomaly", warn,
        "waiting for data, an allocator that returns and takes memory, or another load on the machine",
-       "the evidence names the steps with their share of data loading; the run went on, so it is not hung"},
+       "the evidence names the steps with their share of data loading; the run went on, so it is not hung", kTimed},
       {c::kAccumulation, "Accumulating batches changes what is reported or learned", "anomaly", block,
        "the reported loss is divided by the number of batches, gradients are summed instead of averaged, or a step of "
        "the schedule is counted per batch",
@@ -396,32 +405,35 @@ std::vector<Code> finding_codes() {
       {c::kFragmented, "The allocator holds much more GPU memory than tensors use", "memory", warn,
        "blocks of many sizes: free memory lies in pieces", "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"},
       {c::kBelowGate, "Throughput is below its gate", "performance", degrade,
-       "see the other findings of this suite for where the time goes", "compare the stage shares in the evidence"},
+       "see the other findings of this suite for where the time goes", "compare the stage shares in the evidence",
+       kTimed},
       {c::kFarBelowGate, "Throughput is below half of its gate, or nothing moves", "performance", block,
        "host-bound loops, copies of K and V, or a stall; see the other findings of this suite",
-       "compare the stage shares in the evidence; do not start a long run"},
+       "compare the stage shares in the evidence; do not start a long run", kTimed},
       {c::kHostBound, "The host, not the GPU, sets the pace", "performance", warn,
        "many small launches or host synchronisation: CPU busy, GPU waiting",
-       "fewer launches (larger batch, fused or graph-captured steps); the figures are in the evidence"},
+       "fewer launches (larger batch, fused or graph-captured steps); the figures are in the evidence", kTimed},
       {c::kPackingOverhead, "Safe packing costs more than it should", "performance", warn,
        "allocation dominates: the gathered selection is large against its arithmetic",
-       "use the masked selection for this shape (NSA_FORCE_SEL_MASK=1)"},
+       "use the masked selection for this shape (NSA_FORCE_SEL_MASK=1)", kTimed},
       {c::kLayerScaling, "Time does not grow in proportion to the layers", "performance", warn,
        "a cost that grows with depth (allocator pressure, retained tensors) or a large fixed one",
-       "see the times per layer count in the evidence"},
+       "see the times per layer count in the evidence", kTimed},
       {c::kWorkspaceNotReused, "The path without gradients does not write the reused workspace", "memory", block,
        "packing always allocates, or the route record says packed while another way ran",
        "check the route of attend_selected when gradients are off"},
       {c::kTimingUnusable, "Times scatter too much to be judged", "performance", warn,
-       "another load on the machine, or a clock that moves", "repeat on a quiet machine"},
+       "another load on the machine, or a clock that moves", "repeat on a quiet machine", kTimed},
       {c::kGpuIdle, "The GPU is idle for too much of a training step", "performance", degrade,
        "the host launches too slowly, waits for data, or synchronises: the GPU runs out of work",
        "read launches, host synchronisations and the host's share in the evidence, and remove the largest; launches "
-       "disappear in a CUDA graph (train.cuda_graph: true)"},
+       "disappear in a CUDA graph (train.cuda_graph: true)",
+       kTimed},
       {c::kHostShare, "The GPU waits while the host computes", "performance", degrade,
        "many small launches, or a loop over rows, heads or tokens on the host",
        "replay the step as one CUDA graph (train.cuda_graph: true), or make fewer and larger launches: batch the loop "
-       "that the evidence of NSA-P013 or the launches per token point to"},
+       "that the evidence of NSA-P013 or the launches per token point to",
+       kTimed},
       {c::kHostSyncs, "The host waits for the device too often", "performance", degrade,
        "item(), tolist(), nonzero() or a copy to the host inside a layer: each empties the GPU's queue",
        "the evidence has the operations; keep the value on the device, or read it once at the end of the step"},
@@ -430,27 +442,27 @@ std::vector<Code> finding_codes() {
        "the evidence has the operations that grew; write the loop as one operation over the whole tensor"},
       {c::kSlower, "Slower than the baseline", "performance", degrade,
        "a change between the two builds, another route, or a machine that is held back",
-       "compare build, flags and routes of the two reports; the evidence has both medians and the noise floor"},
+       "compare build, flags and routes of the two reports; the evidence has both medians and the noise floor", kTimed},
       {c::kBaselineUnusable, "The baseline cannot be compared with this run", "performance", degrade,
        "it is of another GPU, model, precision or shape, of a run with planted faults, or not a report at all",
        "name a report of the same GPU, model and precision that holds throughput/rate at standard level"},
       {c::kCannotTell, "The difference to the baseline is within the noise", "performance", warn,
        "times scatter, or the difference is about as large as that between two runs of one build",
-       "repeat on a quiet machine with more repeats (throughput.repeats)"},
+       "repeat on a quiet machine with more repeats (throughput.repeats)", kTimed},
       {c::kFaster, "Faster than the baseline", "performance", info, "a change between the two builds",
-       "take this report as the next baseline"},
+       "take this report as the next baseline", kTimed},
       {c::kStepTimeGrowth, "Training steps take longer and longer", "performance", degrade,
        "something grows from step to step: a list that is walked, retained graphs, an allocator that fragments",
-       "the evidence has the times in order; a run that slows down like this looks hung after some hours"},
+       "the evidence has the times in order; a run that slows down like this looks hung after some hours", kTimed},
       {c::kTimeLaw, "Time grows faster with the sequence length than the method needs", "performance", degrade,
        "work or memory of a higher order than S squared, or a length at which another route is taken",
-       "the evidence has the time at each length and the exponent; look at the stage shares at the longest"},
+       "the evidence has the time at each length and the exponent; look at the stage shares at the longest", kTimed},
       {c::kDataLoading, "Training waits for its data", "performance", degrade,
        "slow storage, tokenising in the training thread, or no prefetch",
-       "the evidence has the percentiles of fetching a batch; prefetch in a thread, or move the data"},
+       "the evidence has the percentiles of fetching a batch; prefetch in a thread, or move the data", kTimed},
       {c::kShapeSlow, "A shape of the ladder is below the floor", "performance", degrade,
        "fixed costs of a step (launches, host work) that a small batch does not hide, or a length with another route",
-       "the evidence has every shape; SLOW means that it does move, and for how long a step takes"},
+       "the evidence has every shape; SLOW means that it does move, and for how long a step takes", kTimed},
       {c::kTraceUnavailable, "The GPU cannot be traced: launches and idle time are estimates", "performance", warn,
        "CUPTI is not usable here (permissions, a virtual machine, another profiler)",
        "allow profiling for this user, or run without another profiler; the reason is in the evidence"},

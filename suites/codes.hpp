@@ -37,6 +37,7 @@ inline constexpr std::string_view kThreadSettings = "NSA-E026";
 inline constexpr std::string_view kAllocatorSettings = "NSA-E027";
 inline constexpr std::string_view kUnexpectedFlags = "NSA-E028";
 inline constexpr std::string_view kFixMissing = "NSA-E029";
+inline constexpr std::string_view kMachineLoad = "NSA-E031";
 // I: initial values
 inline constexpr std::string_view kParameterLaw = "NSA-I001";
 inline constexpr std::string_view kGateZeroInit = "NSA-I002";

@@ -13,6 +13,7 @@
 #include "suites/machine/folder.hpp"
 #include "suites/machine/gpu.hpp"
 #include "suites/machine/host.hpp"
+#include "suites/machine/load.hpp"
 #include "suites/machine/variables.hpp"
 
 namespace suites {
@@ -91,6 +92,7 @@ Diagnosis about_host(const harness::Settings& settings, const Json& provenance) 
   need.memory_bytes = static_cast<std::int64_t>(settings.real("preflight.host_memory_gib") * (1 << 30));
   need.gpus = provenance.contains("gpus") ? static_cast<int>(provenance["gpus"].size()) : 0;
   append(found, machine::judge_host(host, need));
+  append(found, machine::judge_load(machine::look_at_load()));
   return found;
 }
 

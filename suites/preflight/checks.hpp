@@ -82,6 +82,7 @@ void threads(Context& context);
 void pins(Context& context);  // preflight.expect_environment
 void fix(Context& context);   // preflight.expect_commit
 void host(Context& context);
+void load(Context& context);  // who else uses the CPUs
 
 // -- memory.cpp
 void memory_estimate(const Subject& subject, Context& context);

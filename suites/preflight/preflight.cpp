@@ -46,6 +46,7 @@ harness::Suite preflight(const Subject& subject) {
     first_batch.timeout = std::chrono::seconds(700);  // the deadline is the case's own
     first_batch.brought_by = {"preflight.first_batch_s"};
     add("facts", checks::facts);
+    add("load", checks::load);
 
     const auto deeper = [&](const std::string& name, std::function<void(Context&)> run) -> Case& {
       Case& c = add(name, std::move(run));

@@ -5,6 +5,7 @@
 
 #include "suites/machine/build.hpp"
 #include "suites/machine/host.hpp"
+#include "suites/machine/load.hpp"
 #include "suites/machine/variables.hpp"
 #include "suites/preflight/checks.hpp"
 
@@ -43,5 +44,7 @@ void host(Context& context) {
   need.gpus = context.cuda() ? static_cast<int>(torch::cuda::device_count()) : 0;
   machine::tell(context, machine::judge_host(machine::look_at_host(), need));
 }
+
+void load(Context& context) { machine::tell(context, machine::judge_load(machine::look_at_load())); }
 
 }  // namespace suites::preflight_checks
