@@ -48,6 +48,18 @@ std::string_view to_string(Precision precision) {
   return "?";
 }
 
+std::string_view to_string(CudaGraph use) {
+  switch (use) {
+    case CudaGraph::automatic:
+      return "auto";
+    case CudaGraph::on:
+      return "true";
+    case CudaGraph::off:
+      return "false";
+  }
+  return "?";
+}
+
 std::string_view to_string(DataOrder order) {
   switch (order) {
     case DataOrder::sequential:

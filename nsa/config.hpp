@@ -19,10 +19,13 @@ enum class Precision { fp64, fp32, bf16 };
 // The rows of the data in the order of the file, in an order that the seed and the pass decide, or from anywhere
 // without an end.
 enum class DataOrder { sequential, random_crops, shuffled };
+// Is a training step captured as one CUDA graph and replayed? `automatic`: where it can be; "auto", "true", "false".
+enum class CudaGraph { automatic, on, off };
 [[nodiscard]] std::string_view to_string(Phi phi);
 [[nodiscard]] std::string_view to_string(GateActivation gate);
 [[nodiscard]] std::string_view to_string(Precision precision);
 [[nodiscard]] std::string_view to_string(DataOrder order);
+[[nodiscard]] std::string_view to_string(CudaGraph use);
 
 // Block geometry, in tokens (paper 3.3; symbols of nsa/README.md).
 struct Geometry {
@@ -77,7 +80,7 @@ struct TrainConfig {
   // How a run is looked after. None of these changes a number that it computes (`identity` leaves them out).
   std::int64_t epochs = 1;         // passes over the data, then it has ended; 0: as many as the steps need
   bool stop_on_divergence = true;  // a loss that has left its bounds for good stops the run (train/divergence.hpp)
-  bool cuda_graph = false;         // the step as one CUDA graph, captured once and replayed (train/graph_step.hpp)
+  CudaGraph cuda_graph = CudaGraph::automatic;  // the step captured once and replayed (train/graph_step.hpp)
   std::int64_t log_every = 20;
   std::int64_t eval_every = 0;  // 0: never
   std::int64_t eval_batches = 10;

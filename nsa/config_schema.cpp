@@ -120,11 +120,13 @@ Key operational(Key key) {
 
 // How a run is looked after: how often, how long, how much is kept.
 std::vector<Key> operational_keys() {
+  constexpr std::array kGraphUses = {CudaGraph::automatic, CudaGraph::on, CudaGraph::off};
   using I = std::int64_t;
   constexpr I kSteps = 1'000'000'000;
   constexpr double kDay = 86400;
   return {
-      operational(boolean("train.cuda_graph", [](Config& c) -> bool& { return c.train.cuda_graph; })),
+      operational(choice(
+          "train.cuda_graph", +[](Config& c) -> CudaGraph& { return c.train.cuda_graph; }, kGraphUses)),
       operational(integer(
           "train.epochs", [](Config& c) -> I& { return c.train.epochs; }, 0, kSteps)),
       operational(boolean("train.stop_on_divergence", [](Config& c) -> bool& { return c.train.stop_on_divergence; })),
@@ -281,10 +283,12 @@ std::vector<Problem> config_problems(const Config& config, KeySet broken) {
   clash(
       "train.batch_size", "train.packed", [&] { return train.packed && train.batch_size != 1; }, "must be 1 with");
   clash(
-      "train.cuda_graph", "train.packed", [&] { return train.cuda_graph && train.packed; }, "must be false with");
+      "train.cuda_graph", "train.packed", [&] { return train.cuda_graph == CudaGraph::on && train.packed; },
+      "must be auto or false with");
   clash(
-      "train.cuda_graph", "train.precision", [&] { return train.cuda_graph && train.precision == Precision::fp64; },
-      "must be false with");
+      "train.cuda_graph", "train.precision",
+      [&] { return train.cuda_graph == CudaGraph::on && train.precision == Precision::fp64; },
+      "must be auto or false with");
   clash(
       "train.validation_share", "train.eval_every", [&] { return train.eval_every > 0 && train.validation_share <= 0; },
       "must be above 0 with");

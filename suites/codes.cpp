@@ -32,7 +32,9 @@ std::vector<Code> finding_codes() {
       {c::kStaleHalt, "A .HALT file lies in the run's folder", "environment", block,
        "an earlier run stopped itself after an anomaly and its file was never removed, or somebody asked for a stop",
        "read the file (a run's own names the run and the anomaly), then remove it: any .HALT stops training, and "
-       "nsa-train neither begins nor goes on while it is there"},
+       "nsa-train neither begins nor goes on while it is there; only --force, which removes a run, removes the .HALT "
+       "of "
+       "that run too"},
       {c::kConfigDrift, "The configuration in use is not the one that was expected", "environment", degrade,
        "the configuration was edited where it runs and never brought back, or an old checkout is deployed",
        "compare the listed keys; commit the intended values and deploy that commit"},
@@ -88,6 +90,10 @@ std::vector<Code> finding_codes() {
       {c::kFixMissing, "The program lacks a commit that it must contain", "environment", degrade,
        "an old checkout is deployed, or the program was not built again after an update",
        "update the checkout to a commit that contains the fix, build through the launcher, and run again"},
+      {c::kNoKernels, "The build holds no kernels for this GPU", "environment", degrade,
+       "the program was built for other GPUs (TORCH_CUDA_ARCH_LIST): sdpa computes everything, several times slower",
+       "build with this GPU's compute capability in TORCH_CUDA_ARCH_LIST (8.0 is the least), or set NSA_USE_CUDA=0 to "
+       "train without them knowingly"},
       {c::kMachineLoad, "Other processes use much of the machine's CPUs", "environment", warn,
        "other programs, users or builds on this machine",
        "wait for the processes that the message names, or end them: times of this run are lower bounds before, and may "
@@ -307,6 +313,11 @@ std::vector<Code> finding_codes() {
       {c::kSplitOverlap, "Validation data was seen in training", "anomaly", block,
        "the two splits are drawn from the same part of the file: the validation loss then says nothing",
        "split by document or by byte range before sampling; the evidence has the share that was seen"},
+      {c::kCapturedStep, "A captured training step is not the step that was captured", "anomaly", block,
+       "the CUDA graph holds an address that is used for something else now, a number of the host's (rate, batch, "
+       "clipping) as it was at the capture, or a kernel that is chosen otherwise while a stream is captured",
+       "the message has the first step that differs, the evidence the tensors that are farthest apart; "
+       "train.cuda_graph=false trains without it until then"},
 
       // -- gradients
       {c::kNoGradient, "A parameter gets no gradient, or one that is exactly zero", "gradient", block,
@@ -427,11 +438,12 @@ std::vector<Code> finding_codes() {
       {c::kGpuIdle, "The GPU is idle for too much of a training step", "performance", degrade,
        "the host launches too slowly, waits for data, or synchronises: the GPU runs out of work",
        "read launches, host synchronisations and the host's share in the evidence, and remove the largest; launches "
-       "disappear in a CUDA graph (train.cuda_graph: true)",
+       "disappear in a captured step (train.cuda_graph: auto)",
        kTimed},
       {c::kHostShare, "The GPU waits while the host computes", "performance", degrade,
        "many small launches, or a loop over rows, heads or tokens on the host",
-       "replay the step as one CUDA graph (train.cuda_graph: true), or make fewer and larger launches: batch the loop "
+       "let the step be captured (train.cuda_graph: auto; NSA-P023 says what hinders it), or make fewer and larger "
+       "launches: batch the loop "
        "that the evidence of NSA-P013 or the launches per token point to",
        kTimed},
       {c::kHostSyncs, "The host waits for the device too often", "performance", degrade,
@@ -466,6 +478,9 @@ std::vector<Code> finding_codes() {
       {c::kTraceUnavailable, "The GPU cannot be traced: launches and idle time are estimates", "performance", warn,
        "CUPTI is not usable here (permissions, a virtual machine, another profiler)",
        "allow profiling for this user, or run without another profiler; the reason is in the evidence"},
+      {c::kNotCaptured, "The training step cannot be captured as a CUDA graph", "performance", warn,
+       "something in it waits for the GPU or allocates outside torch, most often a fallback route (see the routes)",
+       "read the reason; the step is made one operation after another, and at small batches the host sets its pace"},
   };
 }
 

@@ -37,6 +37,7 @@ inline constexpr std::string_view kThreadSettings = "NSA-E026";
 inline constexpr std::string_view kAllocatorSettings = "NSA-E027";
 inline constexpr std::string_view kUnexpectedFlags = "NSA-E028";
 inline constexpr std::string_view kFixMissing = "NSA-E029";
+inline constexpr std::string_view kNoKernels = "NSA-E030";
 inline constexpr std::string_view kMachineLoad = "NSA-E031";
 // I: initial values
 inline constexpr std::string_view kParameterLaw = "NSA-I001";
@@ -106,6 +107,7 @@ inline constexpr std::string_view kValidationLoss = "NSA-A036";
 inline constexpr std::string_view kHaltRecord = "NSA-A037";
 inline constexpr std::string_view kNotResumable = "NSA-A038";
 inline constexpr std::string_view kSplitOverlap = "NSA-A039";
+inline constexpr std::string_view kCapturedStep = "NSA-A040";
 // G: gradients
 inline constexpr std::string_view kNoGradient = "NSA-G001";
 inline constexpr std::string_view kGradcheck = "NSA-G002";
@@ -161,5 +163,6 @@ inline constexpr std::string_view kTimeLaw = "NSA-P019";
 inline constexpr std::string_view kDataLoading = "NSA-P020";
 inline constexpr std::string_view kShapeSlow = "NSA-P021";
 inline constexpr std::string_view kTraceUnavailable = "NSA-P022";
+inline constexpr std::string_view kNotCaptured = "NSA-P023";
 
 }  // namespace suites::codes

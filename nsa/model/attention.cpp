@@ -73,6 +73,7 @@ Projected NsaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor&
   p.gates = gate(plain, flags);
   p.q = rotate(plain, rotations);
   observe("gates", p.gates);
+  if (runtime_->watch_gates) runtime_->watch_gates(name_, p.gates);
   observe("q", p.q);
   if (computes(ForcedBranch::cmp) || computes(ForcedBranch::sel)) {
     p.k_cmp = keys(k_cmp);

@@ -15,6 +15,9 @@ struct Runtime {
   // Called, when set, with every named stage of every layer as it is computed: "layers.3.attention.sel.o" (the names:
   // nsa/README.md, "Stages"). The tensor is the live one (its grad_fn included). For probes; costs nothing when unset.
   std::function<void(std::string_view name, const at::Tensor& value)> observe;
+  // Called, when set, with the gates of every layer, [B,S,G,3]: "layers.3.attention". A look that a captured step can
+  // hold: the tensor that it is given while a step is captured has the values of each replay.
+  std::function<void(std::string_view layer, const at::Tensor& gates)> watch_gates = {};
   // Layers keep only their input for the backward pass and compute the rest again in it (recompute.hpp). `observe` and
   // `ops` are then called twice for every layer: in the forward pass, and in the backward pass, last layer first, with
   // the tensors that gradients really flow through. Nothing here may change between the two.

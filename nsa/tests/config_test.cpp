@@ -234,7 +234,7 @@ TEST(Config, IdentityLeavesOutWhatChangesNoNumber) {
   EXPECT_EQ(before.size(), nsa::flatten(config).size() - 11);
   config.train.log_every = config.train.save_every = config.train.eval_batches = 77;
   config.train.hang_timeout_s = 1;
-  config.train.cuda_graph = true;
+  config.train.cuda_graph = nsa::CudaGraph::on;
   config.train.epochs = 3;
   config.train.stop_on_divergence = false;
   EXPECT_EQ(nsa::identity(config), before);
@@ -272,9 +272,9 @@ TEST(Config, CombinationsOfATrainingRun) {
   EXPECT_THAT(refusal("train:\n  packed: true\n  batch_size: 2\n"),
               ElementsAre("x.yaml:3: train.batch_size = 2: must be 1 with train.packed (true)"));
   EXPECT_THAT(refusal("train:\n  packed: true\n  cuda_graph: true\n"),
-              ElementsAre("x.yaml:3: train.cuda_graph = true: must be false with train.packed (true)"));
+              ElementsAre("x.yaml:3: train.cuda_graph = true: must be auto or false with train.packed (true)"));
   EXPECT_THAT(refusal("train: {precision: fp64, cuda_graph: true}"),
-              ElementsAre(HasSubstr("train.cuda_graph = true: must be false with train.precision (fp64)")));
+              ElementsAre(HasSubstr("train.cuda_graph = true: must be auto or false with train.precision (fp64)")));
   EXPECT_THAT(refusal("train: {order: random_crops, epochs: 2}"),
               ElementsAre(HasSubstr("train.epochs = 2: must be 1 with train.order (random_crops)")));
   EXPECT_THAT(refusal("train:\n  eval_every: 5\n"),

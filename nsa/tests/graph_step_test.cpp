@@ -2,6 +2,7 @@
 // the same arithmetic: everything must be equal bit for bit.
 #include "nsa/train/graph_step.hpp"
 
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +15,7 @@
 namespace {
 
 using namespace nsa::train;
+using nsa::CudaGraph;
 using nsa::LanguageModel;
 using nsa::Precision;
 using nsa::TrainConfig;
@@ -23,7 +25,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Clipping happens in every step: norms of a model this small are about 1.
-TrainConfig quick(bool cuda_graph = true) {
+TrainConfig quick(CudaGraph cuda_graph = CudaGraph::on) {
   TrainConfig config;
   config.precision = Precision::fp32;
   config.steps = 20;
@@ -69,7 +71,7 @@ struct Bench {
 
 void expect_the_ordinary_steps(TrainConfig config) {
   const Bench graph(config);
-  config.cuda_graph = false;
+  config.cuda_graph = CudaGraph::off;
   const Bench ordinary(config);
   double largest_norm = 0;
   for (int i = 0; i < 5; ++i) {
@@ -120,7 +122,7 @@ TEST(GraphStep, ANonfiniteGradientChangesNothing) {
       TrainConfig config = quick();
       config.precision = precision;
       const Bench graph(config);
-      config.cuda_graph = false;
+      config.cuda_graph = CudaGraph::off;
       const Bench ordinary(config);
       const auto both = [&] { return std::pair(graph.trainer->step(), ordinary.trainer->step()); };
       (void)both();
@@ -175,7 +177,7 @@ TEST(GraphStep, StatesGoBothWaysAndNoTensorMoves) {
   for (int i = 0; i < 6; ++i) expected.push_back(whole.trainer->step());
 
   TrainConfig without = config;
-  without.cuda_graph = false;
+  without.cuda_graph = CudaGraph::off;
   const Bench first(config), second(without), third(config);
   (void)third.trainer->step();  // from here on a graph would hold its tensors
   std::vector<const void*> places;
@@ -211,7 +213,7 @@ TEST(GraphStep, ServesTheShapeOfTheConfiguration) {
 
 // The last batches of a text are smaller: those steps are ordinary ones.
 TEST(GraphStep, OtherBatchesAreTrainedOnAllTheSame) {
-  const auto run = [](bool cuda_graph) {
+  const auto run = [](CudaGraph cuda_graph) {
     const auto model = nsa::fixtures::make_model(nsa::fixtures::tiny());
     Trainer trainer(model, quick(cuda_graph), [rows = std::int64_t{4}]() mutable {
       --rows;
@@ -219,8 +221,8 @@ TEST(GraphStep, OtherBatchesAreTrainedOnAllTheSame) {
     });
     return std::pair(trainer.run(), trainer.state());
   };
-  const auto [reports, state] = run(true);
-  const auto [expected, expected_state] = run(false);
+  const auto [reports, state] = run(CudaGraph::on);
+  const auto [expected, expected_state] = run(CudaGraph::off);
   ASSERT_EQ(reports.size(), 4U);
   EXPECT_EQ(reports[2].tokens, 33);
   EXPECT_EQ(reports[3].stop, Stop::end_of_data);
@@ -246,8 +248,24 @@ TEST(GraphStep, WhatAGraphCannotHoldIsRefused) {
   EXPECT_THAT(refusal(wide), HasSubstr("too coarse for fp64"));
   EXPECT_THAT(refusal(quick(), {{"NSA_DETECT_ANOMALY", "1"}}), HasSubstr("NSA_DETECT_ANOMALY"));
   EXPECT_THAT(refusal(quick(), {{"NSA_STRICT_ASSERTS", "1"}}), HasSubstr("NSA_STRICT_ASSERTS"));
-  packed.cuda_graph = wide.cuda_graph = false;
-  EXPECT_EQ(refusal(packed) + refusal(wide) + refusal(quick(false), {{"NSA_STRICT_ASSERTS", "1"}}), "");
+  packed.cuda_graph = wide.cuda_graph = CudaGraph::off;
+  EXPECT_EQ(refusal(packed) + refusal(wide) + refusal(quick(CudaGraph::off), {{"NSA_STRICT_ASSERTS", "1"}}), "");
+}
+
+TEST(GraphStep, ByDefaultAGpuCapturesWhatItCanAndNothingIsRefused) {
+  TrainConfig config = quick(CudaGraph::automatic), packed = config, on = quick();
+  packed.packed = true;
+  const auto flags = nsa::resolve({}), anomaly = nsa::resolve({{"NSA_DETECT_ANOMALY", "1"}});
+  EXPECT_TRUE(goes_by_graph(config, flags, at::kCUDA));
+  EXPECT_FALSE(goes_by_graph(config, flags, at::kCPU));
+  EXPECT_FALSE(goes_by_graph(packed, flags, at::kCUDA));
+  EXPECT_FALSE(goes_by_graph(config, anomaly, at::kCUDA));
+  EXPECT_TRUE(goes_by_graph(on, flags, at::kCPU));
+  EXPECT_FALSE(goes_by_graph(quick(CudaGraph::off), flags, at::kCUDA));
+  const Bench bench(config);
+  EXPECT_FALSE(bench.trainer->by_graph());
+  EXPECT_EQ(bench.trainer->why_not_captured(), "");
+  EXPECT_FALSE(bench.trainer->step().replayed);
 }
 
 // ---- on a GPU -----------------------------------------------------------------------------------------------------
@@ -265,7 +283,7 @@ class GraphStepOnGpu : public ::testing::Test {
     config.nsa = {.l = 8, .d = 4, .l_sel = 16, .n_sel = 4, .w = 32};
     return config;
   }
-  static TrainConfig train(bool cuda_graph) {
+  static TrainConfig train(CudaGraph cuda_graph) {
     TrainConfig config = quick(cuda_graph);
     config.precision = Precision::bf16;
     config.seq_len = 128;
@@ -278,9 +296,9 @@ class GraphStepOnGpu : public ::testing::Test {
 // Eight steps: the warm-up, then the capture and five replays. Where two ordinary runs have the same bits, so must it.
 void expect_replays_are_ordinary_steps(const nsa::ModelConfig& model, TrainConfig config, const nsa::OpsProvider& ops) {
   constexpr std::int64_t kSteps = GraphStep::kWarmUp + 5;
-  config.cuda_graph = false;
+  config.cuda_graph = CudaGraph::off;
   const Bench ordinary(config, model, at::kCUDA, ops), repeated(config, model, at::kCUDA, ops);
-  config.cuda_graph = true;
+  config.cuda_graph = CudaGraph::on;
   const Bench graph(config, model, at::kCUDA, ops);
   bool repeats = true;
   for (std::int64_t i = 0; i < kSteps; ++i) {
@@ -299,18 +317,18 @@ void expect_replays_are_ordinary_steps(const nsa::ModelConfig& model, TrainConfi
 }
 
 TEST_F(GraphStepOnGpu, ReplaysOfOurKernelsAreOrdinarySteps) {
-  expect_replays_are_ordinary_steps(model(), train(true), kernels);
+  expect_replays_are_ordinary_steps(model(), train(CudaGraph::on), kernels);
 }
 
 TEST_F(GraphStepOnGpu, ReplaysByTheDefaultRouteAreOrdinarySteps) {
-  expect_replays_are_ordinary_steps(model(), train(true), {});
-  TrainConfig recomputed = train(true);
+  expect_replays_are_ordinary_steps(model(), train(CudaGraph::on), {});
+  TrainConfig recomputed = train(CudaGraph::on);
   recomputed.gradient_checkpointing = true;
   expect_replays_are_ordinary_steps(model(), recomputed, {});
 }
 
 TEST_F(GraphStepOnGpu, AReplayChangesNothingWhenTheLossIsNotFinite) {
-  TrainConfig config = train(true);
+  TrainConfig config = train(CudaGraph::on);
   config.master_weights = false;
   const Bench graph(config, model(), at::kCUDA, kernels);
   for (std::int64_t i = 0; i <= GraphStep::kWarmUp; ++i) ASSERT_EQ(graph.trainer->step().stop, Stop::none);
@@ -330,12 +348,13 @@ TEST_F(GraphStepOnGpu, AReplayChangesNothingWhenTheLossIsNotFinite) {
 
 // After a load the next replay trains what was loaded.
 TEST_F(GraphStepOnGpu, AReplayGoesOnFromALoadedState) {
-  const Bench graph(train(true), model(), at::kCUDA, kernels), ordinary(train(false), model(), at::kCUDA, kernels);
+  const Bench graph(train(CudaGraph::on), model(), at::kCUDA, kernels),
+      ordinary(train(CudaGraph::off), model(), at::kCUDA, kernels);
   for (std::int64_t i = 0; i <= GraphStep::kWarmUp; ++i) {
     (void)graph.trainer->step();
     (void)ordinary.trainer->step();
   }
-  const Bench fresh(train(false), model(), at::kCUDA, kernels);
+  const Bench fresh(train(CudaGraph::off), model(), at::kCUDA, kernels);
   graph.trainer->load(fresh.trainer->state());
   ordinary.trainer->load(fresh.trainer->state());
   const StepReport made = graph.trainer->step(), expected = ordinary.trainer->step();
@@ -346,7 +365,7 @@ TEST_F(GraphStepOnGpu, AReplayGoesOnFromALoadedState) {
 }
 
 TEST_F(GraphStepOnGpu, AStepThatIsWatchedIsAnOrdinaryOne) {
-  const Bench graph(train(true), model(), at::kCUDA, kernels);
+  const Bench graph(train(CudaGraph::on), model(), at::kCUDA, kernels);
   for (std::int64_t i = 0; i <= GraphStep::kWarmUp; ++i) (void)graph.trainer->step();
   int stages = 0;
   graph.model->runtime->observe = [&](std::string_view, const at::Tensor&) { ++stages; };
@@ -367,7 +386,7 @@ TEST_F(GraphStepOnGpu, AStepThatWaitsForTheGpuIsRefusedWithItsReason) {
     });
     return table;
   };
-  const Bench graph(train(true), model(), at::kCUDA, waiting);
+  const Bench graph(train(CudaGraph::on), model(), at::kCUDA, waiting);
   for (std::int64_t i = 0; i + 1 < GraphStep::kWarmUp; ++i) ASSERT_EQ(graph.trainer->step().stop, Stop::none);
   const TrainState before = graph.trainer->state();
   try {
@@ -377,6 +396,67 @@ TEST_F(GraphStepOnGpu, AStepThatWaitsForTheGpuIsRefusedWithItsReason) {
     EXPECT_THAT(refused.what(), HasSubstr("waits for the GPU"));
   }
   EXPECT_TRUE(same(graph.trainer->state(), before));
+}
+
+// The same run with CudaGraph::automatic goes on one operation after another, with the same bits, and says why.
+TEST_F(GraphStepOnGpu, AStepThatWaitsForTheGpuIsAnOrdinaryOneByDefault) {
+  const auto waiting = [](const nsa::Call& call) {
+    nsa::Ops table = kernels(call);
+    table.replace(&nsa::Ops::combine, [combine = table.combine](const nsa::CombineArgs& args) {
+      EXPECT_TRUE(args.gates.isfinite().all().item<bool>());
+      return combine(args);
+    });
+    return table;
+  };
+  const Bench automatic(train(CudaGraph::automatic), model(), at::kCUDA, waiting),
+      ordinary(train(CudaGraph::off), model(), at::kCUDA, waiting);
+  EXPECT_TRUE(automatic.trainer->by_graph());
+  for (std::int64_t i = 0; i < GraphStep::kWarmUp + 2; ++i) {
+    const StepReport made = automatic.trainer->step(), expected = ordinary.trainer->step();
+    EXPECT_EQ(made.stop, Stop::none);
+    EXPECT_NEAR(made.loss, expected.loss, 1e-3);
+  }
+  EXPECT_FALSE(automatic.trainer->by_graph());
+  EXPECT_EQ(automatic.trainer->steps_made(), GraphStep::kWarmUp + 2);
+  EXPECT_THAT(automatic.trainer->why_not_captured(), HasSubstr("waits for the GPU"));
+}
+
+// What a capture cannot hold although nothing waits.
+TEST_F(GraphStepOnGpu, ACaptureThatFailsLeavesOrdinarySteps) {
+  const auto failing = [](const nsa::Call& call) {
+    nsa::Ops table = kernels(call);
+    table.replace(&nsa::Ops::combine, [combine = table.combine](const nsa::CombineArgs& args) {
+      const bool capturing = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+      TORCH_CHECK(!capturing, "this op refuses to be captured");
+      return combine(args);
+    });
+    return table;
+  };
+  const Bench automatic(train(CudaGraph::automatic), model(), at::kCUDA, failing),
+      ordinary(train(CudaGraph::off), model(), at::kCUDA, failing);
+  for (std::int64_t i = 0; i < GraphStep::kWarmUp + 2; ++i)
+    EXPECT_NEAR(automatic.trainer->step().loss, ordinary.trainer->step().loss, 1e-3) << i;
+  EXPECT_THAT(automatic.trainer->why_not_captured(), HasSubstr("cannot be captured: this op refuses"));
+}
+
+// A graph that was given back is captured anew, and it is the same run.
+TEST_F(GraphStepOnGpu, AReleasedGraphIsCapturedAnew) {
+  const auto model_config = model();
+  auto lm = nsa::fixtures::make_model(model_config);
+  lm->runtime->ops = kernels;
+  lm->to(at::kCUDA, at::kBFloat16);
+  TrainConfig config = train(CudaGraph::on);
+  AdamW optimizer(*lm, 0.0);
+  GraphStep step(lm, config, optimizer);
+  double loss = 1e9;
+  for (int i = 0; i < 8; ++i) {
+    const std::vector<Batch> batches(2, Batch{nsa::fixtures::bytes({config.batch_size, config.seq_len + 1}, 1), {}});
+    if (i == 5) step.release();
+    const double now = step.run(batches, 1e-3, [](std::string_view) {})[0].item<double>();
+    EXPECT_LT(now, loss) << i;  // the same batch again and again
+    loss = now;
+  }
+  EXPECT_EQ(step.replays(), 5);
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <chrono>
+
 #include "nsa/train/gradients.hpp"
 
 namespace nsa::train {
@@ -40,6 +42,11 @@ std::string graph_refusal(const TrainConfig& config, const EffectiveFlags& flags
   if (flags.detect_anomaly) return "NSA_DETECT_ANOMALY looks at every gradient from the host";
   if (flags.strict_asserts) return "NSA_STRICT_ASSERTS looks at every result from the host";
   return "";
+}
+
+bool goes_by_graph(const TrainConfig& config, const EffectiveFlags& flags, at::Device device) {
+  if (config.cuda_graph == CudaGraph::automatic) return device.is_cuda() && graph_refusal(config, flags).empty();
+  return config.cuda_graph == CudaGraph::on;
 }
 
 GraphStep::GraphStep(LanguageModel model, const TrainConfig& config, AdamW& optimizer)
@@ -82,7 +89,10 @@ at::Tensor GraphStep::run(const std::vector<Batch>& batches, double lr, const Te
     tell("replay");
     replay();
   }
-  return figures_.cpu();
+  const auto launched = std::chrono::steady_clock::now();
+  at::Tensor figures = figures_.cpu();
+  wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - launched).count();
+  return figures;
 }
 
 // Waits for nothing: the figures of the step before have been read, so the pinned tensor is free.
@@ -132,17 +142,24 @@ void GraphStep::capture() {
   graph->capture_begin();
   try {
     compute([](std::string_view) {});
-  } catch (...) {
+    graph->capture_end();
+  } catch (const c10::Error& error) {
     try {
       graph->capture_end();            // or the stream stays as it is
     } catch (const std::exception&) {  // the first error is the one that tells
     }
-    throw;
+    const std::string why = error.what_without_backtrace();
+    throw Unsupported("train.cuda_graph: the step cannot be captured: " + why.substr(0, why.find('\n')));
   }
-  graph->capture_end();
   gradients_.clear();
   for (const auto& parameter : model_->parameters()) gradients_.push_back(parameter.grad());
   graph_ = std::move(graph);
+}
+
+void GraphStep::release() {
+  gradients_.clear();
+  graph_.reset();
+  if (stream_) c10::cuda::CUDACachingAllocator::emptyCache();
 }
 
 void GraphStep::replay() {

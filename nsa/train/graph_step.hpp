@@ -29,6 +29,9 @@ namespace nsa::train {
 // route that waits for the device is found out by run().
 [[nodiscard]] std::string graph_refusal(const TrainConfig& config, const EffectiveFlags& flags);
 
+// Whether a trainer makes its steps by GraphStep: `on` everywhere, `automatic` on a GPU where nothing is refused.
+[[nodiscard]] bool goes_by_graph(const TrainConfig& config, const EffectiveFlags& flags, at::Device device);
+
 class GraphStep {
  public:
   // Steps that are made one operation after another before the graph is captured: libraries take their workspaces and
@@ -50,10 +53,15 @@ class GraphStep {
   // (AdamW::step). The parameters hold the step's gradients afterwards. `tell` is called at the beginning of each part:
   // "forward", "backward", "update", or "replay" for all of it.
   //
-  // Throws Unsupported, before the update of the last step of the warm-up, when the step waits for the device.
+  // Throws Unsupported when a graph cannot hold the step after all: in the last step of the warm-up when it waits for
+  // the device, and when the capture fails. No parameter was changed then, unless `tell` was given "update".
   at::Tensor run(const std::vector<Batch>& batches, double lr, const std::function<void(std::string_view)>& tell);
 
+  // Gives the memory of the graph back; the next step captures anew.
+  void release();
   [[nodiscard]] std::int64_t replays() const { return replays_; }
+  // Of the last step: how long the host waited for its figures.
+  [[nodiscard]] double wait_seconds() const { return wait_seconds_; }
 
  private:
   using Tell = std::function<void(std::string_view)>;
@@ -73,6 +81,7 @@ class GraphStep {
   std::optional<c10::Stream> stream_;  // of everything here, on a GPU: the default one cannot be captured
   std::unique_ptr<at::cuda::CUDAGraph> graph_;
   std::int64_t warmed_up_ = 0, replays_ = 0;
+  double wait_seconds_ = 0;
 };
 
 }  // namespace nsa::train

@@ -39,7 +39,8 @@ LanguageModel prepare(LanguageModel model, const TrainConfig& config) {
   if (config.steps < 1 || config.accumulate_grad_batches < 1)
     throw std::invalid_argument(fmt::format("trainer: {} steps of {} accumulated batches: both must be at least 1",
                                             config.steps, config.accumulate_grad_batches));
-  if (const auto reason = graph_refusal(config, model->runtime->flags); config.cuda_graph && !reason.empty())
+  const auto reason = graph_refusal(config, model->runtime->flags);
+  if (config.cuda_graph == CudaGraph::on && !reason.empty())
     throw std::invalid_argument(fmt::format("trainer: train.cuda_graph: {}", reason));
   model->runtime->recompute = config.gradient_checkpointing;
   model->to(dtype_of(config.precision));
@@ -58,6 +59,16 @@ void check_tokens(const at::Tensor& tokens, const TrainConfig& config, bool ragg
   const auto low = tokens.min().item<std::int64_t>(), high = tokens.max().item<std::int64_t>();
   if (low < 0 || high >= vocab)
     throw ContractError(fmt::format("batch: token {} is outside 0..{}", low < 0 ? low : high, vocab - 1));
+}
+
+std::unique_ptr<GraphStep> make_graph(const LanguageModel& model, const TrainConfig& config, AdamW& optimizer) {
+  if (!goes_by_graph(config, model->runtime->flags, device_of(model))) return nullptr;
+  return std::make_unique<GraphStep>(model, config, optimizer);
+}
+
+std::string why_automatic_is_not(const LanguageModel& model, const TrainConfig& config) {
+  if (config.cuda_graph != CudaGraph::automatic || !device_of(model).is_cuda()) return "";
+  return graph_refusal(config, model->runtime->flags);
 }
 
 std::string first_nonfinite_parameter(const torch::nn::Module& module) {
@@ -107,7 +118,8 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, BatchSource batches,
       }),
       halt_file_(std::move(halt_file)),
       optimizer_(*model_, config_.weight_decay, config_.master_weights),
-      graph_(config_.cuda_graph ? std::make_unique<GraphStep>(model_, config_, optimizer_) : nullptr),
+      why_not_captured_(why_automatic_is_not(model_, config_)),
+      graph_(make_graph(model_, config_, optimizer_)),
       divergence_(model_->config.vocab),
       origin_(origin()) {}
 
@@ -118,7 +130,8 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchS
       stream_(std::move(stream)),
       halt_file_(std::move(halt_file)),
       optimizer_(*model_, config_.weight_decay, config_.master_weights),
-      graph_(config_.cuda_graph ? std::make_unique<GraphStep>(model_, config_, optimizer_) : nullptr),
+      why_not_captured_(why_automatic_is_not(model_, config_)),
+      graph_(make_graph(model_, config_, optimizer_)),
       divergence_(model_->config.vocab) {
   if (stream_ == nullptr) throw std::invalid_argument("trainer: no stream");
   next_batch_ = [stream = stream_] {
@@ -172,17 +185,24 @@ void Trainer::guarded_step(StepReport& report) {
   const std::vector<Batch> batches = fetch(report);
   if (const auto wanted = config_.accumulate_grad_batches; static_cast<std::int64_t>(batches.size()) < wanted)
     return stop(Stop::end_of_data, fmt::format("no batch {} of {} for this step", batches.size() + 1, wanted));
-  const bool by_graph = graph_ && graph_->serves(batches) && !model_->runtime->observe;
   std::optional<torch::autograd::DetectAnomalyGuard> detect_anomaly;
   if (model_->runtime->flags.detect_anomaly) detect_anomaly.emplace();
   at::Tensor figures;
   std::string found_by_autograd;
-  if (by_graph) {
-    figures = graph_->run(batches, report.lr, [this](std::string_view name) { phase(name); });
-    updating_ = false;
-  } else {
+  if (graph_ && graph_->serves(batches) && !model_->runtime->observe) figures = step_by_graph(batches, report);
+  const bool by_graph = figures.defined();
+  if (!by_graph) {
     at::Tensor loss;
-    found_by_autograd = accumulate(batches, report, loss);
+    try {
+      found_by_autograd = accumulate(batches, report, loss);
+    } catch (const c10::OutOfMemoryError&) {  // the graph's memory lies beside that of an ordinary step
+      if (!graph_) throw;
+      graph_->release();
+      model_->zero_grad();
+      set_random_states(origin_.random, device_of(model_));
+      loss.reset();
+      found_by_autograd = accumulate(batches, report, loss);
+    }
     // The only synchronisation of a step, and the last moment before the update: NaN and infinities must not pass.
     const at::Tensor norm = global_norm(*model_).to(loss.device(), loss.scalar_type());
     figures = at::stack({loss, norm}).to(at::kCPU, at::kDouble);
@@ -200,6 +220,24 @@ void Trainer::guarded_step(StepReport& report) {
   clip_to_norm(*model_, report.grad_norm, config_.grad_clip);
   optimizer_.step(report.lr);
   updating_ = false;
+}
+
+at::Tensor Trainer::step_by_graph(const std::vector<Batch>& batches, StepReport& report) {
+  try {
+    const auto before = graph_->replays();
+    const at::Tensor figures = graph_->run(batches, report.lr, [this](std::string_view name) { phase(name); });
+    report.replayed = graph_->replays() > before;
+    if (report.replayed) report.wait_seconds = graph_->wait_seconds();
+    updating_ = false;
+    return figures;
+  } catch (const Unsupported& refused) {
+    if (config_.cuda_graph == CudaGraph::on || updating_) throw;
+    why_not_captured_ = refused.what();
+  }
+  graph_.reset();
+  model_->zero_grad();
+  set_random_states(origin_.random, device_of(model_));
+  return {};
 }
 
 std::vector<Batch> Trainer::fetch(StepReport& report) {

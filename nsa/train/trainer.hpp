@@ -39,6 +39,8 @@ struct StepReport {
   double seconds = 0;        // wall time of the step, data included, device synchronised
   double fetch_seconds = 0;  // of it, waiting for data
   std::int64_t tokens = 0;   // predictions made
+  bool replayed = false;     // as a replay of the captured graph
+  double wait_seconds = 0;   // of a replay: the host had nothing to do but wait for the device
   Stop stop = Stop::none;    // when not none, no update was made in this step
   std::string anomaly;       // the parameter whose gradient is not finite, or the reason of the stop
   // After a stop for a value that is not finite: the first parameter, in the order of registration, that is not finite
@@ -61,9 +63,10 @@ class Trainer {
   // where it is. Stops with Stop::halted before a step when `halt_file` (if given) exists, and with Stop::diverged when
   // the steps before it tell so (DivergenceGuard, config.stop_on_divergence).
   //
-  // With config.cuda_graph a step goes by GraphStep: on a GPU as a replay of a graph, elsewhere one operation after
-  // another. Not so the steps that a graph cannot hold: those that Runtime::observe watches, and the smaller batches at
-  // the end of the data. Throws std::invalid_argument with graph_refusal's reason.
+  // Where goes_by_graph() says so, a step goes by GraphStep: on a GPU as a replay of a graph, elsewhere one operation
+  // after another. Not so the steps that a graph cannot hold: those that Runtime::observe watches, and the smaller
+  // batches at the end of the data. With CudaGraph::on what no graph can hold is refused (std::invalid_argument with
+  // graph_refusal's reason; Unsupported in a step); with `automatic` such steps are ordinary ones (why_not_captured).
   Trainer(LanguageModel model, TrainConfig config, BatchSource batches,
           std::optional<std::filesystem::path> halt_file = std::nullopt);
   // The same from a stream, whose position is part of the state; at the end of the data its batches may be smaller.
@@ -87,7 +90,10 @@ class Trainer {
   // Why the next step will be a Stop::diverged; nothing when it will not.
   [[nodiscard]] std::optional<std::string> diverged() const;
   [[nodiscard]] const DivergenceGuard& divergence() const { return divergence_; }
+  [[nodiscard]] bool by_graph() const { return graph_ != nullptr; }
   [[nodiscard]] std::int64_t graph_replays() const { return graph_ ? graph_->replays() : 0; }
+  // Why CudaGraph::automatic has come to nothing on a GPU; "" where it has not.
+  [[nodiscard]] const std::string& why_not_captured() const { return why_not_captured_; }
   // As of the last step that was made, whatever was tried since. Throws std::logic_error when an update was cut off by
   // an exception: then no such state exists any more.
   [[nodiscard]] TrainState state() const;
@@ -108,6 +114,8 @@ class Trainer {
   void guarded_step(StepReport& report);
   // The batches of a step, fewer than asked for at the end of the data.
   std::vector<Batch> fetch(StepReport& report);
+  // {loss, norm} by the graph; undefined when it could not hold the step and was given up (CudaGraph::automatic).
+  at::Tensor step_by_graph(const std::vector<Batch>& batches, StepReport& report);
   // Loss and gradients of all batches, weighted by their predictions; "" or what autograd's anomaly mode found.
   std::string accumulate(const std::vector<Batch>& batches, const StepReport& report, torch::Tensor& loss);
   [[nodiscard]] Origin origin() const;
@@ -119,7 +127,8 @@ class Trainer {
   std::shared_ptr<BatchStream> stream_;  // null with a BatchSource
   std::optional<std::filesystem::path> halt_file_;
   AdamW optimizer_;
-  std::unique_ptr<GraphStep> graph_;  // null without config.cuda_graph
+  std::string why_not_captured_;
+  std::unique_ptr<GraphStep> graph_;  // null: every step is an ordinary one
   std::function<void(std::string_view)> tell_phase_;
   DivergenceGuard divergence_;
   std::int64_t steps_made_ = 0, tokens_seen_ = 0;

@@ -1,6 +1,7 @@
 #include "suites/faults/attend.hpp"
 
 #include <ATen/ATen.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 
 #include <limits>
 
@@ -19,7 +20,8 @@ struct Wrong {
   std::vector<std::int64_t> lengths;  // where it strikes; empty: everywhere
   at::Tensor AttendArgs::*gradient_of = nullptr;
   at::Tensor nsa::Compressed::*gradient_of_block = nullptr;
-  Change change;  // of that gradient; of the output where neither is named
+  Change change;          // of that gradient; of the output where neither is named
+  bool captured = false;  // strikes only while a CUDA graph is captured, and so in its replays alone
 };
 
 Change times(double factor) {
@@ -52,9 +54,11 @@ at::Tensor with_gradient(const at::Tensor& t, const Change& change) {
 nsa::Ops with(const Wrong& wrong, nsa::Ops ops) {
   ops.replace(&nsa::Ops::attend, [wrong, inner = ops.attend](AttendArgs args) {
     const std::int64_t S = args.q.size(1);
-    const bool strikes =
+    const bool here =
         wrong.lengths.empty() || std::find(wrong.lengths.begin(), wrong.lengths.end(), S) != wrong.lengths.end();
-    if (!strikes) return inner(args);
+    const bool now = !wrong.captured || (args.q.is_cuda() && c10::cuda::currentStreamCaptureStatusMayInitCtx() !=
+                                                                 c10::cuda::CaptureStatus::None);
+    if (!here || !now) return inner(args);
     if (wrong.gradient_of) args.*wrong.gradient_of = with_gradient(args.*wrong.gradient_of, wrong.change);
     if (wrong.gradient_of_block)
       args.kv.*wrong.gradient_of_block = with_gradient(args.kv.*wrong.gradient_of_block, wrong.change);
@@ -137,6 +141,38 @@ std::vector<Wrong> all() {
        &A::q,
        nullptr,
        times_in_head(3, 1.04)},
+      {"captured-off",
+       "attention is 2 % too large in a captured step alone",
+       codes::kCapturedStep,
+       {},
+       nullptr,
+       nullptr,
+       times(1.02),
+       true},
+      {"captured-nan",
+       "attention's first row is NaN in a captured step alone",
+       codes::kNonFiniteLoss,
+       {},
+       nullptr,
+       nullptr,
+       nan_in_row(0),
+       true},
+      {"captured-dk-cmp-off",
+       "the compressed branch's dK is 3 % too large in a captured step alone",
+       codes::kCapturedStep,
+       {},
+       nullptr,
+       &C::k,
+       times(1.03),
+       true},
+      {"captured-dv-sel-group-lost",
+       "the selected branch's dV of one group is lost in a captured step alone",
+       codes::kCapturedStep,
+       {},
+       &A::v_sel,
+       nullptr,
+       times_in_head(0, 0),
+       true},
   };
 }
 

@@ -5,6 +5,7 @@
 #include "suites/codes.hpp"
 #include "suites/probes/gpu_trace.hpp"
 #include "suites/probes/launches.hpp"
+#include "suites/probes/statistics.hpp"
 #include "suites/probes/utilisation.hpp"
 #include "suites/throughput/training_run.hpp"
 
@@ -32,6 +33,12 @@ Json to_json(const probes::OpCount& count, double tokens) {
   return json;
 }
 
+// A replay has no operations to be counted: they are those of the step that is captured.
+nsa::Config uncaptured(nsa::Config config) {
+  config.train.cuda_graph = nsa::CudaGraph::off;
+  return config;
+}
+
 // Operations of one step (after a warm-up, which sets up moments and workspaces).
 probes::OpCount count_step(Training& training) {
   (void)training.step();
@@ -43,6 +50,7 @@ void judge_growth(const Subject& subject, Context& context, nsa::Config config) 
   config.model.n_layers = std::min<std::int64_t>(config.model.n_layers, 2);
   config.train.batch_size = 1;
   config.train.accumulate_grad_batches = 1;
+  config = uncaptured(config);
   Bench bench = make_bench(subject, context, config, subject.flags());
   const std::int64_t shorter = std::max<std::int64_t>(256, 4 * config.model.nsa.l_sel);
   const auto count_at = [&](std::int64_t S) {
@@ -66,24 +74,50 @@ void judge_growth(const Subject& subject, Context& context, nsa::Config config) 
                          codes::kHostSyncs, evidence);
 }
 
-void judge_trace(Context& context, const probes::GpuTrace& trace, const nsa::Config& config, double tokens) {
-  const Json evidence = trace.to_json();
+// Shares of a step's time, percent.
+struct Shares {
+  double busy = 0;        // the device computes
+  double host_bound = 0;  // the device idles, and the host does not wait for it
+  std::string of;
+};
+
+// The tracer writes a record for each kernel of a graph before it launches it, so that the launch of a replay is slow
+// while it is traced, and nothing else is. A replay's shares are of steps that nobody traced: the kernels' time is the
+// trace's, and the host's what it did not spend waiting for the figures.
+Shares shares_of(Training& training, const probes::GpuTrace& trace) {
+  constexpr int kSteps = 20;
+  std::vector<double> seconds, host;
+  for (int i = 0; i < kSteps && training.step().replayed; ++i) {
+    seconds.push_back(training.last().seconds);
+    host.push_back(100 * (1 - training.last().wait_seconds / training.last().seconds));
+  }
+  if (seconds.empty()) return {trace.busy_percent(), trace.host_bound_percent(), "the traced step"};
+  return {100 * trace.busy_s / probes::median(seconds), probes::median(host), "replays without the tracer"};
+}
+
+void judge_trace(Context& context, const probes::GpuTrace& trace, const Shares& shares, const nsa::Config& config,
+                 double tokens) {
+  Json evidence = trace.to_json();
   context.fact("trace", evidence);
+  evidence["shares"] = {{"of", shares.of},
+                        {"gpu_busy_percent", reports::number(shares.busy)},
+                        {"host_bound_percent", reports::number(shares.host_bound)}};
+  context.fact("shares", evidence["shares"]);
   context.metric("kernels_per_token", static_cast<double>(trace.kernels) / tokens, "1");
   context.metric("launches_per_token", static_cast<double>(trace.launches) / tokens, "1");
   context.metric("host_waits_per_token", static_cast<double>(trace.host_waits) / tokens, "1");
   context.metric("launches_per_step", static_cast<double>(trace.launches), "1");
   context.metric("host_waits_per_step", static_cast<double>(trace.host_waits), "1");
-  context.metric("gpu_busy", trace.busy_percent(), "%");
-  context.metric("host_bound", trace.host_bound_percent(), "%");
+  context.metric("gpu_busy", shares.busy, "%");
+  context.metric("host_bound", shares.host_bound, "%");
   const auto batches = static_cast<double>(config.train.accumulate_grad_batches);
   context.expect_at_most("host_syncs_of_a_step", static_cast<double>(trace.host_waits),
                          kSyncsPerStep + batches * (2 + kSyncsPerLayer * static_cast<double>(config.model.n_layers)),
                          "1", codes::kHostSyncs, evidence);
-  context.expect_at_least("gpu_busy", trace.busy_percent(), context.settings().real("throughput.gpu_percent"), "%",
+  context.expect_at_least("gpu_busy", shares.busy, context.settings().real("throughput.gpu_percent"), "%",
                           codes::kGpuIdle, evidence);
-  context.expect_at_most("host_bound_share", trace.host_bound_percent(),
-                         context.settings().real("throughput.cpu_percent"), "%", codes::kHostShare, evidence);
+  context.expect_at_most("host_bound_share", shares.host_bound, context.settings().real("throughput.cpu_percent"), "%",
+                         codes::kHostShare, evidence);
 }
 
 }  // namespace
@@ -93,20 +127,23 @@ void host_and_device(const Subject& subject, Context& context) {
   try {
     judge_growth(subject, context, config);
 
+    {
+      context.phase("operations of a step");
+      Training training(make_bench(subject, context, uncaptured(config), subject.flags()), context);
+      const probes::OpCount count = count_step(training);
+      context.metric("ops_per_token", static_cast<double>(count.ops) / training.tokens(), "1");
+      context.metric("host_syncs_per_token", static_cast<double>(count.host_syncs) / training.tokens(), "1");
+      context.metric("ops_per_step", static_cast<double>(count.ops), "1");
+      context.fact("operations", to_json(count, training.tokens()));
+    }
     context.phase("model");
     Training training(make_bench(subject, context, config, subject.flags()), context);
-    context.phase("operations of a step");
-    const probes::OpCount count = count_step(training);
-    context.metric("ops_per_token", static_cast<double>(count.ops) / training.tokens(), "1");
-    context.metric("host_syncs_per_token", static_cast<double>(count.host_syncs) / training.tokens(), "1");
-    context.metric("ops_per_step", static_cast<double>(count.ops), "1");
-    context.fact("operations", to_json(count, training.tokens()));
-
     context.phase("steps under the driver's account");
     probes::UtilisationSampler sampler(bus_id(training.device()));
     (void)training.seconds({.warm_up = 1, .repeats = 20, .budget_s = 2});
     const probes::Utilisation use = sampler.stop();
     context.fact("utilisation", use.to_json());
+    context.fact("step", training.way());
     context.metric("cpu_of_machine", use.cpu_percent_of_machine(), "%");
     if (const auto gpu = use.gpu_percent_median()) context.metric("gpu_by_driver", *gpu, "%");
 
@@ -114,7 +151,8 @@ void host_and_device(const Subject& subject, Context& context) {
     context.phase("traced step");
     (void)probes::trace_gpu(training.device(), [&] { (void)training.step(); });  // the tracer's own start
     const probes::GpuTrace trace = probes::trace_gpu(training.device(), [&] { (void)training.step(); });
-    if (trace.why_not.empty()) return judge_trace(context, trace, config, training.tokens());
+    if (trace.why_not.empty())
+      return judge_trace(context, trace, shares_of(training, trace), config, training.tokens());
     context.finding(codes::kTraceUnavailable, "the GPU cannot be traced: " + trace.why_not,
                     {{"reason", trace.why_not}});
     if (const auto gpu = use.gpu_percent_median())

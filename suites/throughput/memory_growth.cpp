@@ -70,6 +70,7 @@ Peaks measure_peaks(const Subject& subject, Context& context, const nsa::Config&
   probes::OpBytesScope scope;
   Bench bench = make_bench(subject, context, config, flags_of_backend(plan.backend));
   bench.config.train.gradient_checkpointing = plan.recompute;
+  bench.config.train.cuda_graph = nsa::CudaGraph::off;  // a captured step keeps these bytes for as long as it lives
   Peaks peaks;
   for (const std::int64_t S : lengths(config.model.nsa)) {
     context.phase(fmt::format("{}{}, S = {}", plan.backend, plan.recompute ? ", recomputing" : "", S));

@@ -42,6 +42,8 @@ class Twins {
 
   Series measure(int repeats, double patience_s) {
     context_.phase("warm-up");
+    a_.settle();
+    b_.settle();
     double slowest = 0;
     for (int i = 0; i < 2; ++i) {
       slowest = time_once(a_.stopwatch(), [this] { (void)a_.step(); });
@@ -58,6 +60,7 @@ class Twins {
     return series;
   }
   [[nodiscard]] double tokens() const { return a_.tokens(); }
+  [[nodiscard]] std::string way() const { return a_.way(); }
 
  private:
   Context& context_;
@@ -124,6 +127,7 @@ void rate_by_clock(const Subject& subject, Context& context, const Clock& clock)
                                  {"again", to_json(summarise(series.times.b))},
                                  {"floor_percent", reports::number(100 * timed.noise)}});
     context.fact("utilisation", series.use.to_json());
+    context.fact("step", twins.way());
 
     judge_floor(context, floor, summary, {{"utilisation", series.use.to_json()}});
     judge_growth(context, twins, series, repeats);

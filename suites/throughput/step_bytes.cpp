@@ -11,7 +11,8 @@ using harness::Context;
 using harness::Json;
 
 void step_bytes(const Subject& subject, Context& context) {
-  const nsa::Config config = subject.config(context);
+  nsa::Config config = subject.config(context);
+  config.train.cuda_graph = nsa::CudaGraph::off;  // a replay allocates nothing; its capture does what this step does
   context.phase("model");
   Training training(make_bench(subject, context, config, subject.flags()), context);
   try {

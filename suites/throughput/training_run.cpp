@@ -34,12 +34,23 @@ const StepReport& Training::step() {
   return last_;
 }
 
+void Training::settle() {
+  while (trainer_.by_graph() && bench_.device.is_cuda() && trainer_.graph_replays() == 0) (void)step();
+}
+
 std::vector<double> Training::seconds(const TimingPlan& plan) {
+  settle();
   return time_repeats("training step", stopwatch_, plan, [this] { (void)step(); });
 }
 
 double Training::tokens() const {
   return static_cast<double>(train().batch_size * train().seq_len * train().accumulate_grad_batches);
+}
+
+std::string Training::way() const {
+  if (trainer_.graph_replays() > 0) return "a replay of the captured step";
+  const std::string& why = trainer_.why_not_captured();
+  return "one operation after another" + (why.empty() ? "" : ": " + why);
 }
 
 std::map<std::string, std::int64_t> Training::routes() const { return bench_.instance.dispatcher->routes_taken(); }

@@ -1,5 +1,6 @@
 // Training steps to be timed: a model, a trainer and text for it. Several can share one model (other batch, length or
-// accumulation); each has moments of its own.
+// accumulation); each has moments of its own. Timed is the step that trains: on a GPU, where it can be captured, a
+// replay.
 #pragma once
 
 #include <functional>
@@ -32,13 +33,18 @@ class Training {
 
   // One optimizer step; throws NoProgress when it was not made.
   const nsa::train::StepReport& step();
-  [[nodiscard]] std::vector<double> seconds(const TimingPlan& plan);
+  [[nodiscard]] const nsa::train::StepReport& last() const { return last_; }
+  // Steps until one is like the next: where steps are captured, those before the capture and the capture itself.
+  void settle();
+  [[nodiscard]] std::vector<double> seconds(const TimingPlan& plan);  // settled
   // Called at the beginning of each part of a step: "fetch", "forward", "backward", "update".
   void on_phase(std::function<void(std::string_view)> tell) { trainer_.on_phase(std::move(tell)); }
   [[nodiscard]] double tokens() const;  // of a step
   [[nodiscard]] at::Device device() const { return bench_.device; }
   [[nodiscard]] const Stopwatch& stopwatch() const { return stopwatch_; }
   [[nodiscard]] std::map<std::string, std::int64_t> routes() const;
+  // "replay", or how else and why: for the report.
+  [[nodiscard]] std::string way() const;
 
  private:
   [[nodiscard]] const nsa::TrainConfig& train() const { return bench_.config.train; }

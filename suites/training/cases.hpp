@@ -13,9 +13,10 @@
 namespace suites::training_cases {
 
 // -- smoke
-void real_text(const Subject& subject, harness::Context& context);   // training_run.cpp
-void loss_floor(const Subject& subject, harness::Context& context);  // loss_floor.cpp
-void guards(const Subject& subject, harness::Context& context);      // guards.cpp
+void real_text(const Subject& subject, harness::Context& context);      // training_run.cpp
+void loss_floor(const Subject& subject, harness::Context& context);     // loss_floor.cpp
+void guards(const Subject& subject, harness::Context& context);         // guards.cpp
+void captured_step(const Subject& subject, harness::Context& context);  // captured_step.cpp; on a GPU
 
 // -- standard
 // training_run.cpp: one length of run, one kind of data, one precision. What is limited to keep the time is said there.

@@ -38,6 +38,7 @@ Small make_small(const Subject& subject, Context& context, int trial) {
   config.train.seq_len = std::min<std::int64_t>(config.train.seq_len, 64);
   config.train.batch_size = 2;
   config.train.accumulate_grad_batches = 1;
+  config.train.cuda_graph = nsa::CudaGraph::off;  // those of a captured step: captured_step.cpp
   const std::uint64_t seed = context.seed("weights", trial);
   Instance instance = subject.model({.config = config.model,
                                      .flags = subject.flags(),

@@ -14,6 +14,7 @@
 #include "nsa/train/prefetch.hpp"
 #include "suites/codes.hpp"
 #include "suites/training/cases.hpp"
+#include "suites/training/repetition.hpp"
 #include "suites/training/stops.hpp"
 
 namespace suites::training_cases {
@@ -57,48 +58,6 @@ Party make_stranger(const Subject& subject, ResumeTrial trial) {
   for (at::Tensor& parameter : party.instance.model->parameters()) parameter.fill_(0.5);
   torch::manual_seed(trial.plan.config.train.seed + 1);
   return party;
-}
-
-// A GPU's sums in a fixed order for as long as this lives; what cannot be fixed is warned about, not refused.
-class FixedOrder {
- public:
-  explicit FixedOrder(bool wanted)
-      : was_(at::globalContext().deterministicAlgorithms()),
-        warned_(at::globalContext().deterministicAlgorithmsWarnOnly()),
-        filled_(at::globalContext().deterministicFillUninitializedMemory()) {
-    if (!wanted) return;
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-    at::globalContext().setDeterministicFillUninitializedMemory(false);
-  }
-  ~FixedOrder() {
-    at::globalContext().setDeterministicAlgorithms(was_, warned_);
-    at::globalContext().setDeterministicFillUninitializedMemory(filled_);
-  }
-  FixedOrder(const FixedOrder&) = delete;
-  FixedOrder& operator=(const FixedOrder&) = delete;
-
- private:
-  bool was_, warned_, filled_;
-};
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
-  const auto bytes = [](const at::Tensor& t) { return t.contiguous().flatten().view(at::kByte); };
-  return at::equal(bytes(a), bytes(b));
-}
-
-// The tensors of one part ("model/", "optimizer/", "rng/") that differ, or are in one state only.
-std::vector<std::string> differences(const TrainState& a, const TrainState& b, std::string_view part) {
-  std::vector<std::string> found;
-  for (const auto& [name, tensor] : a.tensors) {
-    if (!name.starts_with(part)) continue;
-    const auto other = b.tensors.find(name);
-    if (other == b.tensors.end() || !same_bits(tensor, other->second)) found.push_back(name);
-  }
-  for (const auto& [name, tensor] : b.tensors) {
-    if (name.starts_with(part) && !a.tensors.contains(name)) found.push_back(name);
-  }
-  return found;
 }
 
 std::size_t count_of(const TrainState& state, std::string_view part) {
@@ -156,17 +115,6 @@ void compare_data(const Party& whole, const Party& resumed, std::int64_t cut, Co
   const auto& drawn = whole.stream->drawn();
   const std::vector<double> expected(drawn.begin() + cut * accumulated, drawn.end());
   context.expect_equal("random numbers after the cut", resumed.stream->drawn(), expected, codes::kResumeRandom);
-}
-
-// The spread of loss and norm between two runs, as a share; 0 when they are the same bits.
-double spread(const std::vector<StepReport>& a, const std::vector<StepReport>& b, std::size_t from) {
-  double worst = a.size() == b.size() ? 0 : INFINITY;
-  for (std::size_t i = from; i < std::min(a.size(), b.size()); ++i) {
-    worst = std::max({worst, std::abs(a[i].loss - b[i].loss) / std::abs(a[i].loss),
-                      std::abs(a[i].grad_norm - b[i].grad_norm) / std::abs(a[i].grad_norm)});
-    if (a[i].lr != b[i].lr) worst = INFINITY;
-  }
-  return worst;
 }
 
 }  // namespace

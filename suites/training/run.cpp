@@ -111,7 +111,7 @@ Run train(nsa::LanguageModel model, const RunPlan& plan, Context& context) {
       report_stop(report, context);
       break;
     }
-    if (witness) run.updates.push_back(witness->after(step, report.lr, report.grad_norm));
+    if (witness) run.updates.push_back(witness->after(report));
     run.yardstick_s.push_back(yardstick.seconds());
     run.memory.push_back(meter.now());
   }

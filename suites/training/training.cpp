@@ -120,6 +120,7 @@ harness::Suite training(const Subject& subject) {
         {.name = "real_text", .params = {}, .run = with_subject(training_cases::real_text)},
         {.name = "loss_floor", .params = {}, .run = with_subject(training_cases::loss_floor)},
         {.name = "guards", .params = {}, .run = with_subject(training_cases::guards)},
+        {.name = "captured_step", .params = {}, .needs_cuda = true, .run = with_subject(training_cases::captured_step)},
     };
     cases.push_back(standard("variants", {}, [subject](Context& c) { training_cases::variants(subject, c); }));
     plan_runs(subject, settings, cases);

@@ -1,6 +1,7 @@
 #include "suites/training/update_witness.hpp"
 
 #include <ATen/ATen.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 
 #include <cmath>
 #include <utility>
@@ -35,30 +36,35 @@ UpdateWitness::UpdateWitness(at::Tensor parameter, const nsa::TrainConfig& confi
       exp_avg_sq_(at::zeros_like(expected_)) {
   hook_ = parameter_.register_hook([this](const at::Tensor& gradient) {
     const at::NoGradGuard no_grad;
-    gradient_ = gradient_.defined() ? gradient_ + gradient : gradient.clone();
+    const bool capturing =
+        gradient.is_cuda() && c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+    if (capturing && std::exchange(capture_is_over_, false)) captured_.reset();
+    at::Tensor& sum = capturing ? captured_ : gradient_;
+    sum = sum.defined() ? sum + gradient : gradient.clone();
     return gradient;
   });
 }
 
 UpdateWitness::~UpdateWitness() { parameter_.remove_hook(hook_); }
 
-Update UpdateWitness::after(std::int64_t step, double scheduled_lr, double grad_norm) {
+Update UpdateWitness::after(const nsa::train::StepReport& made) {
   const at::NoGradGuard no_grad;
-  if (gradient_.defined()) {
+  capture_is_over_ = true;
+  if (const at::Tensor& gradient = made.replayed ? captured_ : gradient_; gradient.defined()) {
     // Clipped in the gradient's own type, as it is stored.
-    const at::Tensor clipped = grad_norm > config_.grad_clip ? gradient_ * (config_.grad_clip / grad_norm) : gradient_;
-    const at::Tensor g = wide(clipped);
+    const bool clipped = made.grad_norm > config_.grad_clip;
+    const at::Tensor g = wide(clipped ? gradient * (config_.grad_clip / made.grad_norm) : gradient);
     updates_ += 1;
     exp_avg_ = kBeta1 * exp_avg_ + (1 - kBeta1) * g;
     exp_avg_sq_ = kBeta2 * exp_avg_sq_ + (1 - kBeta2) * g * g;
   }
   const at::Tensor now = wide(parameter_);
-  Update update{step, 0, 0};
+  Update update{made.step, 0, 0};
   if (updates_ > 0) {
     const at::Tensor mean = exp_avg_ / (1 - std::pow(kBeta1, updates_));
     const at::Tensor deviation = (exp_avg_sq_ / (1 - std::pow(kBeta2, updates_))).sqrt() + kEpsilon;
     const at::Tensor direction = mean / deviation + config_.weight_decay * expected_;
-    expected_ = expected_ - scheduled_lr * direction;
+    expected_ = expected_ - made.lr * direction;
     update.applied = ((last_ - now) * direction).sum().item<double>() / direction.square().sum().item<double>();
   }
   const at::Tensor distance = (now - expected_).abs() / allowed(expected_, parameter_.scalar_type(), config_.lr);

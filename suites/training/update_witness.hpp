@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "nsa/config.hpp"
+#include "nsa/train/trainer.hpp"
 
 namespace suites::training_cases {
 
@@ -28,8 +29,8 @@ class UpdateWitness {
   UpdateWitness& operator=(const UpdateWitness&) = delete;
   [[nodiscard]] static bool can_watch(const nsa::TrainConfig& config);
 
-  // After a step that made its update: its scheduled rate and the gradient norm before clipping.
-  Update after(std::int64_t step, double scheduled_lr, double grad_norm);
+  // After a step that made its update.
+  Update after(const nsa::train::StepReport& made);
   // After a step that was stopped: its gradients are forgotten.
   void forget();
 
@@ -38,6 +39,8 @@ class UpdateWitness {
   nsa::TrainConfig config_;
   unsigned hook_ = 0;
   at::Tensor gradient_;              // of this step so far; undefined before the first
+  at::Tensor captured_;              // the same of a captured step: each replay writes its own into it
+  bool capture_is_over_ = false;     // what arrives in a capture now is of another one
   at::Tensor expected_, last_;       // fp64, on the CPU; where the parameter must be, and where it was last
   at::Tensor exp_avg_, exp_avg_sq_;  // fp64
   double updates_ = 0;

@@ -120,7 +120,7 @@ void Session::begin(const std::vector<std::string>& arguments) {
                             training_.config.model.name, parameter_count(training_.config.model),
                             to_string(train.precision), training_.device.str(), train.accumulate_grad_batches,
                             train.batch_size, train.seq_len, work, folder_.path().string()));
-  if (train.cuda_graph && !training_.device.is_cuda())
+  if (train.cuda_graph == CudaGraph::on && !training_.device.is_cuda())
     progress_.warn(
         fmt::format("train.cuda_graph: there are no graphs on {}; the same step is made one operation after "
                     "another",
@@ -134,7 +134,6 @@ Session::End Session::loop() {
     const std::int64_t next = steps() + 1;
     const bool logged = next == 1 || next == last_step_ || next % train.log_every == 0 ||
                         (train.eval_every > 0 && next % train.eval_every == 0);
-    if (logged) gates_.begin();
     activity_.step_begins();
     const StepReport report = training_.trainer->step();
     activity_.step_made(steps(), report.seconds);
@@ -170,7 +169,6 @@ std::optional<Session::End> Session::wish_to_stop() {
 
 // Before the update: the state is that of the step before, which is saved; the run can go on from there.
 Session::End Session::stopped(const StepReport& report) {
-  (void)gates_.end();
   if (report.stop == Stop::diverged) store_.keep_all();  // those from before it are worth more now
   if (saved_step_ != steps()) save();
   const std::int64_t step = report.step + 1;
@@ -236,13 +234,14 @@ void Session::after_step(const StepReport& report, bool logged) {
                              {"tokens", training_.trainer->tokens_seen()},
                              {"seconds", training_.trainer->seconds_spent()},
                              {"strict_fallbacks", fallbacks_json(*training_.dispatcher)}};
-    if (train.cuda_graph) fields["graph_replays"] = training_.trainer->graph_replays();
-    fields.update(gates_.end());
+    if (training_.trainer->by_graph()) fields["graph_replays"] = training_.trainer->graph_replays();
+    fields.update(gates_.figures(report.replayed));
     heartbeat_->write("progress", fields);
   }
   progress_.step(figures, logged);
   note_lost_output();
   note_fallbacks();
+  note_not_captured();
   if (train.save_every > 0 && steps() % train.save_every == 0) save();
 }
 
@@ -318,6 +317,14 @@ void Session::note_fallbacks() {
         steps(), op, record.first.value, fmt::join(record.first.index, ", "), fmt::join(record.first.shape, ", ")));
     heartbeat_->write("strict_fallback", {{"op", op}, {"strict_fallbacks", fallbacks_json(*training_.dispatcher)}});
   }
+}
+
+void Session::note_not_captured() {
+  const std::string& why = training_.trainer->why_not_captured();
+  if (why.empty() || told_not_captured_) return;
+  told_not_captured_ = true;
+  progress_.warn(fmt::format("steps are made one operation after another, not as a CUDA graph: {}", why));
+  heartbeat_->write("not_captured", {{"reason", why}});
 }
 
 void Session::note_lost_output() {

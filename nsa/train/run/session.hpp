@@ -44,8 +44,9 @@ class Session {
   void save();
   void rescue(const std::exception& error);
   void print_last_line(const End& end) const;
-  void note_lost_output();  // in the heartbeat, once
-  void note_fallbacks();    // NSA_STRICT_ASSERTS: the first of each function, on stderr and in the heartbeat
+  void note_lost_output();   // in the heartbeat, once
+  void note_not_captured();  // train.cuda_graph: auto has come to nothing, and why; once
+  void note_fallbacks();     // NSA_STRICT_ASSERTS: the first of each function, on stderr and in the heartbeat
   [[nodiscard]] std::int64_t steps() const { return training_.trainer->steps_made(); }
 
   const StopSignals& signals_;
@@ -61,7 +62,7 @@ class Session {
   std::optional<StepLog> log_;
   nlohmann::json validation_start_;
   std::int64_t saved_step_ = -1;  // of the newest checkpoint; -1: none
-  bool lost_output_ = false;
+  bool lost_output_ = false, told_not_captured_ = false;
   std::set<std::string> fallen_back_;  // told
 };
 

@@ -115,7 +115,8 @@ Training make_training(const Config& config, const Options& options, const Seams
   training.config = config;
   training.environment = read_environment();
   training.flags = resolve(training.environment);
-  if (const auto reason = graph_refusal(config.train, training.flags); config.train.cuda_graph && !reason.empty())
+  const auto reason = graph_refusal(config.train, training.flags);
+  if (config.train.cuda_graph == CudaGraph::on && !reason.empty())
     throw UsageError(fmt::format("train.cuda_graph = true: {}", reason));
   if (config.train.deterministic) make_deterministic();
   training.device = choose_device(options.device);

@@ -116,8 +116,9 @@ double worst_update(nsa::TrainConfig change, const std::function<double(double)>
   UpdateWitness witness(instance.model->norm->weight, plan.config.train);
   double worst = 0;
   for (std::int64_t i = 0; i < plan.config.train.steps; ++i) {
-    const auto step = trainer.step();
-    worst = std::max(worst, witness.after(step.step, reported(step.lr), step.grad_norm).error);
+    auto step = trainer.step();
+    step.lr = reported(step.lr);
+    worst = std::max(worst, witness.after(step).error);
   }
   return worst;
 }

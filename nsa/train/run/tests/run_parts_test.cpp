@@ -13,11 +13,14 @@
 #include "nsa/train/run/progress.hpp"
 #include "nsa/train/run/records.hpp"
 #include "nsa/train/run/step_log.hpp"
+#include "nsa/train/trainer.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
 using namespace nsa::train;
+using nsa::LanguageModel;
+using nsa::TrainConfig;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -67,16 +70,14 @@ TEST(Progress, TimesAreReadable) {
   EXPECT_EQ(remaining_time(4 * 86400 + 7380), "4d 02:03");
 }
 
-TEST(GateWatch, FindsACollapsedLayerAndKeepsOtherObservers) {
+TEST(GateWatch, FindsACollapsedLayerAndLooksAtTrainingAlone) {
   auto model = nsa::fixtures::make_model(nsa::fixtures::tiny());
   const at::Tensor tokens = nsa::fixtures::bytes({2, 33}, 1);
-  int others = 0;
-  model->runtime->observe = [&](std::string_view, const at::Tensor&) { ++others; };
-  GateWatch gates(model);
-  gates.begin();
+  const GateWatch gates(model);
+  EXPECT_EQ(gates.figures(false), nlohmann::json::object());
   (void)model->loss(tokens);
-  const auto even = gates.end();
-  EXPECT_GT(others, 0);
+  const auto even = gates.figures(false);
+  EXPECT_EQ(gates.figures(true), nlohmann::json::object());  // nothing was captured
   EXPECT_NEAR(even["gate_entropy_mean"], std::log(3), 0.02);
   EXPECT_LT(even["gate_max_gate"], 0.5);
   EXPECT_EQ(even["gate_collapsed_share"], 0.0);
@@ -88,14 +89,51 @@ TEST(GateWatch, FindsACollapsedLayerAndKeepsOtherObservers) {
     const torch::NoGradGuard no_grad;
     model->named_parameters()["layers.1.attention.gate.fc2.bias"][2] = 50.0;  // only the window is left
   }
-  gates.begin();
+  {
+    const torch::NoGradGuard validation;
+    (void)model->loss(tokens);
+    EXPECT_EQ(gates.figures(false), even);
+  }
   (void)model->loss(tokens);
-  const auto collapsed = gates.end();
+  const auto collapsed = gates.figures(false);
   EXPECT_NEAR(collapsed["gate_collapsed_share"], 0.5, 1e-6);  // one layer of two
   EXPECT_LT(collapsed["gate_entropy_per_layer"]["layers.1"], 1e-3);
   EXPECT_GT(collapsed["gate_entropy_per_layer"]["layers.0"], 1.0);
-  (void)model->loss(tokens);
-  EXPECT_EQ(gates.end(), nlohmann::json::object());  // nothing is watched any more
+}
+
+// A captured step calls nobody: what the watch was given at the capture has each replay's values.
+TEST(GateWatch, OfAReplayAreItsOwn) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device: there are no graphs without one";
+  const auto model_of = [] {
+    auto model = nsa::fixtures::make_model(nsa::fixtures::tiny());
+    model->to(at::kCUDA);
+    return model;
+  };
+  auto captured = model_of(), ordinary = model_of();
+  TrainConfig config;
+  config.precision = nsa::Precision::fp32;
+  config.seq_len = 33;
+  config.batch_size = 2;
+  config.lr = 3e-3;
+  const auto train = [&](LanguageModel& model, nsa::CudaGraph use) {
+    config.cuda_graph = use;
+    return Trainer(model, config, [batch = std::uint64_t{0}]() mutable {
+      return nsa::fixtures::bytes({2, 34}, ++batch);
+    });
+  };
+  Trainer replaying = train(captured, nsa::CudaGraph::on), plain = train(ordinary, nsa::CudaGraph::off);
+  const GateWatch of_captured(captured), of_ordinary(ordinary);
+  nlohmann::json before;
+  for (std::int64_t i = 0; i < GraphStep::kWarmUp + 3; ++i) {
+    const StepReport made = replaying.step();
+    (void)plain.step();
+    EXPECT_EQ(made.replayed, i >= GraphStep::kWarmUp);
+    const auto figures = of_captured.figures(made.replayed), expected = of_ordinary.figures(false);
+    EXPECT_EQ(figures["gate_entropy_per_layer"].size(), 2U);
+    EXPECT_NEAR(figures["gate_entropy_mean"].get<double>(), expected["gate_entropy_mean"].get<double>(), 1e-4);
+    EXPECT_NE(figures, before);
+    before = figures;
+  }
 }
 
 TEST(Records, SayWhatChangedSinceTheLastStart) {
