@@ -30,7 +30,7 @@ namespace base {
 namespace {
 
 constexpr int kFrames = 64;
-constexpr int kPatience_ms = 200;  // with a thread that does not begin to answer
+constexpr int kPatience_ms = 500;  // with a thread that does not begin to answer
 constexpr int kAnswer_ms = 1000;   // with one that does not finish
 constexpr int kQueue_ms = 1000;    // of a thread that dies while another one writes
 constexpr unsigned kDeathPatience_s = 5;
@@ -81,7 +81,7 @@ void put_own_stack(int fd) {
   ::backtrace_symbols_fd(frames, ::backtrace(frames, kFrames), fd);
 }
 
-// The first line of FOLDER/THREAD/NAME into `text`; "" when there is none.
+// The beginning of FOLDER/THREAD/NAME into `text`; "" when there is none.
 void read_of(const char* folder, long thread, const char* name, char* text, std::size_t size) {
   char path[128];
   std::strcpy(path, folder);
@@ -93,6 +93,10 @@ void read_of(const char* folder, long thread, const char* name, char* text, std:
     ::close(file);
   }
   text[length > 0 ? length : 0] = '\0';
+}
+
+void read_line_of(const char* folder, long thread, const char* name, char* text, std::size_t size) {
+  read_of(folder, thread, name, text, size);
   text[std::strcspn(text, "\n")] = '\0';
 }
 
@@ -102,14 +106,14 @@ struct ThreadLine {
   ThreadLine(const char* folder, long thread) {
     char word[512];
     std::strcat(text, Digits(thread).begin);
-    read_of(folder, thread, "comm", word, sizeof word);
+    read_line_of(folder, thread, "comm", word, sizeof word);
     std::strcat(std::strcat(text, " "), word);
-    read_of(folder, thread, "stat", word, sizeof word);  // "4711 (the name) S ..."
+    read_line_of(folder, thread, "stat", word, sizeof word);  // "4711 (the name) S ..."
     if (char* state = std::strrchr(word, ')'); state != nullptr && std::strlen(state) > 2) {
       state[3] = '\0';
       std::strcat(std::strcat(text, ", state"), state + 1);
     }
-    read_of(folder, thread, "wchan", word, sizeof word);
+    read_line_of(folder, thread, "wchan", word, sizeof word);
     if (word[0] != '\0' && std::strcmp(word, "0") != 0) std::strcat(std::strcat(text, ", waits in "), word);
     std::strcat(text, "\n");
   }
@@ -128,8 +132,20 @@ void on_turn(int /*signal*/) {
   errno = before;
 }
 
+// As threads of libraries do, which leave signals to the program.
+bool blocks(long thread, int signal) {
+  char status[4096];
+  read_of(kOwnThreads, thread, "status", status, sizeof status);
+  const char* mask = std::strstr(status, "\nSigBlk:\t");
+  return mask != nullptr && (std::strtoull(mask + 9, nullptr, 16) >> (signal - 1) & 1) != 0;
+}
+
 void put_other(int fd, long thread) {
   put(fd, ThreadLine(kOwnThreads, thread).text);
+  if (blocks(thread, SIGRTMIN + 5)) {
+    put(fd, "  (does not answer: it blocks signals)\n");
+    return;
+  }
   turn_fd = fd;
   asked = thread;
   if (::syscall(SYS_tgkill, ::getpid(), thread, SIGRTMIN + 5) != 0) {

@@ -17,8 +17,8 @@
 namespace base {
 
 // Every thread of this process: name, state and what it waits for in the kernel, from /proc, and its call stack, which
-// each thread writes down itself when it is sent a signal. A thread that does not begin to answer within 0.2 s is shown
-// without one. Takes SIGRTMIN+5, for good.
+// each thread writes down itself when it is sent a signal. A thread that blocks this signal or does not begin to
+// answer within 0.5 s is shown without one. Takes SIGRTMIN+5, for good.
 [[nodiscard]] std::string all_stacks();
 
 // From here on the process writes the stacks of all its threads to the end of `file` on SIGSEGV, SIGBUS, SIGFPE, SIGILL

@@ -101,13 +101,6 @@ Child child_that(Act act, const std::string& last_words = "", const fs::path& fo
   _exit(0);
 }
 
-void block(int signal) {
-  sigset_t one;
-  sigemptyset(&one);
-  sigaddset(&one, signal);
-  pthread_sigmask(SIG_BLOCK, &one, nullptr);
-}
-
 // What is written to standard error meanwhile.
 template <typename Act>
 std::string errors_of(Act act) {
@@ -153,22 +146,23 @@ TEST(Stacks, ADyingProcessLeavesThemAndDiesOfTheSameSignal) {
   }
 }
 
-// The signal is on its way when the stacks have been told: it must not end the process later.
+// A parent waits for the child of its vfork(2) as for a device: no signal reaches it. This one is on its way when the
+// stacks have been told, and must not end the process later.
 TEST(Stacks, AThreadThatIsSlowToAnswerComesToNoHarm) {
   const pid_t child = fork();
   if (child == 0) {
-    std::atomic<bool> blocked{false}, told{false};
+    std::atomic<bool> begun{false};
     std::thread slow([&] {
-      block(SIGRTMIN + 5);
-      blocked = true;
-      while (!told) std::this_thread::sleep_for(1ms);
-      sigset_t none;
-      sigemptyset(&none);
-      pthread_sigmask(SIG_SETMASK, &none, nullptr);
+      begun = true;
+      if (vfork() == 0) {
+        const timespec long_enough{1, 500'000'000};
+        nanosleep(&long_enough, nullptr);
+        _exit(0);
+      }
     });
-    while (!blocked) std::this_thread::yield();
+    while (!begun) std::this_thread::yield();
+    std::this_thread::sleep_for(100ms);
     const bool said = all_stacks().find("  (does not answer)\n") != std::string::npos;
-    told = true;
     slow.join();
     _exit(said ? 7 : 8);
   }
@@ -178,13 +172,27 @@ TEST(Stacks, AThreadThatIsSlowToAnswerComesToNoHarm) {
   EXPECT_EQ(WEXITSTATUS(status), 7);
 }
 
+TEST(Stacks, AThreadThatBlocksSignalsCostsNoTime) {
+  std::atomic<bool> blocked{false}, told{false};
+  std::thread deaf([&] {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    blocked = true;
+    while (!told) std::this_thread::sleep_for(1ms);
+  });
+  while (!blocked) std::this_thread::yield();
+  EXPECT_THAT(all_stacks(), HasSubstr("  (does not answer: it blocks signals)\n"));
+  told = true;
+  deaf.join();
+}
+
 TEST(Stacks, ThreadsThatDieTogetherDoNotCutEachOtherShort) {
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 10; ++i) {
     const Child child = child_that([] {
       std::atomic<int> ready{0};
       const auto fall_with_others = [&ready] {
-        for (++ready; ready < 3;) {
-        }
+        for (++ready; ready < 3;) std::this_thread::yield();
         (void)example::fall();
       };
       std::thread first(fall_with_others), second(fall_with_others), third(fall_with_others);
@@ -248,22 +256,29 @@ TEST(Stacks, WhatCannotBeWrittenIsSaidAndTheSignalStays) {
 }
 
 TEST(Stacks, ALivingProcessIsAskedAndGoesOn) {
-  const Child child = child_that([] {
+  int ready[2], over[2];
+  ASSERT_TRUE(pipe(ready) == 0 && pipe(over) == 0);
+  char byte = 0;
+  const Child child = child_that([&] {
     const Sleeper sleeper;
-    std::this_thread::sleep_for(50ms);
-    for (int i = 0; i < 100; ++i) std::this_thread::sleep_for(10ms);
+    (void)!write(ready[1], &byte, 1);
+    while (read(over[0], &byte, 1) != 1) {
+    }
     _exit(7);
   });
-  std::this_thread::sleep_for(50ms);
-  for (int i = 0; i < 100 && child.stacks().find(kEndOfStacks) == std::string::npos; ++i) {
-    if (i % 10 == 0) kill(child.pid, stacks_signal());
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  kill(child.pid, stacks_signal());
+  for (int i = 0; i < 2000 && child.stacks().find(kEndOfStacks) == std::string::npos; ++i)
     std::this_thread::sleep_for(10ms);
-  }
-  EXPECT_THAT(threads_of(child.pid), AllOf(HasSubstr(" sleeper, state S"), HasSubstr("base_test")));
+  EXPECT_THAT(threads_of(child.pid), AllOf(HasSubstr(" sleeper, state "), HasSubstr("base_test")));
+  EXPECT_EQ(thread_ids(child.pid).size(), 2U);
+  EXPECT_EQ(thread_ids(child.pid).front(), child.pid);
+  (void)!write(over[1], &byte, 1);
   const int status = child.status();
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 7);
-  EXPECT_THAT(child.stacks(), AllOf(HasSubstr("nanosleep"), HasSubstr("sleep_in_a_second_thread")));
+  EXPECT_THAT(child.stacks(), AllOf(HasSubstr("read"), HasSubstr("sleep_in_a_second_thread")));
+  EXPECT_TRUE(thread_ids(child.pid).empty());
 }
 
 TEST(Stacks, TheFirstFunctionThatIsNotTheSystemsIsNamed) {

@@ -184,7 +184,8 @@ TEST(Supervisor, WhatHangsIsKilledAndTheRestRuns) {
   EXPECT_THAT(fake.find("stuck/is_stopped").findings[0].evidence.at("stacks").dump(), HasSubstr(", state T"));
   const reports::Finding told = fake.find("stuck/main_thread_does_not_answer").findings.at(0);
   EXPECT_THAT(told.evidence.at("stacks").dump(),
-              AllOf(HasSubstr("sleep_in_another_thread"), HasSubstr("(does not answer)"), HasSubstr("end of stacks")));
+              AllOf(HasSubstr("sleep_in_another_thread"), HasSubstr("(does not answer: it blocks signals)"),
+                    HasSubstr("end of stacks")));
   EXPECT_THAT(told.message, testing::Not(HasSubstr("sleep_in_another_thread"))) << "it is not where the case hangs";
   EXPECT_EQ(fake.find("stuck/spins").status, Status::hang);
   EXPECT_THAT(fake.find("stuck/spins").findings[0].message, HasSubstr("busy, no progress"));
