@@ -35,12 +35,14 @@ void guard_streams() {
 
 void write_to(std::FILE* stream, std::string_view text) { (void)!std::fwrite(text.data(), 1, text.size(), stream); }
 
-void complain(std::string_view what, std::string_view who) {
+void tell(std::string_view line) {
   std::fflush(stdout);  // in the order in which it was said, where both are one file
-  const std::string line = fmt::format("{}error: {}\n", who, what);
-  if (!lost(stderr)) write_to(stderr, line);
-  if (lost(stderr)) write_to(stdout, line);
+  const std::string text = fmt::format("{}\n", line);
+  if (!lost(stderr)) write_to(stderr, text);
+  if (lost(stderr)) write_to(stdout, text);
 }
+
+void complain(std::string_view what, std::string_view who) { tell(fmt::format("{}error: {}", who, what)); }
 
 std::optional<std::string> unwritable(int fd) {
   const int flags = fcntl(fd, F_GETFL);

@@ -26,7 +26,10 @@ void err(fmt::format_string<Args...> format, Args&&... args) {
   write_to(stderr, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// "WHO" and "error: WHAT" on standard error; on standard output when that is lost.
+// A line on standard error; on standard output when that is lost.
+void tell(std::string_view line);
+
+// "WHO" and "error: WHAT", told.
 void complain(std::string_view what, std::string_view who = "");
 
 // Why nothing can be written to an open or closed descriptor, as far as it shows without writing: closed, open for

@@ -2,28 +2,32 @@
 
 #include <string_view>
 
+#include "base/streams.hpp"
 #include "harness/program.hpp"
 #include "nsa/flags.hpp"
 #include "suites/init_stats/processes.hpp"
+#include "suites/machine/flags.hpp"
 #include "suites/program.hpp"
 #include "suites/providers.hpp"
 
 namespace {
 
-// Whatever the verb: a misspelt flag is one that is not in force. Not in workers, which would say it again.
-void warn_of_unknown_flags(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]).starts_with("__")) return;
+// Whatever the verb: a misspelt flag is one that is not in force.
+void warn_of_unknown_flags() {
   for (const nsa::UnknownFlag& flag : nsa::unknown_flags(nsa::read_environment()))
-    fmt::print(stderr, "{}: warning: {} is set {}{}\n", suites::kProgramName, flag.name,
-               flag.remark.empty() ? "and means nothing" : "(" + flag.remark + ")",
-               flag.nearest.empty() ? "" : fmt::format("; did you mean {}?", flag.nearest));
+    base::tell(fmt::format("{}: warning: {}", suites::kProgramName, suites::machine::describe(flag)));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   nsa::wait_without_spinning(argv);  // the workers inherit it
-  warn_of_unknown_flags(argc, argv);
+  // Workers write into pipes, and what the flags are was said before they were started.
+  const bool worker = argc > 1 && std::string_view(argv[1]).starts_with("__");
+  if (!worker) {
+    base::guard_streams();  // before the first word
+    warn_of_unknown_flags();
+  }
   if (const auto code = suites::init_checks::parameters_verb(argc, argv)) return *code;
   return harness::run_program(suites::make_program(), argc, argv);
 }

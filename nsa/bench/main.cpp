@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/streams.hpp"
 #include "build_info.hpp"
 #include "nsa/bench/bench.hpp"
+#include "nsa/flags.hpp"
 
 namespace {
 
@@ -14,8 +16,14 @@ using namespace nsa::bench;
 namespace fs = std::filesystem;
 
 int leave(ExitCode code, const std::string& message) {
-  fmt::print(stderr, "nsa-bench: error: {}\n", message);
+  base::complain(message, "nsa-bench: ");
   return static_cast<int>(code);
+}
+
+// What is timed is named on the command line, whatever the flags say: a set one is not in force, well spelt or not.
+void warn_of_flags() {
+  for (const auto& [name, value] : nsa::read_environment())
+    base::tell(fmt::format("nsa-bench: warning: {} is set and means nothing here (--backend says what is timed)", name));
 }
 
 // Google Benchmark prints its help and ends with 0 when a value is wrong; this is called in place of the printing.
@@ -87,9 +95,7 @@ int run(const Options& options) {
   return static_cast<int>(ExitCode::measured);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int guarded(int argc, char** argv) {
   try {
     const auto options = parse_options(argc, argv);
     return options ? run(*options) : static_cast<int>(ExitCode::measured);
@@ -103,4 +109,16 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     return leave(ExitCode::internal, error.what());
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  base::guard_streams();
+  warn_of_flags();
+  const int code = guarded(argc, argv);
+  if (code != static_cast<int>(ExitCode::measured)) return code;
+  if (const auto why = base::lost(stdout))
+    return leave(ExitCode::infrastructure, fmt::format("standard output cannot be written: {}", *why));
+  return base::lost(stderr) ? static_cast<int>(ExitCode::infrastructure) : code;  // told on standard output
 }

@@ -21,7 +21,7 @@ Google Benchmark's options: --benchmark_filter=REGEX, --benchmark_list_tests, --
 
 Names are SUBJECT/BACKEND/CONFIG/MODE[/CHOICE][/graph]/S:LENGTH; what the numbers mean: nsa/bench/README.md.
 
-Exit codes: 0 measured, 1 a benchmark failed, 2 usage, 3 nothing was measured, 4 no usable GPU, 10 internal error.)";
+Exit codes: 0 measured, 1 a benchmark failed, 2 usage, 3 nothing was measured, 4 no usable GPU or lost output, 10 internal error.)";
 
 // Options that Google Benchmark may know; whether it does is seen when it reads them.
 bool is_for_benchmark(const std::string& argument) {

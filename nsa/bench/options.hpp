@@ -18,7 +18,7 @@ enum class ExitCode {
   failed = 1,          // a benchmark threw something
   usage = 2,           // command line, or the file of peers
   nothing = 3,         // nothing was measured: no name matches the filter, or everything was skipped
-  infrastructure = 4,  // no GPU
+  infrastructure = 4,  // no GPU, or output that cannot be written
   internal = 10,
 };
 

@@ -65,6 +65,12 @@ void judge_debugging(const nsa::Environment& environment, Inspection& result) {
 
 }  // namespace
 
+std::string describe(const nsa::UnknownFlag& flag) {
+  if (!flag.remark.empty()) return fmt::format("{} is set: {}", flag.name, flag.remark);
+  return fmt::format("{} is set and means nothing{}", flag.name,
+                     flag.nearest.empty() ? "" : fmt::format("; did you mean {}?", flag.nearest));
+}
+
 Inspection judge_flags(const nsa::Environment& environment) {
   Inspection result;
   result.subject = "flags.set";
@@ -72,15 +78,8 @@ Inspection judge_flags(const nsa::Environment& environment) {
   result.summary = fmt::format("flags: {} NSA_* variable(s) set", environment.size());
   for (const nsa::UnknownFlag& flag : nsa::unknown_flags(environment)) {
     const Json evidence = {{"name", flag.name}, {"value", environment.at(flag.name)}, {"nearest", flag.nearest}};
-    if (!flag.remark.empty()) {
-      result.judgements.push_back({"flags." + flag.name, false, fmt::format("{} is set: {}", flag.name, flag.remark),
-                                   codes::kRetiredFlag, evidence});
-      continue;
-    }
-    const std::string hint = flag.nearest.empty() ? "" : fmt::format("; did you mean {}?", flag.nearest);
-    result.judgements.push_back({"flags." + flag.name, false,
-                                 fmt::format("{} is set and means nothing{}", flag.name, hint), codes::kUnknownFlag,
-                                 evidence});
+    result.judgements.push_back({"flags." + flag.name, false, describe(flag),
+                                 flag.remark.empty() ? codes::kUnknownFlag : codes::kRetiredFlag, evidence});
   }
   judge_debugging(environment, result);
   return result;

@@ -9,7 +9,9 @@
 
 namespace suites::machine {
 
-// Misspelt and retired names, one judgement each.
+// "NSA_USE_FA is set and means nothing; did you mean NSA_USE_FA2?"
+[[nodiscard]] std::string describe(const nsa::UnknownFlag& flag);
+// Misspelt and retired names and flags for debugging, one judgement each.
 [[nodiscard]] Inspection judge_flags(const nsa::Environment& environment);
 
 // One row a field of the effective flags: field, value, origin, variable, what the variable means.
