@@ -68,6 +68,7 @@ void Ops::attend_by_parts() {
   auto parts = std::make_shared<Ops>(*this);
   parts->attend = {};  // asked by nobody
   attend = [parts = std::shared_ptr<const Ops>(std::move(parts))](const AttendArgs& args) {
+    check(args);  // all of it before the first part computes
     return attend_in_parts(*parts, args);
   };
   way = AttendWay::in_parts;

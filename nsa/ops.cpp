@@ -35,34 +35,43 @@ class Contract {
   [[noreturn]] void refuse(std::string_view name, const at::Tensor& tensor, std::string_view allowed) const {
     throw ContractError(fmt::format("{}: {} is {}; allowed: {}", op_, name, describe(tensor), allowed));
   }
-  void require(bool good, std::string_view name, const at::Tensor& tensor, std::string_view allowed) const {
-    if (!good) refuse(name, tensor, allowed);
+  // `allowed`: the words, or what makes them. Every function of every layer asks, and words cost more than the
+  // question.
+  template <typename Allowed>
+  void require(bool good, std::string_view name, const at::Tensor& tensor, const Allowed& allowed) const {
+    if (good) return;
+    if constexpr (std::is_invocable_v<const Allowed&>)
+      refuse(name, tensor, allowed());
+    else
+      refuse(name, tensor, allowed);
   }
 
   // A 4-d floating tensor with no empty dimension but, where told, the second.
   void activation(std::string_view name, const at::Tensor& t, std::string_view shape, bool may_be_empty = false) const {
-    require(t.defined() && t.dim() == 4 && t.layout() == at::kStrided, name, t, fmt::format("a dense {}", shape));
+    require(t.defined() && t.dim() == 4 && t.layout() == at::kStrided, name, t,
+            [&] { return fmt::format("a dense {}", shape); });
     const auto type = t.scalar_type();
     require(type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, name, t,
             "Double, Float, BFloat16 or Half");
     for (std::int64_t i = 0; i < 4; ++i)
-      require(t.size(i) > 0 || (i == 1 && may_be_empty), name, t, fmt::format("{}, no dimension empty", shape));
+      require(t.size(i) > 0 || (i == 1 && may_be_empty), name, t,
+              [&] { return fmt::format("{}, no dimension empty", shape); });
   }
   void like(std::string_view name, const at::Tensor& t, std::string_view other, const at::Tensor& o) const {
     require(t.scalar_type() == o.scalar_type() && t.device() == o.device(), name, t,
-            fmt::format("dtype and device of {}, which is {}", other, describe(o)));
+            [&] { return fmt::format("dtype and device of {}, which is {}", other, describe(o)); });
   }
   void size(std::string_view name, const at::Tensor& t, std::int64_t dim, std::int64_t wanted,
             std::string_view what) const {
-    require(t.size(dim) == wanted, name, t, fmt::format("{} = {} in dimension {}", what, wanted, dim));
+    require(t.size(dim) == wanted, name, t, [&] { return fmt::format("{} = {} in dimension {}", what, wanted, dim); });
   }
   void grouped(const at::Tensor& q, std::int64_t G) const {
-    require(q.size(2) % G == 0, "q", q, fmt::format("Hq a multiple of the {} groups", G));
+    require(q.size(2) % G == 0, "q", q, [&] { return fmt::format("Hq a multiple of the {} groups", G); });
   }
   // Heads before tokens, as torch's own attention takes them: worth more than which size differs first.
   void not_heads_first(bool heads_first, std::string_view name, const at::Tensor& t, std::string_view shape) const {
     require(!heads_first, name, t,
-            fmt::format("{}; these sizes fit if heads came before tokens: transpose(1, 2)", shape));
+            [&] { return fmt::format("{}; these sizes fit if heads came before tokens: transpose(1, 2)", shape); });
   }
   void packing(const CuSeqlens& cu_seqlens, const at::Tensor& t, std::string_view name) const {
     if (!cu_seqlens) return;
@@ -116,7 +125,7 @@ class Contract {
     const std::int64_t B = q.size(0), S = q.size(1);
     const bool fits = table.defined() && table.scalar_type() == at::kInt &&
                       table.sizes() == at::IntArrayRef({B, S, G, n}) && table.device() == q.device();
-    require(fits, "blocks", table, fmt::format("Int [{}, {}, {}, {}] on the device of q", B, S, G, n));
+    require(fits, "blocks", table, [&] { return fmt::format("Int [{}, {}, {}, {}] on the device of q", B, S, G, n); });
   }
 
  private:
@@ -130,7 +139,7 @@ void check_phi(const Contract& contract, const std::optional<PhiWeights>& phi, c
   const auto weight = [&](std::string_view part, const at::Tensor& t, std::int64_t rows, std::int64_t columns) {
     const std::string full = fmt::format("{}.{}", name, part);
     contract.require(t.defined() && t.sizes() == at::IntArrayRef({rows, columns}), full, t,
-                     fmt::format("[{}, {}]", rows, columns));
+                     [&] { return fmt::format("[{}, {}]", rows, columns); });
     contract.like(full, t, "the tokens", x);
   };
   weight("position", phi->position, l, D);
@@ -153,11 +162,12 @@ void check_block_numbers(const Contract& contract, const at::Tensor& table, cons
           const bool padding = row[j] == -1;
           const bool number =
               row[j] >= 0 && row[j] <= current && (j == 0 || row[j] > row[j - 1]) && (j == 0 || row[j - 1] != -1);
-          contract.require(
-              padding || number, "blocks", table,
-              fmt::format("ascending numbers up to {}, the token's own block, and then -1; row of token {}, group {}, "
-                          "place {} holds {}",
-                          current, begin + i / G, i % G, j, row[j]));
+          contract.require(padding || number, "blocks", table, [&] {
+            return fmt::format(
+                "ascending numbers up to {}, the token's own block, and then -1; row of token {}, group {}, "
+                "place {} holds {}",
+                current, begin + i / G, i % G, j, row[j]);
+          });
         }
       }
     }
@@ -226,7 +236,8 @@ void check(const SelectArgs& args) {
   const std::int64_t B = args.q.size(0), Hq = args.q.size(2), S = args.q.size(1);
   const bool fits = stats.defined() && stats.scalar_type() == at::kFloat &&
                     stats.sizes() == at::IntArrayRef({B, Hq, S, 2}) && stats.device() == args.q.device();
-  contract.require(fits, "stats", stats, fmt::format("Float [{}, {}, {}, 2] on the device of q", B, Hq, S));
+  contract.require(fits, "stats", stats,
+                   [&] { return fmt::format("Float [{}, {}, {}, 2] on the device of q", B, Hq, S); });
 }
 
 void check(const AttendSelectedArgs& args) {
@@ -250,12 +261,12 @@ void check(const CombineArgs& args) {
                            "o_cmp", args.o_cmp, "[B,S,Hq,Dv]");
   contract.size("o_cmp", args.o_cmp, 1, args.gates.size(1), "S");
   contract.require(args.o_cmp.size(2) % args.gates.size(2) == 0, "o_cmp", args.o_cmp,
-                   fmt::format("Hq a multiple of the {} groups", args.gates.size(2)));
+                   [&] { return fmt::format("Hq a multiple of the {} groups", args.gates.size(2)); });
   contract.require(args.gates.device() == args.o_cmp.device(), "gates", args.gates, "the device of o_cmp");
   for (const auto& [name, o] :
        {std::pair<std::string_view, const at::Tensor&>{"o_sel", args.o_sel}, {"o_win", args.o_win}}) {
     contract.require(o.defined() && o.sizes() == args.o_cmp.sizes(), name, o,
-                     fmt::format("as o_cmp, which is {}", describe(args.o_cmp)));
+                     [&] { return fmt::format("as o_cmp, which is {}", describe(args.o_cmp)); });
     contract.like(name, o, "o_cmp", args.o_cmp);
   }
 }
@@ -263,9 +274,20 @@ void check(const CombineArgs& args) {
 void check(const AttendArgs& args) {
   const Contract contract("attend", args.geometry);
   const auto& q = args.q;
-  contract.compressed(q, args.kv, args.geometry, args.cu_seqlens);
-  contract.attention(q, {"k_sel", args.k_sel}, {"v_sel", args.v_sel}, args.cu_seqlens);
-  contract.attention(q, {"k_win", args.k_win}, {"v_win", args.v_win}, args.cu_seqlens);
+  const auto computes = [&](ForcedBranch branch) { return args.only == ForcedBranch::none || args.only == branch; };
+  if (computes(ForcedBranch::cmp))
+    contract.compressed(q, args.kv, args.geometry, args.cu_seqlens);
+  else if (computes(ForcedBranch::sel) && !args.blocks)
+    contract.compressed_keys(q, args.kv.k, args.geometry, args.cu_seqlens);
+  if (computes(ForcedBranch::sel)) {
+    contract.attention(q, {"k_sel", args.k_sel}, {"v_sel", args.v_sel}, args.cu_seqlens);
+    if (args.blocks) contract.blocks(*args.blocks, q, args.k_sel.size(2), args.geometry.n_sel);
+    if (args.blocks && args.blocks->device().is_cpu())
+      check_block_numbers(contract, *args.blocks, args.geometry, args.cu_seqlens);
+  }
+  if (computes(ForcedBranch::win)) contract.attention(q, {"k_win", args.k_win}, {"v_win", args.v_win}, args.cu_seqlens);
+  if (args.only != ForcedBranch::none) return;  // nothing is summed
+
   const std::int64_t G = args.kv.k.size(2), Dv = args.kv.v.size(3);
   contract.size("k_sel", args.k_sel, 2, G, "G");
   contract.size("k_win", args.k_win, 2, G, "G");
@@ -274,10 +296,7 @@ void check(const AttendArgs& args) {
   contract.activation("gates", args.gates, "[B,S,G,3]");
   contract.require(
       args.gates.sizes() == at::IntArrayRef({q.size(0), q.size(1), G, 3}) && args.gates.device() == q.device(), "gates",
-      args.gates, fmt::format("[{}, {}, {}, 3] on the device of q", q.size(0), q.size(1), G));
-  if (!args.blocks) return;
-  contract.blocks(*args.blocks, q, G, args.geometry.n_sel);
-  if (args.blocks->device().is_cpu()) check_block_numbers(contract, *args.blocks, args.geometry, args.cu_seqlens);
+      args.gates, [&] { return fmt::format("[{}, {}, {}, 3] on the device of q", q.size(0), q.size(1), G); });
 }
 
 }  // namespace nsa

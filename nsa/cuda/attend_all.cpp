@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "nsa/attend.hpp"
 #include "nsa/cuda/attend.hpp"
 #include "nsa/cuda/combine.hpp"
 #include "nsa/cuda/cuda.hpp"
@@ -158,7 +157,7 @@ struct AttendAll : torch::autograd::Function<AttendAll> {
 }  // namespace
 
 at::Tensor attend(const AttendArgs& args) {
-  if (args.only != ForcedBranch::none) return attend_in_parts(ops().in_parts(), args);
+  if (args.only != ForcedBranch::none) return ops().in_parts().attend(args);
   check(args);
   const auto& g = args.geometry;
   const CallOptions options{

@@ -61,6 +61,7 @@ TEST_P(Contract, GoodInputsPass) {
   EXPECT_NO_THROW(ops.select(good.select(kv)));
   EXPECT_NO_THROW(ops.attend_selected(good.selected(good.blocks())));
   EXPECT_NO_THROW(ops.attend_window(good.window()));
+  EXPECT_NO_THROW(ops.attend({good.q, kv, good.k, good.v, good.k, good.v, good.gates, kSmall, {}}));
 }
 
 TEST_P(Contract, TensorsThatDoNotFit) {
@@ -133,6 +134,83 @@ TEST_P(Contract, GeometryAndPacking) {
   refuses([&] { ops.attend_window(packed.window()); }, "cu_seqlens");
   const auto one = reference::compress(Inputs({.S = 20}, 1).compress());
   refuses([&] { ops.attend_compressed(packed.compressed(one)); }, "cu_seqlens");
+}
+
+// `attend` refuses in its own name, and before its first part computes.
+class AttendContract : public Contract {
+ protected:
+  AttendArgs args{good.q, kv, good.k, good.v, good.k, good.v, good.gates, kSmall, {}};
+  std::vector<std::string> computed;
+
+  void refuses(const std::function<void(AttendArgs&)>& spoil, const std::string& name) {
+    AttendArgs bad = args;
+    bad.observe = [&](std::string_view stage, const at::Tensor&) { computed.emplace_back(stage); };
+    spoil(bad);
+    Contract::refuses([&] { ops.attend(bad); }, "attend: " + name);
+    EXPECT_EQ(computed, std::vector<std::string>{}) << name;
+  }
+};
+
+TEST_P(AttendContract, TensorsThatDoNotFit) {
+  refuses([](auto& x) { x.q = at::Tensor(); }, "q is undefined");
+  refuses([](auto& x) { x.kv.v = x.kv.v.narrow(1, 0, 3); }, "v_cmp is ");
+  refuses([](auto& x) { x.k_sel = x.k_sel.to(at::kFloat); }, "k_sel is Float");
+  refuses([](auto& x) { x.k_win = x.k_win.narrow(1, 0, 19); }, "k_win is ");
+  refuses([](auto& x) { x.v_win = at::Tensor(); }, "v_win is undefined");
+  refuses([](auto& x) { x.v_win = at::cat({x.v_win, x.v_win}, 3); }, "v_win is ");
+  refuses([](auto& x) { x.gates = x.gates.narrow(3, 0, 2); }, "gates is ");
+  refuses([](auto& x) { x.geometry.w = 0; }, "geometry ");
+}
+
+TEST_P(AttendContract, BlockTables) {
+  const auto blocks = good.blocks();
+  refuses([&](auto& x) { x.blocks = blocks.to(at::kLong); }, "blocks is Long");
+  auto late = blocks.clone();
+  late[1][7][1] = at::tensor({0, 1, -1}, at::kInt);
+  refuses([&](auto& x) { x.blocks = late; }, "blocks is Int");
+  refuses(
+      [&](auto& x) {
+        x.blocks = late;
+        x.only = ForcedBranch::sel;
+      },
+      "blocks is Int");
+}
+
+TEST_P(AttendContract, OffsetsOfDocuments) {
+  const Inputs one({.S = 20, .G = 2, .h = 2}, 1);
+  const auto of_one = reference::compress(one.compress());
+  args = {one.q, of_one, one.k, one.v, one.k, one.v, one.gates, kSmall, cu({0, 21})};
+  const std::string message = message_of([&] { ops.attend(args); });
+  EXPECT_EQ(message.rfind("cu_seqlens: [1] = 21", 0), 0U) << message;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttendContract,
+                         testing::Values(Backend::reference, Backend::sdpa, Backend::flash, Backend::cuda),
+                         [](const auto& test) { return std::string(to_string(test.param)); });
+
+TEST_P(Contract, ABranchThatRunsAloneNeedsItsOwnArgumentsOnly) {
+  AttendArgs args;
+  args.q = good.q;
+  args.geometry = kSmall;
+  args.only = ForcedBranch::win;
+  args.k_win = good.k;
+  args.v_win = good.v;
+  EXPECT_NO_THROW(ops.attend(args));
+  args.only = ForcedBranch::sel;
+  args.k_sel = good.k;
+  args.v_sel = good.v;
+  args.blocks = good.blocks();
+  EXPECT_NO_THROW(ops.attend(args));
+  args.blocks.reset();
+  refuses([&] { ops.attend(args); }, "attend: k_cmp is undefined");
+  args.kv.k = kv.k;
+  EXPECT_NO_THROW(ops.attend(args));
+  args.only = ForcedBranch::cmp;
+  refuses([&] { ops.attend(args); }, "attend: v_cmp is undefined");
+  args.kv.v = kv.v;
+  EXPECT_NO_THROW(ops.attend(args));
+  args.only = ForcedBranch::none;
+  refuses([&] { ops.attend(args); }, "attend: gates is undefined");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Contract, testing::Values(Backend::reference, Backend::sdpa),

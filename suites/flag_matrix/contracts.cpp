@@ -19,11 +19,13 @@ namespace {
 
 using flag_execution::Plan;
 
-// Sound arguments of the three attentions: a packed batch of every awkward document, or one without documents.
+// Sound arguments of the three attentions and of all of them: a packed batch of every awkward document, or one without
+// documents.
 struct Sound {
   nsa::AttendWindowArgs window;
   nsa::AttendCompressedArgs compressed;
   nsa::AttendSelectedArgs selected;
+  nsa::AttendArgs attend;
 };
 
 class Draw {
@@ -45,11 +47,13 @@ Sound sound(const Plan& plan, bool packed) {
   const std::int64_t blocks = nsa::compressed_blocks(m.nsa, cu, S);
   Draw draw(plan);
   const at::Tensor q = draw({1, S, m.n_heads, m.d_k}), k = draw({1, S, G, m.d_k}), v = draw({1, S, G, m.d_k});
+  const nsa::Compressed compressed{draw({1, blocks, G, m.d_k}), draw({1, blocks, G, m.d_k})};
   at::Tensor chosen = at::full({1, S, G, m.nsa.n_sel}, -1, at::kInt);
   chosen.select(-1, 0).zero_();  // block 0 of the row's document
-  return {{q, k, v, m.nsa, cu},
-          {q, {draw({1, blocks, G, m.d_k}), draw({1, blocks, G, m.d_k})}, m.nsa, cu},
-          {q, k, v, chosen.to(plan.device), m.nsa, cu}};
+  chosen = chosen.to(plan.device);
+  nsa::AttendArgs attend{q, compressed, k, v, k, v, at::sigmoid(draw({1, S, G, 3})), m.nsa, cu};
+  attend.blocks = chosen;
+  return {{q, k, v, m.nsa, cu}, {q, compressed, m.nsa, cu}, {q, k, v, chosen, m.nsa, cu}, attend};
 }
 
 // A call that must be refused, and what the refusal must name.
@@ -59,7 +63,7 @@ struct Violation {
   std::function<void(const nsa::Ops&)> call;
 };
 
-// cu_seqlens that break their contract, each on the three attentions.
+// cu_seqlens that break their contract, each on the three attentions and on all of them.
 void add_offsets(std::vector<Violation>& all, const Plan& plan) {
   const auto end = static_cast<int>(plan.S);
   struct Bad {
@@ -99,6 +103,10 @@ void add_offsets(std::vector<Violation>& all, const Plan& plan) {
       args.cu_seqlens = value;
       (void)ops.attend_selected(args);
     });
+    add("attend", [args = base.attend, value = b.value](const nsa::Ops& ops) mutable {
+      args.cu_seqlens = value;
+      (void)ops.attend(args);
+    });
   }
 }
 
@@ -137,6 +145,28 @@ void add_tensors(std::vector<Violation>& all, const Plan& plan) {
         a.cu_seqlens = flag_execution::documents_of(S);
       }));
   if (plan.device.is_cuda()) add("k on the CPU", {"k", "cpu"}, with([](auto& a) { a.k = a.k.cpu(); }));
+}
+
+// `attend` computes part by part or in one: whatever it is that only its last part would refuse, nothing runs before.
+void add_attend(std::vector<Violation>& all, const Plan& plan) {
+  const std::int64_t S = plan.S;
+  const nsa::AttendArgs base = sound(plan, false).attend;
+  const auto add = [&](const std::string& name, std::vector<std::string> words, auto change) {
+    nsa::AttendArgs args = base;
+    change(args);
+    all.push_back({"attend: " + name, std::move(words), [args](const nsa::Ops& ops) { (void)ops.attend(args); }});
+  };
+  add("q undefined", {"q", "undefined"}, [](auto& a) { a.q = at::Tensor(); });
+  add("compressed values shorter than keys", {"v_cmp"}, [](auto& a) { a.kv.v = a.kv.v.narrow(1, 0, 1); });
+  add("k_sel of another dtype", {"k_sel", "Double"}, [](auto& a) { a.k_sel = a.k_sel.to(at::kDouble); });
+  add("v_sel of another group count", {"v_sel", "G"}, [](auto& a) { a.v_sel = at::cat({a.v_sel, a.v_sel}, 2); });
+  add("k_win shorter than q", {"k_win", fmt::to_string(S - 1)},
+      [&](auto& a) { a.k_win = a.k_win.narrow(1, 0, S - 1); });
+  add("v_win undefined", {"v_win", "undefined"}, [](auto& a) { a.v_win = at::Tensor(); });
+  add("two gates", {"gates", "3"}, [](auto& a) { a.gates = a.gates.narrow(3, 0, 2); });
+  add("blocks of int64", {"blocks", "Long"}, [](auto& a) { a.blocks = a.blocks->to(at::kLong); });
+  add("blocks of another number", {"blocks", "Int"}, [](auto& a) { a.blocks = a.blocks->narrow(3, 0, 2); });
+  if (plan.device.is_cuda()) add("gates on the CPU", {"gates", "cpu"}, [](auto& a) { a.gates = a.gates.cpu(); });
 }
 
 // What FlashAttention-2 itself does not serve; only a GPU gets as far as to be refused for it.
@@ -203,6 +233,7 @@ void check_served(Context& context, const std::string& backend, const nsa::Ops& 
       (void)ops.attend_window(args.window);
       (void)ops.attend_compressed(args.compressed);
       (void)ops.attend_selected(args.selected);
+      (void)ops.attend(args.attend);
     } catch (const std::exception& error) {
       failure = first_line(error.what());
     }
@@ -238,6 +269,7 @@ void contracts(const Subject& subject, Context& context, const flag_execution::P
   std::vector<Violation> any;
   add_offsets(any, plan);
   add_tensors(any, plan);
+  add_attend(any, plan);
   std::size_t calls = 0;
   for (const nsa::Backend backend :
        {nsa::Backend::flash, nsa::Backend::cuda, nsa::Backend::sdpa, nsa::Backend::reference}) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "nsa/attend.hpp"
 #include "suites/codes.hpp"
 #include "suites/flag_matrix/checks.hpp"
 #include "suites/program.hpp"
@@ -62,6 +63,17 @@ TEST(Contracts, ALaunchBeforeTheCheckIsFound) {
   });
   EXPECT_EQ(found.codes, kNotEnforced);
   EXPECT_NE(all(found.messages).find("aten::add"), std::string::npos) << all(found.messages);
+}
+
+// The last part's arguments are looked at when the first parts have run.
+TEST(Contracts, AnAttentionThatChecksPartByPartIsFound) {
+  const Found found = contracts_of([](nsa::Ops ops, const nsa::Call&) {
+    nsa::Ops parts = ops;
+    ops.replace(&nsa::Ops::attend, [parts](const nsa::AttendArgs& args) { return nsa::attend_in_parts(parts, args); });
+    return ops;
+  });
+  EXPECT_EQ(found.codes, kNotEnforced);
+  EXPECT_NE(all(found.messages).find("attend: v_win undefined"), std::string::npos) << all(found.messages);
 }
 
 TEST(Contracts, SilentRepairOfOffsetsIsFound) {
