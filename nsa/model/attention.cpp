@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "nsa/call.hpp"
+#include "nsa/model/checked.hpp"
 #include "nsa/model/rope.hpp"
 #include "nsa/nvtx.hpp"
 
@@ -19,7 +20,7 @@ torch::nn::Linear linear(std::int64_t in, std::int64_t out) {
 }  // namespace
 
 NsaAttentionImpl::NsaAttentionImpl(const ModelConfig& config, std::int64_t layer, std::shared_ptr<Runtime> runtime)
-    : config_(config), name_(fmt::format("layers.{}.attention", layer)), runtime_(std::move(runtime)) {
+    : config_(checked(config)), name_(fmt::format("layers.{}.attention", layer)), runtime_(std::move(runtime)) {
   const std::int64_t keys = config.n_kv_groups * config.d_k, values = config.n_kv_groups * config.d_v;
   q = register_module("q", linear(config.dim, config.n_heads * config.d_k));
   k_cmp = register_module("k_cmp", linear(config.dim, keys));
@@ -91,7 +92,8 @@ Projected NsaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor&
 }
 
 Ops NsaAttentionImpl::ops(const Projected& p, bool packed) const {
-  return runtime_->ops(call_of(p.q, {config_.n_kv_groups, config_.d_v, config_.nsa, packed, p.grad, config_.phi}));
+  const CallOptions options{config_.n_kv_groups, config_.d_v, config_.nsa, packed, p.grad, config_.phi};
+  return ops_for(*runtime_, call_of(p.q, options));
 }
 
 Compressed NsaAttentionImpl::compress(const Ops& ops, const at::Tensor& k, const at::Tensor& v,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "nsa/model/checked.hpp"
 #include "nsa/nvtx.hpp"
 
 namespace nsa {
@@ -20,7 +21,7 @@ void MlpImpl::reset_parameters() {
 
 BlockImpl::BlockImpl(const ModelConfig& config, std::int64_t layer, std::shared_ptr<Runtime> runtime)
     : name_(fmt::format("layers.{}", layer)), runtime_(std::move(runtime)) {
-  norm_attention = register_module("norm_attention", RmsNorm(config.dim));
+  norm_attention = register_module("norm_attention", RmsNorm(checked(config).dim));
   attention = register_module("attention", NsaAttention(config, layer, runtime_));
   norm_mlp = register_module("norm_mlp", RmsNorm(config.dim));
   mlp = register_module("mlp", Mlp(config.dim));

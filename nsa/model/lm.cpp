@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <torch/nn/functional/loss.h>
 
+#include "nsa/model/checked.hpp"
 #include "nsa/model/recompute.hpp"
 #include "nsa/model/rope.hpp"
 #include "nsa/nvtx.hpp"
@@ -52,17 +53,6 @@ torch::Tensor packed_targets(const torch::Tensor& tokens, const torch::Tensor& c
   return targets;
 }
 
-const ModelConfig& checked(const ModelConfig& model) {
-  auto errors = validate({.model = model, .train = {}, .source = ""});
-  // A file's widths are what kernels load; a model that is built by hand may have any that can be computed with.
-  std::erase_if(errors, [&](const ConfigError& error) {
-    return (error.key == "model.d_k" && model.d_k >= 2 && model.d_k % 2 == 0) ||
-           (error.key == "model.d_v" && model.d_v >= 1) || (error.key == "model.vocab" && model.vocab >= 2);
-  });
-  if (!errors.empty()) throw ConfigInvalid(std::move(errors));
-  return model;
-}
-
 }  // namespace
 
 LanguageModelImpl::LanguageModelImpl(const ModelConfig& model_config, Runtime model_runtime)
@@ -90,10 +80,6 @@ torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const CuSe
 }
 
 torch::Tensor LanguageModelImpl::through(const torch::Tensor& tokens, const Layer& layer) {
-  if (!runtime->ops)
-    throw ContractError(
-        "Runtime::ops is empty; allowed: a provider of the attention's functions, as Dispatcher(flags).provider() "
-        "(nsa/dispatch.hpp) gives");
   const auto observe = [&](std::string_view stage, const torch::Tensor& value) {
     if (runtime->observe) runtime->observe(stage, value);
   };

@@ -9,6 +9,7 @@ namespace nsa {
 namespace {
 
 using fixtures::distance;
+using fixtures::message_of;
 using fixtures::random;
 using fixtures::tiny;
 
@@ -30,6 +31,27 @@ struct Layer {
   std::shared_ptr<Runtime> runtime;
   NsaAttention attention{nullptr};
 };
+
+// A layer that is made by hand is told what it lacks as a model is.
+TEST(Attention, WhatCannotWorkIsRefusedByName) {
+  auto odd = tiny();
+  odd.n_heads = 7;
+  const auto runtime = std::make_shared<Runtime>();
+  for (const auto& make :
+       std::vector<std::function<void()>>{[&] { NsaAttention(odd, 0, runtime); }, [&] { Block(odd, 0, runtime); }}) {
+    EXPECT_THROW(make(), ConfigInvalid);
+    EXPECT_NE(message_of(make).find("model.n_heads"), std::string::npos) << message_of(make);
+  }
+  const auto x = random({1, 20, 32}, 1).to(at::kFloat);
+  const auto rotations = rope_rotations(20, 8, 10000.0, 1.0, {}, x.options());
+  NsaAttention attention(tiny(), 0, runtime);
+  Block block(tiny(), 0, runtime);
+  for (const auto& pass : std::vector<std::function<void()>>{[&] { attention(x, rotations, std::nullopt); },
+                                                             [&] { block(x, rotations, std::nullopt); }}) {
+    EXPECT_THROW(pass(), ContractError);
+    EXPECT_NE(message_of(pass).find("Runtime::ops is empty"), std::string::npos) << message_of(pass);
+  }
+}
 
 TEST(Attention, ObservesItsStagesByName) {
   Layer layer;
