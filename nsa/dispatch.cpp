@@ -16,6 +16,7 @@ namespace nsa {
 
 struct Dispatcher::State {
   EffectiveFlags flags;
+  OpsChange change;
   mutable std::mutex mutex;
   std::map<std::string, std::int64_t> routes;
   std::map<std::string, Fallbacks> fallbacks;
@@ -133,30 +134,48 @@ Ops assemble(const Route& route, const EffectiveFlags& /*flags*/) {
   return parts.in_one(own.attend);
 }
 
-Dispatcher::Dispatcher(EffectiveFlags flags) : state_(std::make_shared<State>()) { state_->flags = std::move(flags); }
+Dispatcher::Dispatcher(EffectiveFlags flags) : Dispatcher(std::move(flags), {}) {}
+
+Dispatcher::Dispatcher(EffectiveFlags flags, OpsChange change) : state_(std::make_shared<State>()) {
+  state_->flags = std::move(flags);
+  state_->change = std::move(change);
+}
 
 Ops Dispatcher::ops(const Call& call) {
   const Route chosen = route(state_->flags, call);
   Ops table = assemble(chosen, state_->flags);
+  if (state_->change) table = state_->change(std::move(table), call);
   // With NSA_FORCE_PARITY the reference would only be asked twice.
   if (state_->flags.strict_asserts && !state_->flags.force_parity)
     table =
         strict(table, [state = state_](const Fallback& fallback, bool replaced) { state->count(fallback, replaced); });
-  const auto recorded = [&]<typename Result, typename Args>(Op op, const OpFunction<Result, Args>& function) {
-    return OpFunction<Result, Args>([state = state_, text = text_of(op, chosen[op]), function](const Args& args) {
+  return recorded(table, [&](Op op) { return chosen[op]; });
+}
+
+Ops Dispatcher::ops(Backend backend) {
+  const Ops table = backend_ops(backend);
+  return recorded(table, [&](Op op) {
+    const char* way = op != Op::attend ? "" : table.way == AttendWay::in_one ? "in_one" : "in_parts";
+    return Choice{backend, way, "this backend by itself"};
+  });
+}
+
+Ops Dispatcher::recorded(const Ops& table, const std::function<Choice(Op)>& chosen) const {
+  const auto counted = [&]<typename Result, typename Args>(Op op, const OpFunction<Result, Args>& function) {
+    return OpFunction<Result, Args>([state = state_, text = text_of(op, chosen(op)), function](const Args& args) {
       state->count(text);
       return function(args);
     });
   };
-  const Ops parts{recorded(Op::compress, table.compress),
-                  recorded(Op::attend_compressed, table.attend_compressed),
-                  recorded(Op::select, table.select),
-                  recorded(Op::attend_selected, table.attend_selected),
-                  recorded(Op::attend_window, table.attend_window),
-                  recorded(Op::combine, table.combine)};
-  if (table.way == AttendWay::in_one) return parts.in_one(recorded(Op::attend, table.attend));
+  const Ops parts{counted(Op::compress, table.compress),
+                  counted(Op::attend_compressed, table.attend_compressed),
+                  counted(Op::select, table.select),
+                  counted(Op::attend_selected, table.attend_selected),
+                  counted(Op::attend_window, table.attend_window),
+                  counted(Op::combine, table.combine)};
+  if (table.way == AttendWay::in_one) return parts.in_one(counted(Op::attend, table.attend));
   Ops whole = parts;
-  whole.replace(&Ops::attend, recorded(Op::attend, parts.attend));
+  whole.replace(&Ops::attend, counted(Op::attend, parts.attend));
   return whole;
 }
 

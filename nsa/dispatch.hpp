@@ -17,6 +17,8 @@ namespace nsa {
 
 // What the model asks once per attention layer and forward pass.
 using OpsProvider = std::function<Ops(const Call&)>;
+// Changes a table before anything looks at it or counts it: what a test puts under the strict fallback.
+using OpsChange = std::function<Ops(Ops, const Call&)>;
 
 // The functions of one backend as it is by itself: sdpa gathers into fresh tensors (packed_safe), flash takes the
 // dense entry and leaves to sdpa what it does not serve.
@@ -38,7 +40,9 @@ struct Fallbacks {
 class Dispatcher {
  public:
   explicit Dispatcher(EffectiveFlags flags);
+  Dispatcher(EffectiveFlags flags, OpsChange change);
   [[nodiscard]] Ops ops(const Call& call);  // its functions record themselves when they are called
+  [[nodiscard]] Ops ops(Backend backend);   // those of backend_ops, recorded; the flags play no part
   [[nodiscard]] OpsProvider provider();     // a copyable handle; shares this dispatcher's record
 
   [[nodiscard]] const EffectiveFlags& flags() const;
@@ -50,6 +54,8 @@ class Dispatcher {
   [[nodiscard]] std::map<std::string, Fallbacks> strict_fallbacks() const;
 
  private:
+  [[nodiscard]] Ops recorded(const Ops& table, const std::function<Choice(Op)>& chosen) const;
+
   struct State;
   std::shared_ptr<State> state_;
 };

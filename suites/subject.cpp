@@ -27,11 +27,7 @@ nsa::EffectiveFlags Subject::flags() const { return nsa::resolve(nsa::read_envir
 
 Instance Subject::model(const ModelOptions& options) const {
   Instance instance;
-  instance.dispatcher = std::make_shared<nsa::Dispatcher>(options.flags);
-  {
-    const std::lock_guard lock(made_->mutex);
-    made_->dispatchers.push_back(instance.dispatcher);
-  }
+  instance.dispatcher = make_dispatcher(options.flags);
   nsa::Runtime runtime;
   runtime.flags = options.flags;
   runtime.ops = [provider = instance.dispatcher->provider(), seams = seams_](const nsa::Call& call) {
@@ -50,11 +46,18 @@ nsa::decode::Decoder Subject::decoder(const Instance& instance, nsa::decode::Opt
 }
 
 nsa::Ops Subject::ops(const nsa::EffectiveFlags& flags, const nsa::Call& call) const {
-  return wrap(nsa::assemble(nsa::route(flags, call), flags), call, *seams_);
+  return wrap(make_dispatcher(flags)->ops(call), call, *seams_);
 }
 
 nsa::Ops Subject::ops(nsa::Backend backend, const nsa::Call& call) const {
-  return wrap(nsa::backend_ops(backend), call, *seams_);
+  return wrap(make_dispatcher({})->ops(backend), call, *seams_);
+}
+
+std::shared_ptr<nsa::Dispatcher> Subject::make_dispatcher(const nsa::EffectiveFlags& flags) const {
+  auto made = std::make_shared<nsa::Dispatcher>(flags);
+  const std::lock_guard lock(made_->mutex);
+  made_->dispatchers.push_back(made);
+  return made;
 }
 
 std::vector<std::shared_ptr<nsa::Dispatcher>> Subject::take_dispatchers() const {

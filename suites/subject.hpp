@@ -56,14 +56,18 @@ class Subject {
   [[nodiscard]] Instance model(const ModelOptions& options) const;
   // A decoder of that model, with empty caches.
   [[nodiscard]] nsa::decode::Decoder decoder(const Instance& instance, nsa::decode::Options options = {}) const;
-  // The seven functions as the product would assemble them for `call`, or those of one backend.
+  // The seven functions as the product would assemble them for `call` (under NSA_STRICT_ASSERTS with its fallback), or
+  // those of one backend.
   [[nodiscard]] nsa::Ops ops(const nsa::EffectiveFlags& flags, const nsa::Call& call) const;
   [[nodiscard]] nsa::Ops ops(nsa::Backend backend, const nsa::Call& call) const;
 
-  // The dispatchers of the models that this subject and its copies have made since the last call (records.hpp).
+  // The dispatchers of the models and tables that this subject and its copies have made since the last call
+  // (records.hpp).
   [[nodiscard]] std::vector<std::shared_ptr<nsa::Dispatcher>> take_dispatchers() const;
 
  private:
+  [[nodiscard]] std::shared_ptr<nsa::Dispatcher> make_dispatcher(const nsa::EffectiveFlags& flags) const;
+
   struct Made {
     std::mutex mutex;
     std::vector<std::shared_ptr<nsa::Dispatcher>> dispatchers;

@@ -60,6 +60,15 @@ TEST(Dispatcher, RecordsWhatRan) {
   EXPECT_EQ(count("attend_window: "), 4);
 }
 
+TEST(Dispatcher, RecordsTheFunctionsOfOneBackendToo) {
+  Dispatcher dispatcher(resolve({}));
+  attend_by(dispatcher.ops(Backend::reference));
+  const auto taken = dispatcher.routes_taken();
+  EXPECT_EQ(taken.size(), 7U);
+  EXPECT_EQ(taken.at("attend_window: reference (this backend by itself)"), 1);
+  EXPECT_EQ(taken.at("attend: reference/in_parts (this backend by itself)"), 1);
+}
+
 TEST(Dispatcher, CountsFromManyThreads) {
   Dispatcher dispatcher(resolve({}));
   const Inputs in({.S = 40, .G = 2, .h = 2}, 1);
@@ -122,6 +131,18 @@ TEST(Strict, TakesTheReferenceWhereAnOutputIsNotFiniteAndCounts) {
   EXPECT_EQ(first.shape, (std::vector<std::int64_t>{1, 40, 4, 8}));
   EXPECT_EQ(first.index, (std::vector<std::int64_t>{0, 3, 0, 0}));
   EXPECT_TRUE(std::isnan(first.value));
+}
+
+TEST(Strict, StandsOverAChangeOfTheTable) {
+  const auto silent = [](Ops table, const Call&) {
+    table.replace(&Ops::combine, [](const CombineArgs& x) { return at::full_like(x.o_win, INFINITY); });
+    return table;
+  };
+  Dispatcher strict(resolve({{"NSA_STRICT_ASSERTS", "1"}}), silent), plain(resolve({}), silent);
+  attend_by(strict.ops(small_call()));
+  attend_by(plain.ops(small_call()));
+  EXPECT_EQ(strict.strict_fallbacks().at("combine").replaced, 1);
+  EXPECT_TRUE(plain.strict_fallbacks().empty());
 }
 
 TEST(Strict, NeverHidesWhatTheReferenceAlsoFindsNotFinite) {

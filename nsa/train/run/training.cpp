@@ -123,7 +123,7 @@ Training make_training(const Config& config, const Options& options, const Seams
   auto stream = training_data(config);
   if (config.train.eval_every > 0) training.validation = open(config, Split::validation);
 
-  training.dispatcher = std::make_shared<Dispatcher>(training.flags);
+  training.dispatcher = std::make_shared<Dispatcher>(training.flags, seams.ops);
   Runtime runtime;
   runtime.flags = training.flags;
   runtime.ops = training.dispatcher->provider();

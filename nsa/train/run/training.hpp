@@ -14,7 +14,8 @@ namespace nsa::train {
 
 // Where a test of the program may change what it makes. Empty in nsa-train.
 struct Seams {
-  std::function<void(LanguageModel&)> model;
+  std::function<void(LanguageModel&)> model = {};
+  OpsChange ops = {};
 };
 
 // The configuration with the overrides of the command line. The schedule has train.steps steps, or --steps when that is

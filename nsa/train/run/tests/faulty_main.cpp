@@ -1,7 +1,8 @@
 // nsa-train with a fault planted through its seams, for tests: "FAULT@STEP" stands before the other arguments.
 //   nan-gradient   one gradient is NaN     nan-loss   a logit is NaN
-//   hang           backward never returns  slow       backward takes 30 times as long     spin   backward computes for
-//   ever            crash        backward dies by SIGSEGV
+//   hang           backward never returns  slow       backward takes 30 times as long
+//   spin           backward computes for ever         crash      backward dies by SIGSEGV
+//   nan-window     the window's output has a NaN (STEP counts its calls)
 #include <ATen/ops/full_like.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -44,6 +45,19 @@ void plant(nsa::LanguageModel& model, const std::string& fault, std::int64_t ste
   });
 }
 
+nsa::OpsChange nan_in_window(std::int64_t at) {
+  return [=, calls = std::make_shared<std::int64_t>(0)](nsa::Ops table, const nsa::Call&) {
+    table.replace(&nsa::Ops::attend_window, [=, inner = table.attend_window](const nsa::AttendWindowArgs& args) {
+      nsa::Attended result = inner(args);
+      if (++*calls != at) return result;
+      result.o = result.o.clone();  // autograd may have kept it
+      result.o.detach()[0][3][1][2] = std::nan("");
+      return result;
+    });
+    return table;
+  };
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -54,6 +68,11 @@ int main(int argc, char** argv) {
     return 99;
   }
   nsa::train::Seams seams;
-  seams.model = [&](nsa::LanguageModel& model) { plant(model, word.substr(0, at), std::stoll(word.substr(at + 1))); };
+  const std::string fault = word.substr(0, at);
+  const std::int64_t step = std::stoll(word.substr(at + 1));
+  if (fault == "nan-window")
+    seams.ops = nan_in_window(step);
+  else
+    seams.model = [&](nsa::LanguageModel& model) { plant(model, fault, step); };
   return nsa::train::run_program(argc - 1, argv + 1, seams);
 }

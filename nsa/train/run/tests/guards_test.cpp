@@ -62,6 +62,25 @@ TEST(NsaTrainGuards, TheCulpritIsNamedAndTheRecordGoesWithTheRun) {
   EXPECT_FALSE(fs::exists(place.run() / ".HALT"));
 }
 
+// The run goes on with the reference's output, but not in silence.
+TEST(NsaTrainGuards, AStrictFallbackIsToldWithFunctionShapeAndPlace) {
+  const Place place, without;
+  const RunOptions strict = {.plant = "nan-window@3", .environment = {{"NSA_STRICT_ASSERTS", "1"}}};
+  const Outcome outcome = place.train({"--steps", "3"}, strict);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("step 2: attend_window gave nan at [0, 3, 1, 2] of its output [2, 32, 4, 8]; the "
+                                     "reference's was taken instead (NSA_STRICT_ASSERTS)"));
+  const auto told = records(place.run(), "strict_fallback");
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0]["op"], "attend_window");
+  const auto& record = told[0]["strict_fallbacks"]["attend_window"];
+  EXPECT_EQ(record["replaced"], 1);
+  EXPECT_EQ(record["shape"], nlohmann::json({2, 32, 4, 8}));
+  EXPECT_EQ(record["index"], nlohmann::json({0, 3, 1, 2}));
+
+  EXPECT_EQ(without.train({"--steps", "3"}, {.plant = "nan-window@3"}).code, 1) << "without the flag it is a NaN loss";
+}
+
 TEST(NsaTrainGuards, AnOperatorsHaltStopsCleanly) {
   const Place place;
   const std::vector<std::string> arguments = {"--steps", "100000", "--save-every", "0", "--set", "train.eval_every=0"};
