@@ -35,8 +35,12 @@ void torch_version(Context& context, const std::string& built, const std::string
 // The id compiled in against the hash of the sources, both as the supervisor found them.
 void build_id(Context& context);
 void flags(Context& context, const nsa::Environment& environment);
-// What a flag asks for by name is what a training step of the configuration takes; else the route's reason.
-void flags_obeyed(const Subject& subject, Context& context);
+// A training step of the configuration, as it is routed on the device of this run.
+[[nodiscard]] nsa::Call training_call(const Subject& subject, const Context& context);
+// What a flag asks for by name is what that step takes; else the route's reason.
+void flags_obeyed(Context& context, const nsa::EffectiveFlags& flags, const nsa::Call& step);
+// The build holds kernels for the GPU of that step, unless the flags want none. `compiled`: compiled_architectures().
+void kernels(Context& context, const nsa::EffectiveFlags& flags, const nsa::Call& step, std::string_view compiled);
 void facts(Context& context);  // threads, allocator: for the reader
 // Libraries that were loaded against those that the program was compiled with, by name.
 struct LibraryVersion {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "nsa/cuda/architectures.hpp"
 #include "suites/preflight/checks.hpp"
 #include "suites/program.hpp"
 
@@ -37,7 +38,11 @@ harness::Suite preflight(const Subject& subject) {
     add("halt_files", checks::halt_files);
     add("configuration", [=](Context& x) { checks::configuration(subject, x); }).brought_by = {"preflight.expect"};
     add("flags", [](Context& x) { checks::flags(x, nsa::read_environment()); });
-    add("flags_obeyed", [=](Context& x) { checks::flags_obeyed(subject, x); });
+    add("flags_obeyed",
+        [=](Context& x) { checks::flags_obeyed(x, subject.flags(), checks::training_call(subject, x)); });
+    add("kernels", [=](Context& x) {
+      checks::kernels(x, subject.flags(), checks::training_call(subject, x), nsa::compiled_architectures());
+    }).needs_cuda = true;
     add("flash_refusal", [=](Context& x) { checks::flash_refuses(subject, x); });
     flash("dense", checks::FlashKind::dense);
     flash("window", checks::FlashKind::window);

@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 
+#include "nsa/cuda/architectures.hpp"
 #include "suites/codes.hpp"
 #include "suites/machine/build.hpp"
 #include "suites/machine/flags.hpp"
@@ -44,36 +45,55 @@ void flags(Context& context, const nsa::Environment& environment) {
   context.fact("flags.all_known", inspection.sound());
 }
 
-void flags_obeyed(const Subject& subject, Context& context) {
+nsa::Call training_call(const Subject& subject, const Context& context) {
   const nsa::Config config = subject.config(context);
-  const nsa::EffectiveFlags flags = subject.flags();
-  const nsa::Call call = make_call(config.model, config.train.batch_size, config.train.seq_len, config.train.precision,
-                                   device_of(context), /*training=*/true, config.train.packed);
-  const nsa::Route route = nsa::route(flags, call);
+  return make_call(config.model, config.train.batch_size, config.train.seq_len, config.train.precision,
+                   device_of(context), /*training=*/true, config.train.packed);
+}
+
+void flags_obeyed(Context& context, const nsa::EffectiveFlags& flags, const nsa::Call& step) {
+  const nsa::Route route = nsa::route(flags, step);
   // A field that a variable has set asks by name; a default does not.
   const auto asked = [&](const char* field, bool on) {
     const auto origin = flags.origin.find(field);
     return on && origin != flags.origin.end() && origin->second.starts_with("NSA_") ? origin->second : std::string();
   };
-  const auto expect = [&](const std::string& by, nsa::Op op, nsa::Backend wanted) {
+  const auto expect = [&](const std::string& by, nsa::Op op, std::string_view wanted, auto obeys) {
     if (by.empty() || flags.force_parity) return;  // NSA_FORCE_PARITY wins over everything, by its own meaning
     const nsa::Choice& taken = route[op];
-    context.expect(fmt::format("{} for {}", by, nsa::to_string(op)), taken.backend == wanted,
-                   fmt::format("{} asks for {} in {}, which a training step of this model does by {}: {}", by,
-                               nsa::to_string(wanted), nsa::to_string(op), nsa::to_string(taken.backend), taken.why),
+    const std::string way =
+        fmt::format("{}{}{}", nsa::to_string(taken.backend), taken.variant.empty() ? "" : "/", taken.variant);
+    context.expect(fmt::format("{} for {}", by, nsa::to_string(op)), obeys(taken),
+                   fmt::format("{} asks for {} in {}, which a training step of this model does by {}: {}", by, wanted,
+                               nsa::to_string(op), way, taken.why),
                    codes::kFlagNotObeyed,
-                   {{"flag", by},
-                    {"op", std::string(nsa::to_string(op))},
-                    {"taken", std::string(nsa::to_string(taken.backend))},
-                    {"why", taken.why}});
+                   {{"flag", by}, {"op", std::string(nsa::to_string(op))}, {"taken", way}, {"why", taken.why}});
   };
-  expect(asked("fa2_win", flags.fa2_win), nsa::Op::attend_window, nsa::Backend::flash);
-  expect(asked("fa2_cmp", flags.fa2_cmp), nsa::Op::attend_compressed, nsa::Backend::flash);
-  // Compression that is learned is nobody's but sdpa's; the selection shows whether the kernels serve the model.
-  const bool other = flags.sel_mask;  // asked for by name as well
-  if (!other) expect(asked("use_cuda", flags.use_cuda), nsa::Op::attend_selected, nsa::Backend::cuda);
-  context.fact("flags.asked_for", fmt::format("fa2_win {}, fa2_cmp {}, use_cuda {}", asked("fa2_win", flags.fa2_win),
-                                              asked("fa2_cmp", flags.fa2_cmp), asked("use_cuda", flags.use_cuda)));
+  const auto is = [](nsa::Backend wanted) { return [=](const nsa::Choice& taken) { return taken.backend == wanted; }; };
+  const std::string window = asked("fa2_win", flags.fa2_win), compressed = asked("fa2_cmp", flags.fa2_cmp);
+  expect(window, nsa::Op::attend_window, "flash", is(nsa::Backend::flash));
+  expect(compressed, nsa::Op::attend_compressed, "flash", is(nsa::Backend::flash));
+  // Compression that is learned is nobody's but sdpa's; the selection shows whether the kernels serve the model. Where
+  // a mask was asked for it is the mask's, by name as well.
+  const std::string cuda = asked("use_cuda", flags.use_cuda && !flags.sel_mask);
+  expect(cuda, nsa::Op::attend_selected, "cuda", is(nsa::Backend::cuda));
+  // Gathered or masked is a question to sdpa alone: where the kernels serve the call, they do neither.
+  const std::string gathered = asked("sel_pack", flags.sel_pack && !flags.sel_mask);
+  expect(gathered, nsa::Op::attend_selected, "a gathered selection",
+         [](const nsa::Choice& taken) { return taken.variant != "masked"; });
+  context.fact("flags.asked_for",
+               {{"fa2_win", window}, {"fa2_cmp", compressed}, {"use_cuda", cuda}, {"sel_pack", gathered}});
+}
+
+void kernels(Context& context, const nsa::EffectiveFlags& flags, const nsa::Call& step, std::string_view compiled) {
+  context.fact("kernels.compiled_for", std::string(compiled));
+  if (!flags.use_cuda || flags.force_parity) return context.fact("kernels", "the flags want none");
+  const std::string refusal = nsa::architecture_refusal(compiled, step.cuda_major, step.cuda_minor);
+  context.expect("kernels.this_gpu", refusal.empty(),
+                 fmt::format("no kernel of ours runs on this GPU, sdpa computes instead: {}", refusal),
+                 codes::kNoKernels,
+                 {{"compiled_for", std::string(compiled)},
+                  {"compute_capability", fmt::format("{}.{}", step.cuda_major, step.cuda_minor)}});
 }
 
 std::vector<LibraryVersion> library_versions() {

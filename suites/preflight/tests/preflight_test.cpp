@@ -95,7 +95,65 @@ TEST_F(Preflight, UnknownAndRetiredFlagsAreTold) {
   }
 }
 
+nsa::Call step_on(int major, int minor, nsa::Precision precision = nsa::Precision::bf16) {
+  nsa::Call call = make_call({}, 4, 512, precision, at::kCPU, /*training=*/true);
+  call.cuda = major > 0;
+  call.cuda_major = major;
+  call.cuda_minor = minor;
+  return call;
+}
+
+TEST_F(Preflight, AFlagThatCannotBeObeyedHereIsFoundWithTheReason) {
+  struct Asked {
+    const char *name, *op, *why;
+    nsa::Call step;
+  };
+  nsa::Call long_step = step_on(0, 0);
+  long_step.S = 1 << 16;  // a gathered selection would hold more than its budget
+  for (const auto& [name, op, why, step] :
+       {Asked{"NSA_USE_FA2", "attend_window", "flash refused: device is cpu", step_on(0, 0)},
+        {"NSA_USE_FA2_CMP", "attend_compressed", "precision is fp32", step_on(9, 0, nsa::Precision::fp32)},
+        {"NSA_USE_CUDA", "attend_selected", "cuda refused: device is cpu", step_on(0, 0)},
+        {"NSA_USE_SEL_PACK", "attend_selected", "gathering refused: it would hold", long_step}}) {
+    RecordingContext own(settings);
+    checks::flags_obeyed(own, nsa::resolve({{name, "1"}}), step);
+    ASSERT_EQ(own.grave_codes(), Codes{code(codes::kFlagNotObeyed)}) << name;
+    const auto& found = own.findings[0];
+    EXPECT_EQ(found.evidence["flag"], std::string(name) + "=1");
+    EXPECT_EQ(found.evidence["op"], op) << name;
+    EXPECT_NE(found.message.find(why), std::string::npos) << found.message;
+  }
+}
+
+TEST_F(Preflight, FlagsThatAreObeyedAndDefaultsAreSilent) {
+  for (const nsa::Environment& set : std::vector<nsa::Environment>{{},
+                                                                   {{"NSA_USE_FA2", "1"}},
+                                                                   {{"NSA_USE_CUDA", "1"}, {"NSA_USE_SEL_PACK", "1"}},
+                                                                   {{"NSA_USE_CUDA", "1"}, {"NSA_FORCE_SEL_MASK", "1"}},
+                                                                   {{"NSA_USE_FA2", "1"}, {"NSA_FORCE_PARITY", "1"}}})
+    checks::flags_obeyed(context, nsa::resolve(set), step_on(9, 0));
+  checks::flags_obeyed(context, nsa::resolve({}), step_on(0, 0));
+  checks::flags_obeyed(context, nsa::resolve({{"NSA_USE_SEL_PACK", "1"}}), step_on(0, 0));
+  EXPECT_TRUE(context.findings.empty()) << context.findings[0].message;
+  EXPECT_EQ(context.checks, 2 + 2 + 1);
+}
+
 // -- GPU
+
+TEST_F(Preflight, AGpuThatTheBuildHoldsNoKernelsForIsFound) {
+  for (const auto& [major, minor] : {std::pair{12, 0}, {10, 3}, {7, 5}}) {
+    RecordingContext own(settings);
+    checks::kernels(own, nsa::resolve({}), step_on(major, minor), "8.0 9.0a");
+    EXPECT_EQ(own.grave_codes(), Codes{code(codes::kNoKernels)}) << major;
+    EXPECT_NE(own.findings[0].message.find(std::to_string(major) + "." + std::to_string(minor)), std::string::npos);
+  }
+  checks::kernels(context, nsa::resolve({}), step_on(9, 0), "8.0 9.0a");
+  checks::kernels(context, nsa::resolve({}), step_on(12, 0), "8.0 9.0a+PTX 12.0");
+  EXPECT_EQ(context.checks, 2);
+  checks::kernels(context, nsa::resolve({{"NSA_USE_CUDA", "0"}}), step_on(12, 0), "8.0 9.0a");
+  EXPECT_EQ(context.checks, 2) << "the flags want none";
+  EXPECT_TRUE(context.findings.empty());
+}
 
 TEST_F(Preflight, BrokenCudaDoesNotLookLikeNoGpu) {
   checks::cuda_present(context, {.driver = 12040, .runtime = 13000, .devices = 0, .error = "driver too old"});
