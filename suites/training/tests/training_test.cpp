@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <numbers>
 
@@ -129,6 +130,34 @@ TEST(Training, AGuardIsNotBlamedForAProductThatIsNotFinite) {
   const RecordingContext context = run("guards", on_ops(nan_in_first_rows));
   EXPECT_TRUE(found(context, codes::kNonFiniteLoss)) << listed(context);
   EXPECT_FALSE(found(context, codes::kGuardMissed)) << listed(context);
+}
+
+// A flag that cuts parameters off or holds the gates still is no guard's fault.
+TEST(Training, GuardsAreSilentUnderFlagsForDebugging) {
+  for (const auto& [name, value] :
+       {std::pair{"NSA_STOPGRAD_GATES", "1"}, {"NSA_FORCE_BRANCH", "win"}, {"NSA_FORCE_UNIFORM_GATE", "1"}}) {
+    ASSERT_EQ(setenv(name, value, 1), 0);
+    const RecordingContext context = run("guards", std::make_shared<Seams>());
+    unsetenv(name);
+    EXPECT_TRUE(context.findings.empty()) << name << "\n" << listed(context);
+    EXPECT_GT(context.checks, 5) << name;
+    EXPECT_FALSE(context.facts.contains("nan_in_one_gradient")) << name << ": it was not tried";
+  }
+}
+
+// The third model of the case is the one whose gradient is to be spoilt. When that gradient never comes, nothing was
+// planted, and no guard can be accused of having let it pass.
+TEST(Training, AHookThatNeverFiresIsAnotherThingThanALateCheck) {
+  const auto models = std::make_shared<int>(0);
+  const auto seams = on_model([models](nsa::LanguageModelImpl& model) {
+    if (++*models == 3) model.runtime->flags.forced_branch = nsa::ForcedBranch::win;  // the gates learn nothing
+  });
+  try {
+    const RecordingContext context = run("guards", seams);
+    ADD_FAILURE() << "the case ended as if it had planted something\n" << listed(context);
+  } catch (const std::logic_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the NaN never reached the gradient of layers.0.attention.gate"));
+  }
 }
 
 TEST(Training, AnInplaceWriteIsAFindingAndNoException) {
