@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -10,12 +11,17 @@
 #include "base/files.hpp"
 #include "harness/command_line.hpp"
 #include "harness/protocol.hpp"
+#include "nsa/bench/peers.hpp"
 #include "nsa/config.hpp"
 #include "nsa/train/checkpoint.hpp"
 #include "nsa/train/files.hpp"
 #include "nsa/train/hash.hpp"
 #include "nsa/train/run/exit_code.hpp"
+#include "nsa/train/run/halt_file.hpp"
 #include "nsa/train/run/options.hpp"
+#include "nsa/train/run/records.hpp"
+#include "nsa/train/run/run_folder.hpp"
+#include "nsa/train/run/step_table.hpp"
 #include "nsa/train/stream.hpp"
 #include "reports/journal.hpp"
 #include "reports/writers.hpp"
@@ -137,6 +143,52 @@ void read_data(const fs::path& file, const std::string& text, bool skip) {
   }
 }
 
+// KEY=VALUE, one a line, as --set of either program.
+void set_values(const std::string& input, const harness::Program& program, const fs::path& model) {
+  harness::Settings settings(all_setting_specs(program));
+  std::vector<nsa::Override> overrides;
+  std::istringstream lines(input);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t equals = line.find('=');
+    if (equals == std::string::npos) continue;
+    const std::string key = line.substr(0, equals), value = line.substr(equals + 1);
+    overrides.push_back({key, value, "--set"});
+    try {
+      settings.set(key, value, "--set");
+    } catch (const harness::UsageError&) {
+    }
+  }
+  try {
+    (void)nsa::load_config(model, overrides);
+  } catch (const nsa::ConfigInvalid&) {
+  }
+}
+
+// What a run finds in its folder when it goes on: its own record and somebody's .HALT.
+void read_run_folder(const fs::path& folder, const std::string& text) {
+  fs::create_directories(folder);
+  write(folder / "run.json", text);
+  write(folder / ".HALT", text);
+  (void)nsa::train::HaltFile(folder, "20261121T013105Z-8c1f").look();
+  try {
+    nsa::train::RunFolder run(folder, nsa::train::RunFolder::Mode::resume);
+    const nlohmann::json start = {{"flags", {{"use_cuda", {{"value", true}}}}}};
+    (void)nsa::train::changes_since(run.last_start(), start);
+    run.begin({{"train.lr", "0.001"}}, start);
+  } catch (const nsa::train::UsageError&) {
+  }
+}
+
+void read_peers(const std::string& input) {
+  std::istringstream text(input);
+  try {
+    const auto peers = nsa::bench::Peers::parse(text, "peers.csv");
+    (void)peers.measured_on("NVIDIA H200");
+    (void)peers.fastest({"c", nsa::bench::kDense, "fwd", "", 2048});
+  } catch (const nsa::bench::PeersInvalid&) {
+  }
+}
+
 }  // namespace
 
 std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
@@ -154,7 +206,7 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    } catch (const harness::UsageError&) {
                    }
                  },
-                 corpus("yaml") + corpus("settings"), kYamlWords});
+                 corpus("yaml") + corpus("settings") + configs("gates"), kYamlWords});
   all.push_back({"config", "a model's and training's configuration",
                  [](const std::string& input) {
                    try {
@@ -162,7 +214,7 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    } catch (const nsa::ConfigInvalid&) {
                    }
                  },
-                 corpus("yaml") + configs("models"), kYamlWords});
+                 corpus("yaml") + configs("models") + configs("train"), kYamlWords});
   all.push_back({"memory_laws", "configs/memory",
                  [folder = scratch / "laws"](const std::string& input) {
                    fs::create_directories(folder);
@@ -213,6 +265,27 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    read_data(file, input, true);
                  },
                  corpus("data"), kJsonWords});
+  all.push_back({"metrics",
+                 "metrics.csv of a run that goes on",
+                 [file = scratch / "metrics.csv"](const std::string& input) {
+                   write(file, input);
+                   nsa::train::StepTable(file, {"loss", "lr"}, 3).append(4, std::array<std::optional<double>, 2>{1.5});
+                 },
+                 corpus("metrics"),
+                 {",", "\n", "step,loss,lr\n", "-1", "nan", "inf", "1e400", "9223372036854775808"}});
+  all.push_back({"run_folder", "run.json and .HALT of a run that goes on",
+                 [folder = scratch / "run"](const std::string& input) { read_run_folder(folder, input); },
+                 corpus("run_folder"), kJsonWords});
+  all.push_back({"peers",
+                 "nsa-bench's file of other implementations' times",
+                 read_peers,
+                 corpus("peers") + files_in(source / "fixtures" / "bench"),
+                 {",", "\n", "# ", "index", "config", "S", "ms", "-1", "nan", "1e400"}});
+  all.push_back({"set_values", "--set of nsa-validate and of nsa-train, one a line",
+                 [=, model = source / "configs/models/tiny.yaml"](const std::string& input) {
+                   set_values(input, *program, model);
+                 },
+                 corpus("set_values"), kYamlWords});
   all.push_back({"command_line",
                  "the arguments of nsa-validate, one a line",
                  [=](const std::string& input) {

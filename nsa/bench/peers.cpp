@@ -57,7 +57,9 @@ Peers Peers::parse(std::istream& text, const std::string& name) {
     if (line.empty() || line.starts_with('#')) continue;
     const auto cells = cells_of(line);
     if (columns.empty()) {
-      for (std::size_t i = 0; i < cells.size(); ++i) columns[cells[i]] = i;
+      for (std::size_t i = 0; i < cells.size(); ++i)
+        if (!columns.emplace(cells[i], i).second)
+          throw PeersInvalid(fmt::format("{}: the column '{}' stands twice", where, cells[i]));
       for (const char* column : kColumns)
         if (!columns.contains(column))
           throw PeersInvalid(fmt::format("{}: no column '{}' (needed: {})", where, column, fmt::join(kColumns, ", ")));

@@ -78,6 +78,7 @@ TEST(BenchPeers, MistakesAreToldWithTheirPlace) {
   EXPECT_THAT(refusal_of(""), HasSubstr("p.csv: no header"));
   EXPECT_THAT(refusal_of("# only a comment\n"), HasSubstr("no header"));
   EXPECT_THAT(refusal_of("index,config\n"), HasSubstr("p.csv:1: no column 'implementation'"));
+  EXPECT_THAT(refusal_of("index,ms,x,x\nrandom,1\n"), HasSubstr("p.csv:1: the column 'x' stands twice"));
   const std::string start = std::string("# x\n") + kHeader;
   EXPECT_THAT(refusal_of(start + "random,c,1\n"), HasSubstr("p.csv:3: 3 cells, the header has 11"));
   for (const char* ms : {"", "fast", "0", "-1", "1.5x", "nan", "inf"})

@@ -115,6 +115,14 @@ TEST(Checkpoint, EveryCutAndEveryFlippedByteIsNoticed) {
   EXPECT_EQ(put(bytes), "");
 }
 
+// Whole files with a checksum that fits, of a writer that is none of ours.
+TEST(Checkpoint, ShapesThatNoTensorHasAreRefused) {
+  const fs::path corpus = fs::path(__FILE__).parent_path() / "../../fixtures/fuzz/checkpoint";
+  EXPECT_EQ(refusal(corpus / "whole.safetensors"), "");
+  EXPECT_THAT(refusal(corpus / "negative_sizes.safetensors"), HasSubstr("has a tensor model/a of an impossible shape"));
+  EXPECT_THAT(refusal(corpus / "sizes_beyond_64_bits.safetensors"), HasSubstr("impossible shape"));
+}
+
 TEST(Checkpoint, AMissingFileIsNoBrokenOne) {
   EXPECT_THROW((void)read_checkpoint("/no/such/file"), FileError);
   EXPECT_THROW(write_checkpoint("/no/such/folder/x", some_state()), FileError);

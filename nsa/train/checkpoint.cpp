@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -124,9 +125,20 @@ std::vector<Entry> entries_of(const json& header, const Reader& reader) {
   return entries;
 }
 
+// Of a tensor with this type and shape. torch refuses sizes below 0 and strides beyond 64 bits in its own way.
+std::uint64_t bytes_of(const Entry& entry, const Reader& reader) {
+  std::int64_t bytes = static_cast<std::int64_t>(c10::elementSize(entry.type)), extent = bytes;
+  for (const auto size : entry.shape) {
+    if (size < 0 || __builtin_mul_overflow(extent, std::max<std::int64_t>(size, 1), &extent))
+      reader.refuse(
+          fmt::format("has a tensor {} of an impossible shape [{}]", entry.name, fmt::join(entry.shape, ",")));
+    bytes *= size;
+  }
+  return static_cast<std::uint64_t>(bytes);
+}
+
 at::Tensor read_tensor(Reader& reader, const Entry& entry, std::uint64_t begin) {
-  std::uint64_t bytes = c10::elementSize(entry.type);
-  for (const auto size : entry.shape) bytes *= static_cast<std::uint64_t>(size);
+  const std::uint64_t bytes = bytes_of(entry, reader);
   if (entry.begin != begin || entry.end - entry.begin != bytes)
     reader.refuse(fmt::format("does not hold {} where its header says", entry.name));
   if (bytes > reader.left()) reader.refuse(fmt::format("is cut off within {}", entry.name));

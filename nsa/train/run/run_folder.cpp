@@ -38,7 +38,9 @@ bool holds_run(const fs::path& folder) {
 
 nlohmann::json read_record(const fs::path& file) {
   nlohmann::json record = nlohmann::json::parse(read_text(file), nullptr, /*allow_exceptions=*/false);
-  if (!record.is_object() || !record.contains("run_id") || !record["run_id"].is_string() || !record.contains("starts"))
+  const auto starts = record.is_object() ? record.value("starts", nlohmann::json()) : nlohmann::json();
+  if (!record.is_object() || !record.contains("run_id") || !record["run_id"].is_string() || !starts.is_array() ||
+      starts.empty())
     throw UsageError(
         fmt::format("{} is no record of a run; --force starts anew and removes what is there", file.string()));
   return record;

@@ -88,8 +88,11 @@ TEST(RunFolder, PartsOfARunWithoutARecordAreNotGuessedAt) {
   const fs::path path = scratch / "run";
   fs::create_directories(path / "checkpoints");
   EXPECT_THAT(refusal(path, Mode::resume), HasSubstr("no run.json"));
-  std::ofstream(path / "run.json") << "{\"run_id\": 3}";
-  EXPECT_THAT(refusal(path, Mode::resume), HasSubstr("is no record of a run"));
+  for (const char* record : {R"({"run_id": 3})", R"({"run_id": "r"})", R"({"run_id": "r", "starts": []})",
+                             R"({"run_id": "r", "starts": 3})"}) {
+    std::ofstream(path / "run.json") << record;
+    EXPECT_THAT(refusal(path, Mode::resume), HasSubstr("is no record of a run")) << record;
+  }
   EXPECT_EQ(refusal(path, Mode::force), "");
 }
 
