@@ -213,6 +213,21 @@ TEST(NsaTrain, UsageErrors) {
   EXPECT_THAT(flag.err, HasSubstr("NSA_USE_FA2"));
 }
 
+TEST(NsaTrain, LinksThatLeadInCirclesAreToldByName) {
+  const Place place;
+  const fs::path loop = place.file("loop");
+  fs::create_symlink(loop, loop);
+  const auto refusal = [&](int code, const std::vector<std::string>& arguments) {
+    const Outcome outcome = Child({.arguments = arguments}, place.file("child")).wait();
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(loop.string()), HasSubstr("Too many levels of symbolic links")));
+  };
+  const std::string config = place.file("small.yaml").string();
+  refusal(2, {"--config", loop, "--out", place.run()});
+  refusal(4, {"--config", config, "--out", place.run(), "--data", loop});
+  refusal(4, {"--config", config, "--out", loop});
+}
+
 TEST(NsaTrain, AnotherConfigurationDoesNotGoOnWithTheRun) {
   const Place place;
   ASSERT_EQ(place.train({"--steps", "2"}).code, 0);
