@@ -91,7 +91,7 @@ std::vector<Code> finding_codes() {
        "an old checkout is deployed, or the program was not built again after an update",
        "update the checkout to a commit that contains the fix, build through the launcher, and run again"},
       {c::kNoKernels, "The build holds no kernels for this GPU", "environment", degrade,
-       "the program was built for other GPUs (TORCH_CUDA_ARCH_LIST): sdpa computes everything, several times slower",
+       "the program was built for other GPUs (TORCH_CUDA_ARCH_LIST): sdpa computes everything, and slower",
        "build with this GPU's compute capability in TORCH_CUDA_ARCH_LIST (8.0 is the least), or set NSA_USE_CUDA=0 to "
        "train without them knowingly"},
       {c::kMachineLoad, "Other processes use much of the machine's CPUs", "environment", warn,
