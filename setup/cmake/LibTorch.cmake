@@ -17,6 +17,9 @@ if(NOT TARGET torch_cuda)
   message(FATAL_ERROR "The LibTorch in ${TORCH_INSTALL_PREFIX} was built without CUDA. NSA needs a CUDA build of LibTorch "
                       "2.11, also on a machine without a GPU: the wheel torch==2.11.0 from PyPI is one.")
 endif()
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has C++20
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+endif()
 if(TARGET caffe2::mkl)  # it would put folders of another machine into the program's search path for libraries
   set_property(TARGET caffe2::mkl PROPERTY INTERFACE_LINK_DIRECTORIES "")
 endif()
