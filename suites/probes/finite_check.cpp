@@ -30,14 +30,10 @@ NonFinite bad_loss(double loss) {
   return found;
 }
 
-}  // namespace
-
-RowMap StepInput::rows(const nsa::Geometry& geometry) const { return {geometry, tokens.size(1) - 1, cu_seqlens}; }
-
-FiniteStep finite_step(nsa::LanguageModelImpl& model, const StepInput& input, Pass pass) {
+FiniteStep watched_step(nsa::LanguageModelImpl& model, const StepInput& input, Pass pass, Look look) {
   const at::AutoGradMode grad(pass == Pass::forward_and_backward);
   model.zero_grad();
-  FiniteWatch watch;
+  FiniteWatch watch(look);
   at::Tensor loss;
   {
     const Observing observing(*model.runtime, watch.observer());
@@ -54,6 +50,18 @@ FiniteStep finite_step(nsa::LanguageModelImpl& model, const StepInput& input, Pa
   if (!step.sighted && !step.forward_finite) step.sighted = bad_loss(step.loss);
   step.finite = !step.sighted;
   return step;
+}
+
+}  // namespace
+
+RowMap StepInput::rows(const nsa::Geometry& geometry) const { return {geometry, tokens.size(1) - 1, cu_seqlens}; }
+
+FiniteStep finite_step(nsa::LanguageModelImpl& model, const StepInput& input, Pass pass) {
+  try {
+    return watched_step(model, input, pass, Look::in_batches);
+  } catch (const StageOverwritten&) {
+    return watched_step(model, input, pass, Look::at_once);
+  }
 }
 
 std::optional<NonFinite> locate(nsa::LanguageModelImpl& model, const StepInput& input, Pass pass) {

@@ -32,7 +32,8 @@ struct FiniteStep {
   // A stage or its gradient is not finite, and neither the loss nor a parameter's gradient shows it.
   [[nodiscard]] bool hidden() const { return sighted && forward_finite && parameter.empty(); }
 };
-// One pass; gradients are cleared before and left behind. Pass::forward runs without gradients.
+// One pass, and another one where a stage is written in place (StageOverwritten); gradients are cleared before and left
+// behind. Pass::forward runs without gradients.
 [[nodiscard]] FiniteStep finite_step(nsa::LanguageModelImpl& model, const StepInput& input, Pass pass);
 
 // The same pass again, under the locator. Nothing when it is finite this time.

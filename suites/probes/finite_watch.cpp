@@ -1,46 +1,27 @@
 #include "suites/probes/finite_watch.hpp"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <cmath>
-#include <limits>
+#include <functional>
 #include <mutex>
+#include <utility>
 
 namespace suites::probes {
 
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
 struct Record {
   std::string name;
   bool backward = false, parameter = false;
-  at::Tensor largest;  // [rows] or [], fp32 (fp64 for fp64)
+  bool rows = false;  // it has rows, and a number for each
+  Maxima::Place place;
 };
 
 bool worth_a_look(const at::Tensor& t) {
   return t.defined() && t.is_floating_point() && t.layout() == at::kStrided && t.numel() > 0;
-}
-
-// The largest |x| of each row, [rows]; of all without rows. A log-sum-exp may be -inf: there the largest x, or 0.
-at::Tensor largest_by_row(std::string_view name, const at::Tensor& value, bool backward) {
-  const at::Tensor t = value.detach();
-  const std::int64_t row = stage_layout(name, t.dim()).row;
-  std::vector<std::int64_t> others;
-  for (std::int64_t i = 0; i < t.dim(); ++i) {
-    if (i != row) others.push_back(i);
-  }
-  if (is_lse(name) && !backward) return t.amax(others).clamp_min(0);
-  const auto wide = t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return at::linalg_vector_norm(t, kInf, others, /*keepdim=*/false, wide);
-}
-
-// All records end to end, on the device.
-at::Tensor joined(const std::vector<Record>& records) {
-  std::vector<at::Tensor> parts;
-  parts.reserve(records.size());
-  for (const Record& record : records) parts.push_back(record.largest.view({-1}));
-  return at::cat(parts);
 }
 
 NonFinite describe(const Record& record, const at::Tensor& largest, const RowMap& rows) {
@@ -56,13 +37,9 @@ NonFinite describe(const Record& record, const at::Tensor& largest, const RowMap
   for (std::int64_t i = 0; i < values.size(0); ++i) {
     if (std::isfinite(values[i])) continue;
     if (found.value.empty()) found.value = reports::number(values[i]).get<std::string>();
-    found.rows.push_back(i);
+    if (record.rows) found.rows.push_back(i);
   }
-  if (record.largest.dim() == 0) {
-    found.rows.clear();  // it has none
-  } else {
-    found.place(rows, values.size(0));
-  }
+  if (record.rows) found.place(rows, values.size(0));
   return found;
 }
 
@@ -72,36 +49,87 @@ struct FiniteWatch::State {
   std::mutex mutex;  // hooks run on the thread of the backward pass
   std::uint64_t step = 0;
   std::vector<Record> forward, backward, parameters;
+  Maxima of_stages, of_parameters;
+  int backward_pass = -1;  // autograd's number of the one at whose end what waits is looked at
+  const torch::nn::Module* followed = nullptr;
+  at::Tensor largest;  // of all that was seen when the last backward pass ended; undefined when more was seen since
+
+  explicit State(Look look) : of_stages(look), of_parameters(look) {}
 
   void observe(const std::shared_ptr<State>& self, std::string_view name, const at::Tensor& value) {
     if (!worth_a_look(value)) return;
     const std::lock_guard lock(mutex);
+    largest.reset();
     if (value.requires_grad()) {
       value.register_hook([self, step = step, name = std::string(name)](const at::Tensor& gradient) {
-        self->arrive(step, name, gradient);
+        self->arrive(self, step, name, gradient);
       });
     }
-    const at::NoGradGuard no_grad;
-    forward.push_back({std::string(name), false, false, largest_by_row(name, value, false)});
+    forward.push_back(stage(name, value, false));
   }
 
-  void arrive(std::uint64_t of_step, const std::string& name, const at::Tensor& gradient) {
+  void arrive(const std::shared_ptr<State>& self, std::uint64_t of_step, const std::string& name,
+              const at::Tensor& gradient) {
     const std::lock_guard lock(mutex);
     if (of_step != step || !worth_a_look(gradient)) return;
-    const at::NoGradGuard no_grad;
-    backward.push_back({name, true, false, largest_by_row(name, gradient, true)});
+    largest.reset();
+    backward.push_back(stage(name, gradient, true));
+    if (of_stages.waits() || followed != nullptr) look_at_the_end(self);
   }
 
-  [[nodiscard]] std::vector<Record> all() {
-    const std::lock_guard lock(mutex);
-    std::vector<Record> records = forward;
-    records.insert(records.end(), backward.begin(), backward.end());
-    records.insert(records.end(), parameters.begin(), parameters.end());
-    return records;
+  Record stage(std::string_view name, const at::Tensor& value, bool of_gradient) {
+    const std::int64_t row = stage_layout(name, value.dim()).row;
+    // A log-sum-exp may be -inf: there the largest x, or 0.
+    const bool positive = is_lse(name) && !of_gradient;
+    return {std::string(name), of_gradient, false, row >= 0, of_stages.add(name, {value, row, positive})};
+  }
+
+  // Of the backward pass, by autograd and on its caller's stream: within the capture of a CUDA graph the last moment.
+  // Recomputation has passes within the pass.
+  void look_at_the_end(const std::shared_ptr<State>& self) {
+    const int pass = torch::autograd::get_current_graph_task_id();
+    if (std::exchange(backward_pass, pass) == pass) return;
+    torch::autograd::Engine::get_default_engine().queue_callback([self] {
+      const std::lock_guard lock(self->mutex);
+      self->of_stages.look();
+      if (self->followed == nullptr) return;
+      const at::NoGradGuard no_grad;
+      self->look_at_gradients(*self->followed);
+      self->largest = self->numbers().max();
+    });
+  }
+
+  void look_at_gradients(const torch::nn::Module& module) {
+    parameters.clear();
+    of_parameters.clear();
+    for (const auto& parameter : module.named_parameters()) {
+      const at::Tensor& gradient = parameter.value().grad();
+      if (!worth_a_look(gradient)) continue;
+      parameters.push_back({parameter.key(), true, true, false, of_parameters.add(parameter.key(), {gradient})});
+    }
+    of_parameters.look();
+  }
+
+  // The numbers of all records, end to end on the device; undefined without any.
+  [[nodiscard]] at::Tensor numbers() {
+    of_stages.look();
+    std::vector<at::Tensor> parts;
+    for (const Maxima* maxima : {&of_stages, &of_parameters})
+      if (const at::Tensor some = maxima->all(); some.defined()) parts.push_back(some);
+    return parts.size() > 1 ? at::cat(parts) : parts.empty() ? at::Tensor() : parts.front();
+  }
+  // Each record with its own of these numbers, in the order of read(), until `see` says no.
+  void each(const at::Tensor& all, const std::function<bool(const Record&, const at::Tensor&)>& see) const {
+    for (const auto* records : {&forward, &backward, &parameters}) {
+      for (const Record& record : *records) {
+        const auto [first, count] = (record.parameter ? of_parameters : of_stages).of(record.place);
+        if (!see(record, all.narrow(0, first + (record.parameter ? of_stages.count() : 0), count))) return;
+      }
+    }
   }
 };
 
-FiniteWatch::FiniteWatch() : state_(std::make_shared<State>()) {}
+FiniteWatch::FiniteWatch(Look look) : state_(std::make_shared<State>(look)) {}
 
 void FiniteWatch::begin() {
   const std::lock_guard lock(state_->mutex);
@@ -109,6 +137,9 @@ void FiniteWatch::begin() {
   state_->forward.clear();
   state_->backward.clear();
   state_->parameters.clear();
+  state_->of_stages.clear();
+  state_->of_parameters.clear();
+  state_->largest.reset();
 }
 
 void FiniteWatch::observe(std::string_view name, const at::Tensor& value) { state_->observe(state_, name, value); }
@@ -118,52 +149,43 @@ Observing::Observer FiniteWatch::observer() {
 }
 
 void FiniteWatch::look_at_gradients(const torch::nn::Module& module) {
-  const at::NoGradGuard no_grad;
-  std::vector<std::string> names;
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : module.named_parameters()) {
-    const at::Tensor& gradient = parameter.value().grad();
-    if (!worth_a_look(gradient)) continue;
-    names.push_back(parameter.key());
-    gradients.push_back(gradient);
-  }
-  if (gradients.empty()) return;
-  const std::vector<at::Tensor> largest = at::_foreach_norm(gradients, kInf);  // a few launches for all of them
   const std::lock_guard lock(state_->mutex);
-  state_->parameters.clear();
-  for (std::size_t i = 0; i < names.size(); ++i) state_->parameters.push_back({names[i], true, true, largest[i]});
+  state_->largest.reset();
+  state_->look_at_gradients(module);
+}
+
+void FiniteWatch::follow(const torch::nn::Module& module) {
+  const std::lock_guard lock(state_->mutex);
+  state_->followed = &module;
 }
 
 std::optional<NonFinite> FiniteWatch::read(const RowMap& rows) const {
-  const std::vector<Record> records = state_->all();
-  if (records.empty()) return std::nullopt;
+  const std::lock_guard lock(state_->mutex);
   const at::NoGradGuard no_grad;
-  const at::Tensor all = joined(records);
-  if (all.isfinite().all().item<bool>()) return std::nullopt;
+  // A NaN is the largest.
+  if (state_->largest.defined() && std::isfinite(state_->largest.item<double>())) return std::nullopt;
+  const at::Tensor all = state_->numbers();
+  if (!all.defined() || std::isfinite(all.max().item<double>())) return std::nullopt;
 
-  const at::Tensor host = all.to(at::kCPU, at::kDouble);
-  std::int64_t first = 0;
-  for (const Record& record : records) {
-    const at::Tensor own = host.narrow(0, first, record.largest.numel());
-    first += record.largest.numel();
-    if (!own.isfinite().all().item<bool>()) return describe(record, own, rows);
-  }
-  return std::nullopt;
+  std::optional<NonFinite> found;
+  state_->each(all.to(at::kCPU, at::kDouble), [&](const Record& record, const at::Tensor& own) {
+    if (!own.isfinite().all().item<bool>()) found = describe(record, own, rows);
+    return !found;
+  });
+  return found;
 }
 
 std::vector<FiniteWatch::Peak> FiniteWatch::peaks() const {
-  const std::vector<Record> records = state_->all();
-  if (records.empty()) return {};
+  const std::lock_guard lock(state_->mutex);
   const at::NoGradGuard no_grad;
-  const at::Tensor host = joined(records).to(at::kCPU, at::kDouble);
-  std::vector<Peak> result;
-  std::int64_t first = 0;
-  for (const Record& record : records) {
-    const at::Tensor own = host.narrow(0, first, record.largest.numel());
-    first += record.largest.numel();
-    result.push_back({record.name, record.backward, record.parameter, own.max().item<double>()});  // a NaN stays one
-  }
-  return result;
+  const at::Tensor all = state_->numbers();
+  std::vector<Peak> peaks;
+  if (!all.defined()) return peaks;
+  state_->each(all.to(at::kCPU, at::kDouble), [&](const Record& record, const at::Tensor& own) {
+    peaks.push_back({record.name, record.backward, record.parameter, own.max().item<double>()});  // a NaN stays one
+    return true;
+  });
+  return peaks;
 }
 
 }  // namespace suites::probes

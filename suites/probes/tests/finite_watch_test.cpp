@@ -7,6 +7,9 @@
 #include <cmath>
 #include <limits>
 
+#include "nsa/cuda/cuda.hpp"
+#include "nsa/kernels/params.hpp"
+#include "nsa/train/graph_step.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/finite_check.hpp"
 #include "suites/probes/op_trace.hpp"
@@ -19,6 +22,8 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kS = 41;
+
+at::Device device() { return at::hasCUDA() ? at::kCUDA : at::kCPU; }
 
 nsa::ModelConfig small_model() {
   nsa::ModelConfig model;
@@ -143,6 +148,28 @@ TEST(FiniteWatch, NamesAParameterWhenNoStageIsBad) {
   EXPECT_EQ(step.parameter, "head.weight");
   EXPECT_NE(step.sighted->describe().find("head.weight"), std::string::npos);
   EXPECT_TRUE(finite_step(*instance.model, tokens(), Pass::forward).finite);
+}
+
+// Without a call after the backward pass, and again in the next step.
+TEST(FiniteWatch, FollowsParametersToTheEndOfABackwardPass) {
+  Instance instance = model_with(nullptr);
+  bool spoilt = true;
+  instance.model->head->weight.register_hook(
+      [&](const at::Tensor& gradient) { return spoilt ? gradient * kInf : gradient; });
+  FiniteWatch watch;
+  watch.follow(*instance.model);
+  const Observing observing(*instance.model->runtime, watch.observer());
+  const auto seen = [&] {
+    watch.begin();
+    instance.model->zero_grad();
+    instance.model->loss(tokens()).backward();
+    return watch.read({instance.model->config.nsa, kS, {}});
+  };
+  const auto found = seen();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->parameter, "head.weight");
+  spoilt = false;
+  EXPECT_FALSE(seen().has_value());
 }
 
 TEST(FiniteWatch, TellsEmptyRowsFromOthers) {
@@ -274,6 +301,144 @@ TEST(FiniteWatch, LeavesTheObserverBeforeItInPlace) {
   EXPECT_GT(during, 0);
   (void)instance.model->loss(tokens());
   EXPECT_EQ(seen, 2 * during);
+}
+
+// A NaN that a write in place wipes away before a launch of many stages would have looked at it.
+TEST(FiniteWatch, SeesWhatIsWrittenOverLater) {
+  Instance instance = model_with([](nsa::Ops ops, const nsa::Call&) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+      nsa::Attended out = inner(args);
+      out.o = put(out.o, 5, kNan);
+      return out;
+    });
+    ops.replace(&nsa::Ops::combine, [inner = ops.combine](const nsa::CombineArgs& args) {
+      (void)args.o_win.detach().nan_to_num_();
+      return inner(args);
+    });
+    return ops;
+  });
+  static const harness::Settings settings = tests::default_settings();
+  tests::RecordingContext context(settings);
+  EXPECT_FALSE(expect_finite_step(context, "finite", *instance.model, tokens(), Pass::forward));
+  ASSERT_EQ(context.findings.size(), 1U);
+  EXPECT_EQ(context.findings[0].code, codes::kHiddenNonFinite);
+  EXPECT_EQ(context.findings[0].evidence["stage"], "layers.0.attention.win.o");
+  EXPECT_EQ(context.findings[0].evidence["row"], 5);
+}
+
+// A gradient, by a hook that comes after the watch's.
+TEST(FiniteWatch, GivesNoWrongAnswerAboutAGradientThatIsWrittenOver) {
+  const auto seen = [](Look look) {
+    FiniteWatch watch(look);
+    const at::Tensor x = at::ones({1, 4, 2, 3}, at::TensorOptions(device())).requires_grad_(), y = x * 2;
+    watch.observe("layers.0.attention.win.o", y);
+    y.register_hook([](const at::Tensor& gradient) { (void)gradient.detach().nan_to_num_(); });
+    (y * kNan).sum().backward();
+    return watch.read({{}, 4, {}}).has_value();
+  };
+  EXPECT_TRUE(seen(Look::at_once));
+  try {
+    EXPECT_TRUE(seen(Look::in_batches));
+  } catch (const StageOverwritten& error) {
+    EXPECT_NE(std::string(error.what()).find("layers.0.attention.win.o"), std::string::npos) << error.what();
+  }
+}
+
+// Widths that our own kernels serve.
+Instance served_model() {
+  nsa::ModelConfig model = small_model();
+  model.dim = 64;
+  model.n_heads = 4;
+  model.n_kv_groups = 2;
+  model.d_k = model.d_v = 32;
+  auto seams = std::make_shared<Seams>();
+  if (at::hasCUDA() || nsa::kernels::on_processor())
+    seams->ops.push_back([](const nsa::Ops&, const nsa::Call&) { return nsa::cuda::ops(); });
+  return Subject(seams).model(
+      {.config = model, .flags = {}, .precision = nsa::Precision::bf16, .device = device(), .seed = 5});
+}
+
+// Autograd adds up gradients in place, and kernels of ours write into each other's: not into what waits to be looked
+// at.
+TEST(FiniteWatch, SeesInBatchesWhatItSeesAtOnce) {
+  for (const bool recompute : {false, true}) {
+    Instance instance = served_model();
+    instance.model->runtime->recompute = recompute;
+    FiniteWatch in_batches, at_once(Look::at_once);
+    {
+      const Observing one(*instance.model->runtime, in_batches.observer());
+      const Observing other(*instance.model->runtime, at_once.observer());
+      instance.model->loss(tokens().to(device())).backward();
+    }
+    in_batches.look_at_gradients(*instance.model);
+    at_once.look_at_gradients(*instance.model);
+    const auto peaks = in_batches.peaks(), expected = at_once.peaks();
+    ASSERT_EQ(peaks.size(), expected.size());
+    EXPECT_GT(peaks.size(), 50U);
+    for (std::size_t i = 0; i < peaks.size(); ++i) {
+      EXPECT_EQ(peaks[i].name, expected[i].name);
+      EXPECT_EQ(peaks[i].backward, expected[i].backward);
+      EXPECT_EQ(peaks[i].largest, expected[i].largest) << peaks[i].name << (peaks[i].backward ? ", gradient" : "");
+    }
+  }
+}
+
+void tells_of_each_replay(bool followed) {
+  Instance instance = served_model();
+  nsa::TrainConfig train;
+  train.precision = nsa::Precision::bf16;
+  train.batch_size = 1;
+  train.seq_len = kS;
+  train.accumulate_grad_batches = 2;
+  nsa::train::AdamW optimizer(*instance.model, 0.01, /*master_weights=*/false);
+  nsa::train::GraphStep step(instance.model, train, optimizer);
+  const at::Tensor spoiler = at::zeros({}, at::TensorOptions(device()).dtype(at::kBFloat16));  // read by each replay
+  instance.model->runtime->observe = [&](std::string_view name, const at::Tensor& value) {
+    if (name == "layers.0.mlp") value.register_hook([&](const at::Tensor& gradient) { return gradient + spoiler; });
+  };
+  FiniteWatch watch;
+  const Observing observing(*instance.model->runtime, watch.observer());
+  const auto seen = [&] {
+    if (step.replays() == 0) watch.begin();
+    (void)step.run({{tokens(), {}}, {tokens(), {}}}, 1e-4, [](std::string_view) {});
+    if (!followed) watch.look_at_gradients(*instance.model);
+    return watch.read({instance.model->config.nsa, kS, {}});
+  };
+  if (followed) watch.follow(*instance.model);
+  for (std::int64_t i = 0; i <= nsa::train::GraphStep::kWarmUp + 1; ++i) {
+    const auto found = seen();
+    EXPECT_FALSE(found.has_value()) << i << ": " << found->describe();
+  }
+  EXPECT_EQ(step.replays(), 2);
+  const std::size_t seen_of_a_step = watch.peaks().size();
+
+  const at::Tensor weight = instance.model->head->weight.detach(), healthy = weight.clone();
+  weight[3][5] = kNan;
+  const auto forward = seen();
+  ASSERT_TRUE(forward.has_value());
+  EXPECT_FALSE(forward->backward);
+  EXPECT_EQ(forward->stage.name, "logits");
+  EXPECT_EQ(forward->rows.size(), static_cast<std::size_t>(kS));
+  (void)weight.copy_(healthy);
+  EXPECT_FALSE(seen().has_value());
+
+  spoiler.fill_(kInf);
+  const auto backward = seen();
+  ASSERT_TRUE(backward.has_value());
+  EXPECT_TRUE(backward->backward);
+  EXPECT_EQ(backward->stage.name, "layers.0.mlp");
+  spoiler.zero_();
+  EXPECT_FALSE(seen().has_value());
+  EXPECT_EQ(step.replays(), 6);
+  EXPECT_EQ(watch.peaks().size(), seen_of_a_step);
+}
+TEST(FiniteWatch, TellsOfEachReplayOfACapturedStep) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU: nothing is captured";
+  tells_of_each_replay(false);
+}
+TEST(FiniteWatch, FollowsParametersThroughReplays) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU: nothing is captured";
+  tells_of_each_replay(true);
 }
 
 class FiniteWatchOn : public testing::TestWithParam<at::ScalarType> {};
