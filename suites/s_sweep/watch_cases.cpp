@@ -7,8 +7,10 @@
 #include <chrono>
 #include <cmath>
 #include <map>
+#include <memory>
 
 #include "nsa/train/adamw.hpp"
+#include "nsa/train/graph_step.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/finite_watch.hpp"
 #include "suites/probes/statistics.hpp"
@@ -32,34 +34,48 @@ enum class Arm { plain, watched, counted };
 constexpr std::array kArms = {Arm::plain, Arm::watched, Arm::counted};
 std::string to_string(Arm arm) { return arm == Arm::plain ? "plain" : arm == Arm::watched ? "watched" : "counted"; }
 
-// One training step as it is, or with the watch.
-class Step {
+// Steps of a model of its own, all plain or all watched: those that train, so where steps are captured (`by_graph`)
+// they are replays, and the watch is part of what is captured.
+class Steps {
  public:
-  Step(const Context& context, const Subject& subject)
+  Steps(const Context& context, const Subject& subject, bool watched, bool by_graph)
       : config_(subject.config(context)),
         model_(swept_model(
             context, subject,
             {.layers = config_.model.n_layers, .precision = run_precision(context), .flags = subject.flags()})),
         input_(probes::text_tokens(context, config_, {config_.train.batch_size, config_.train.seq_len})),
+        batches_(static_cast<std::size_t>(config_.train.accumulate_grad_batches), {input_.tokens.cpu(), {}}),
         device_(device_of(context)),
-        optimizer_(*model_.instance.model, config_.train.weight_decay) {}
+        optimizer_(*model_.instance.model, config_.train.weight_decay) {
+    if (by_graph) graph_.emplace(model_.instance.model, config_.train, optimizer_);
+    if (watched) observing_.emplace(*model_.model().runtime, watch_.observer());
+    if (watched && graph_) watch_.follow(model_.model());
+  }
 
-  // Milliseconds.
+  // Steps until one is like the next.
+  void settle(Arm arm) {
+    do (void)run(arm);
+    while (graph_ && graph_->replays() == 0);
+  }
+  // Milliseconds. An arm of the watch is one of watched steps.
   double run(Arm arm) {
     synchronise();
     const auto start = std::chrono::steady_clock::now();
-    nsa::LanguageModelImpl& model = model_.model();
-    model.zero_grad();
-    if (arm == Arm::plain) {
-      model.loss(input_.tokens).backward();
+    if (!graph_ || graph_->replays() == 0) watch_.begin();
+    if (graph_) {
+      (void)graph_->run(batches_, config_.train.lr, [](std::string_view) {});
+      look(arm);
     } else {
-      watched_pass(model, arm);
+      model_.model().zero_grad();
+      model_.model().loss(input_.tokens).backward();
+      look(arm);
+      optimizer_.step(config_.train.lr);
     }
-    optimizer_.step(config_.train.lr);
     synchronise();
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   }
 
+  [[nodiscard]] bool by_graph() const { return graph_.has_value(); }
   [[nodiscard]] const std::optional<probes::NonFinite>& found() const { return found_; }
   [[nodiscard]] const std::vector<FiniteWatch::Peak>& peaks() const { return peaks_; }
   [[nodiscard]] double largest_number() const { return largest(scalar_type(precision())); }
@@ -68,7 +84,8 @@ class Step {
             {"layers", config_.model.n_layers},
             {"B", config_.train.batch_size},
             {"S", config_.train.seq_len},
-            {"dtype", c10::toString(scalar_type(precision()))}};
+            {"dtype", c10::toString(scalar_type(precision()))},
+            {"way", graph_ ? "replays of the captured step" : "one operation after another"}};
   }
 
  private:
@@ -78,13 +95,9 @@ class Step {
   void synchronise() const {
     if (device_.is_cuda()) torch::cuda::synchronize(device_.index());
   }
-  void watched_pass(nsa::LanguageModelImpl& model, Arm arm) {
-    watch_.begin();
-    {
-      const probes::Observing observing(*model.runtime, watch_.observer());
-      model.loss(input_.tokens).backward();
-    }
-    watch_.look_at_gradients(model);
+  void look(Arm arm) {
+    if (arm == Arm::plain) return;
+    if (!graph_) watch_.look_at_gradients(model_.model());
     if (const auto found = watch_.read(input_.rows(config_.model.nsa)); found && !found_) found_ = found;
     if (arm == Arm::counted) peaks_ = watch_.peaks();
   }
@@ -92,19 +105,35 @@ class Step {
   nsa::Config config_;
   SweptModel model_;
   probes::StepInput input_;
+  std::vector<nsa::train::Batch> batches_;
   at::Device device_;
   nsa::train::AdamW optimizer_;
   FiniteWatch watch_;
+  std::optional<probes::Observing> observing_;
+  std::optional<nsa::train::GraphStep> graph_;
   std::optional<probes::NonFinite> found_;
   std::vector<FiniteWatch::Peak> peaks_;
 };
 
+// Plain ones, settled: captured if this configuration trains so and nothing in the step refuses it.
+std::unique_ptr<Steps> plain_steps(const Context& context, const Subject& subject) {
+  const bool by_graph =
+      context.cuda() && nsa::train::goes_by_graph(subject.config(context).train, subject.flags(), device_of(context));
+  auto steps = std::make_unique<Steps>(context, subject, /*watched=*/false, by_graph);
+  try {
+    steps->settle(Arm::plain);
+  } catch (const nsa::Unsupported&) {
+    if (!by_graph) throw;
+    steps = std::make_unique<Steps>(context, subject, /*watched=*/false, /*by_graph=*/false);
+    steps->settle(Arm::plain);
+  }
+  return steps;
+}
+
 // Step times of the three arms, taken in turns (forwards, then backwards), so that a drift of the machine meets all.
 using Times = std::array<std::vector<double>, kArms.size()>;
-Times measure(Context& context, Step& step) {
+Times measure(Context& context, Steps& plain, Steps& watched) {
   Times times;
-  // Warm-up. The watch looks first: after an update with a bad gradient all the weights are bad.
-  for (const Arm arm : {Arm::counted, Arm::watched, Arm::plain}) (void)step.run(arm);
   constexpr double kBudgetMs = 9000;  // a slow machine makes fewer rounds
   constexpr std::size_t kLeast = 6;
   const auto most = static_cast<std::size_t>(context.settings().integer("s_sweep.watch_rounds"));
@@ -113,7 +142,7 @@ Times measure(Context& context, Step& step) {
     context.phase(fmt::format("round {}", round + 1));
     for (std::size_t k = 0; k < kArms.size(); ++k) {
       const std::size_t i = round % 2 == 0 ? k : kArms.size() - 1 - k;
-      times[i].push_back(step.run(kArms[i]));
+      times[i].push_back((kArms[i] == Arm::plain ? plain : watched).run(kArms[i]));
       spent += times[i].back();
     }
   }
@@ -121,7 +150,7 @@ Times measure(Context& context, Step& step) {
 }
 
 // How near the stages come to the end of their dtype: the largest |x| of each kind of stage over the layers.
-Json headroom(const Step& step) {
+Json headroom(const Steps& step) {
   std::map<std::string, double> tops;
   for (const FiniteWatch::Peak& peak : step.peaks()) {
     const probes::Stage stage = probes::parse_stage(peak.name);
@@ -168,16 +197,18 @@ void judge(Context& context, const Times& times, const Json& shape) {
 }
 
 void watch_overhead(Context& context, const Subject& subject) {
-  context.phase("build model");
-  Step step(context, subject);
-  context.phase("warm-up");
-  const Times times = measure(context, step);
-  judge(context, times, step.shape());
-  context.fact("headroom", headroom(step));
-  const std::string what = step.found() ? step.found()->describe() : "";
-  context.expect("the watch is silent on training steps", !step.found(), what,
-                 step.found() ? code_of(*step.found()) : codes::kNonFiniteForward,
-                 step.found() ? step.found()->evidence() : Json::object());
+  context.phase("warm-up of plain steps");
+  const std::unique_ptr<Steps> plain = plain_steps(context, subject);
+  context.phase("warm-up of watched steps");
+  Steps watched(context, subject, /*watched=*/true, plain->by_graph());
+  watched.settle(Arm::counted);
+  const Times times = measure(context, *plain, watched);
+  judge(context, times, watched.shape());
+  context.fact("headroom", headroom(watched));
+  const std::string what = watched.found() ? watched.found()->describe() : "";
+  context.expect("the watch is silent on training steps", !watched.found(), what,
+                 watched.found() ? code_of(*watched.found()) : codes::kNonFiniteForward,
+                 watched.found() ? watched.found()->evidence() : Json::object());
 }
 
 }  // namespace
