@@ -67,7 +67,7 @@ TEST(Parity, AFaultOfAttentionAsAWholeIsFoundAtItsLength) {
   for (const harness::Fault& fault : attend_faults(std::make_shared<Seams>())) {
     const std::size_t at = fault.name.rfind("-at-");
     const std::string S = at == std::string::npos ? "128" : fault.name.substr(at + 4);
-    if (S == "2048") continue;
+    if (S == "2048" || fault.name.starts_with("captured-")) continue;  // found on a GPU
     const auto seams = std::make_shared<Seams>();
     for (const harness::Fault& own : attend_faults(seams))
       if (own.name == fault.name) own.plant({});
