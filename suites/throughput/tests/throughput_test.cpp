@@ -76,6 +76,13 @@ TEST(Throughput, AFloorThatCannotBeReachedIsFarBelowGate) {
   EXPECT_TRUE(finding->evidence["rate"].contains("low"));
 }
 
+// `--config configs/gates/h200.yaml` with another model: that of default.yaml holds.
+TEST(Throughput, AFloorOfAnotherModelAccusesNobody) {
+  const RecordingContext context = run("training_step", std::make_shared<Seams>(),
+                                       {{"throughput.floor_tok_s", "1e12"}, {"throughput.gate_model", "another"}});
+  EXPECT_EQ(find(context, codes::kFarBelowGate), nullptr) << listed(context);
+}
+
 TEST(Throughput, TrainingThatStopsIsNoProgress) {
   auto seams = std::make_shared<Seams>();
   seams->model.push_back([](nsa::LanguageModelImpl& model) {
