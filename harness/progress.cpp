@@ -40,6 +40,11 @@ const char* color_of(reports::Severity severity) {
   return "";
 }
 
+std::string first_line(const std::string& text) {
+  const std::string line = text.substr(0, text.find('\n'));
+  return line.size() > kMaxMessage ? line.substr(0, kMaxMessage) + "..." : line;
+}
+
 bool is_set(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr && *value != '\0';
@@ -69,6 +74,13 @@ void Progress::phase(const std::string& name) {
   draw();
 }
 
+void Progress::retry(const std::string& reason) {
+  phase_.clear();
+  if (options_.quiet) return;
+  clear();
+  base::err("  once more  {}: {}\n", case_, first_line(reason));
+}
+
 void Progress::case_end(reports::Status status) {
   ++done_;
   suite_.add(status);
@@ -88,11 +100,9 @@ void Progress::suite_end(const std::string& suite) {
 void Progress::finding(const Note& note) {
   if (options_.quiet || note.severity < reports::Severity::warn) return;
   clear();
-  std::string message = note.message.substr(0, note.message.find('\n'));
-  if (message.size() > kMaxMessage) message = message.substr(0, kMaxMessage) + "...";
   const char* color = options_.color ? color_of(note.severity) : "";
   base::err("  {}{} {}{}  {}{}{}\n", color, note.code, reports::to_string(note.severity),
-            options_.color ? "\033[0m" : "", note.where, note.where.empty() ? "" : ": ", message);
+            options_.color ? "\033[0m" : "", note.where, note.where.empty() ? "" : ": ", first_line(note.message));
 }
 
 void Progress::tick() { draw(); }

@@ -31,6 +31,7 @@ class Progress {
 
   void case_begin(const std::string& id);
   void phase(const std::string& name);
+  void retry(const std::string& reason);
   void case_end(reports::Status status);  // also of one that never began
   void suite_end(const std::string& suite);
   void finding(const Note& note);

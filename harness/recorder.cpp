@@ -43,6 +43,7 @@ void Recorder::tell(const Json& told) {
     parts_.progress.phase(phase_);
   } else if (told.at("event") == "retry") {
     phase_.clear();
+    parts_.progress.retry(told.at("reason").get<std::string>());
   }
 }
 

@@ -51,6 +51,7 @@ TEST(BusyMachine, TheSecondAttemptOnACalmMachineCounts) {
   EXPECT_EQ(first.at("code"), "FAKE-004");
   EXPECT_EQ(first.at("measured"), 100);
   EXPECT_EQ(first.at("load"), kLoad);
+  EXPECT_THAT(fake.err(), HasSubstr("once more  disturbed/then_fast: FAKE-004 speed is 100"));
   ASSERT_EQ(fake.events("retry").size(), 1U);
   EXPECT_THAT(fake.events("retry")[0].at("reason").get<std::string>(), AllOf(HasSubstr("FAKE-004"), HasSubstr(kLoad)));
 }

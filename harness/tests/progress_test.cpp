@@ -39,6 +39,15 @@ TEST(ProgressTest, OneLineASuiteInAPipe) {
   EXPECT_EQ(text, "  C-1 block  s/a: wrong\ns              FAILED   0 passed, 1 failed, 1 skipped\n");
 }
 
+TEST(ProgressTest, ACaseThatIsRunOnceMoreIsToldWithItsReason) {
+  const auto again = [](Progress& progress) {
+    progress.case_begin("s/a");
+    progress.retry("C-1 too slow (others were at work)\nmore");
+  };
+  EXPECT_EQ(printed({false, false, false, 2}, again), "  once more  s/a: C-1 too slow (others were at work)\n");
+  EXPECT_EQ(printed({true, true, true, 2}, again), "");
+}
+
 TEST(ProgressTest, QuietIsSilent) { EXPECT_EQ(printed({true, true, true, 2}, one_suite), ""); }
 
 TEST(ProgressTest, TheLiveLineIsRedrawnAndCleared) {
