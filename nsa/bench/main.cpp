@@ -23,7 +23,8 @@ int leave(ExitCode code, const std::string& message) {
 // What is timed is named on the command line, whatever the flags say: a set one is not in force, well spelt or not.
 void warn_of_flags() {
   for (const auto& [name, value] : nsa::read_environment())
-    base::tell(fmt::format("nsa-bench: warning: {} is set and means nothing here (--backend says what is timed)", name));
+    base::tell(
+        fmt::format("nsa-bench: warning: {} is set and means nothing here (--backend says what is timed)", name));
 }
 
 // Google Benchmark prints its help and ends with 0 when a value is wrong; this is called in place of the printing.

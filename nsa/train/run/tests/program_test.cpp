@@ -101,7 +101,7 @@ TEST(NsaTrain, AGraphThatCannotBeIsRefused) {
   const Outcome packed =
       place.train({"--set", "train.cuda_graph=true", "--set", "train.packed=true", "--set", "train.batch_size=1"});
   EXPECT_EQ(packed.code, 2);
-  EXPECT_THAT(packed.err, HasSubstr("train.cuda_graph = true: must be false with train.packed (true)"));
+  EXPECT_THAT(packed.err, HasSubstr("train.cuda_graph = true: must be auto or false with train.packed (true)"));
   const Outcome strict =
       place.train({"--set", "train.cuda_graph=true"}, {.environment = {{"NSA_STRICT_ASSERTS", "1"}}});
   EXPECT_EQ(strict.code, 2);
