@@ -497,7 +497,9 @@ std::string top_function(const std::string& readable) {
     const bool of_system = file.starts_with("libc.so") || file.starts_with("libstdc++") ||
                            file.starts_with("ld-linux") || file.starts_with("linux-vdso") ||
                            file.starts_with("libpthread") || file.starts_with("libgcc");
-    if (!of_system && !name.starts_with("base::")) return name;
+    // Of a lambda only std::function's part has a name; what called that says more.
+    if (!of_system && !name.starts_with("base::") && !name.starts_with("std::") && !name.starts_with("void std::"))
+      return name;
   }
   return "";
 }

@@ -41,8 +41,8 @@ inline constexpr std::string_view kEndOfStacks = "end of stacks\n";  // the last
 // that are at one place are shown once.
 [[nodiscard]] std::string readable_stacks(const std::string& raw);
 
-// The first function of the first thread in a readable text that is of neither this file nor the system's libraries; ""
-// when there is none.
+// The first function of the first thread in a readable text that is of neither this file nor the system's libraries nor
+// std; "" when there is none.
 [[nodiscard]] std::string top_function(const std::string& readable);
 
 }  // namespace base

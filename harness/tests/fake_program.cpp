@@ -182,11 +182,11 @@ std::vector<Case> stuck(const harness::Settings&) {
   };
 }
 
-// More than a group of 64 MiB may have (supervisor_test).
+// More than a group of 256 MiB may have (supervisor_test).
 std::vector<Case> hungry(const harness::Settings&) {
   return {make("eats", [](Context&) {
     std::vector<std::vector<char>> eaten;
-    for (int i = 0; i < 32; ++i) eaten.emplace_back(16 << 20, static_cast<char>(i));
+    for (int i = 0; i < 64; ++i) eaten.emplace_back(16 << 20, static_cast<char>(i));
   })};
 }
 

@@ -56,6 +56,7 @@ pid_t FakeRun::start(const std::vector<std::string>& words) {
   if (out_to == "closed") close(STDOUT_FILENO);
   if (err_to == "closed") close(STDERR_FILENO);
   if (chdir(folder.path().c_str()) != 0) _exit(126);
+  if (!group.empty() && !(std::ofstream(group / "cgroup.procs") << getpid() << std::flush)) _exit(126);
   std::vector<char*> argv{const_cast<char*>(HARNESS_FAKE_PROGRAM)};
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

@@ -39,6 +39,8 @@ class FakeRun {
   // Where its standard output and error go: a file, "closed", or "broken" (a pipe that nobody reads).
   std::string out_to = "stdout", err_to = "stderr";
 
+  std::filesystem::path group;  // a control group that it is started in; none when empty
+
   [[nodiscard]] std::string out() const { return read_text(folder.path() / "stdout"); }
   [[nodiscard]] std::string err() const { return read_text(folder.path() / "stderr"); }
   [[nodiscard]] std::filesystem::path run_folder() const { return folder.path() / "run"; }  // for --out
