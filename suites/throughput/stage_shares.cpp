@@ -172,6 +172,13 @@ void stage_shares(const Subject& subject, Context& context) {
   context.metric("backward_to_forward", backward / forward, "1");
   context.metric("clock_overhead", 100 * ((forward + backward) / plain_s - 1), "%");
   if (went_in_one(bench)) passes = as_one_stage(std::move(passes));
+  // Of each pass by itself: medians of stages over passes need not add up to the median of passes.
+  context.metric("covered_by_stages", sample([](const PassTimes& pass) {
+                   double stages = 0;
+                   for (const probes::StageTime& stage : pass.stages) stages += stage.forward_s + stage.backward_s;
+                   return 100 * stages / pass.total();
+                 }),
+                 "%");
   context.fact("stages", stage_table(passes, static_cast<double>(B * S)));
 }
 

@@ -241,19 +241,11 @@ TEST(ThroughputStandard, TheLadderIsThatOfTheSeeds) {
   EXPECT_EQ(settings.integers("throughput.lengths"), (std::vector<std::int64_t>{128, 256, 512, 1024, 2048}));
 }
 
-// Medians of a few passes: what a neighbour on the machine does to one pass can move the sum, but not three times.
 TEST(ThroughputStandard, TimesPerStageHoldTheWholePass) {
-  double percent = 0;
+  const RecordingContext context = run("stage_shares", small());
+  EXPECT_NEAR(context.metrics["covered_by_stages"]["value"].get<double>(), 100, 1e-6);
   std::set<std::string> stages;
-  for (int attempt = 0; attempt < 3 && !(std::abs(percent - 100) <= 15); ++attempt) {
-    const RecordingContext context = run("stage_shares", small());
-    percent = 0;
-    for (const harness::Json& row : context.facts["stages"]) {
-      percent += row["forward_percent"].get<double>() + row["backward_percent"].get<double>();
-      stages.insert(row["stage"].get<std::string>());
-    }
-  }
-  EXPECT_NEAR(percent, 100, 15);
+  for (const harness::Json& row : context.facts["stages"]) stages.insert(row["stage"].get<std::string>());
   for (const char* stage : {"attend_compressed", "select", "attend_selected", "attend_window", "combine", "mlp"})
     EXPECT_TRUE(stages.contains(stage)) << stage;
 }
