@@ -9,6 +9,8 @@ namespace nsa {
 
 namespace {
 
+constexpr int kLeastMajor = 8;  // no kernel is written for less: mma.sync with bf16, asynchronous copies
+
 struct Architecture {
   int major = 0, minor = 0;
   bool exact = false;  // "9.0a"
@@ -46,9 +48,14 @@ bool runs(const Architecture& a, int major, int minor) {
 
 std::string_view compiled_architectures() { return NSA_CUDA_ARCHITECTURES; }
 
+std::pair<int, int> first_architecture(std::string_view list) {
+  for (const Architecture& a : parse(list))
+    if (a.major >= kLeastMajor) return {a.major, a.minor};
+  return {0, 0};
+}
+
 std::string architecture_refusal(std::string_view list, int major, int minor) {
-  // 8.0 is the least that any kernel is written for (mma.sync with bf16, asynchronous copies).
-  if (major >= 8)
+  if (major >= kLeastMajor)
     for (const Architecture& a : parse(list))
       if (runs(a, major, minor)) return "";
   return fmt::format("compute capability {}.{}; served: what this build was compiled for, {} (TORCH_CUDA_ARCH_LIST)",

@@ -4,11 +4,15 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace nsa {
 
 // TORCH_CUDA_ARCH_LIST of this build: "8.0 9.0a".
 [[nodiscard]] std::string_view compiled_architectures();
+
+// The first GPU of `list` that a kernel is written for, as {major, minor}; {0, 0} for a list without one.
+[[nodiscard]] std::pair<int, int> first_architecture(std::string_view list);
 
 // "" where code of `list` runs on a GPU of this compute capability, else what it would need: machine code runs on its
 // own major version from its minor one on, that of an "a" on its very version alone; "+PTX" is translated for newer

@@ -14,6 +14,7 @@
 #include <limits>
 #include <set>
 #include <stdexcept>
+#include <tuple>
 
 namespace {
 
@@ -26,7 +27,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// The first training runs' call on a GPU that serves everything.
+// The first training runs' call on a GPU that serves everything: one that this build was compiled for.
 Call gpu_call() {
   Call call;
   call.S = 2048;
@@ -34,7 +35,7 @@ Call gpu_call() {
   call.G = 2;
   call.precision = Precision::bf16;
   call.cuda = true;
-  call.cuda_major = 9;
+  std::tie(call.cuda_major, call.cuda_minor) = nsa::first_architecture(nsa::compiled_architectures());
   return call;
 }
 
@@ -51,7 +52,6 @@ nsa::Route routed(const Environment& environment, const Call& call = gpu_call())
 TEST(CudaFeatures, WhatIsServed) {
   for (const Op op : nsa::kAllOps) {
     EXPECT_EQ(nsa::cuda_refusal(gpu_call(), op), "") << to_string(op);
-    EXPECT_EQ(refusal([](Call& c) { c.cuda_major = 8; }, op), "");
     EXPECT_EQ(refusal([](Call& c) { c.S = 1, c.training = c.packed = true; }, op), "");
     for (const auto& [Dk, Dv] : {std::pair{32, 32}, {64, 64}, {128, 128}, {192, 128}})
       EXPECT_EQ(refusal([k = Dk, v = Dv](Call& c) { c.Dk = k, c.Dv = v; }, op), "") << Dk;
@@ -105,7 +105,15 @@ TEST(CudaArchitectures, AdmitWhatTheBinaryHolds) {
   EXPECT_FALSE(runs("9.0a+PTX", 10, 0));  // what is for one version is translated for no other
   EXPECT_FALSE(runs("7.0+PTX", 7, 5));    // no kernel is written for it
   for (const std::string_view list : {"", ";", "eight", "8", "8.", "8.x;9"}) EXPECT_FALSE(runs(list, 8, 0)) << list;
-  EXPECT_TRUE(runs(nsa::compiled_architectures(), 9, 0)) << "of this very build: " << nsa::compiled_architectures();
+}
+
+TEST(CudaArchitectures, TheFirstIsOneThatRuns) {
+  EXPECT_EQ(nsa::first_architecture("8.0;9.0a"), (std::pair{8, 0}));
+  EXPECT_EQ(nsa::first_architecture("7.5 9.0a"), (std::pair{9, 0}));
+  EXPECT_EQ(nsa::first_architecture("8.6+PTX"), (std::pair{8, 6}));
+  for (const std::string_view none : {"", "7.5", "eight"}) EXPECT_EQ(nsa::first_architecture(none), (std::pair{0, 0}));
+  const auto [major, minor] = nsa::first_architecture(nsa::compiled_architectures());
+  EXPECT_EQ(nsa::architecture_refusal(nsa::compiled_architectures(), major, minor), "") << "of this very build";
 }
 
 // The compute capabilities (80, 90) of the machine code in this very program, which holds the kernels. Section

@@ -50,8 +50,8 @@ bool goes_by_graph(const TrainConfig& config, const EffectiveFlags& flags, at::D
 }
 
 GraphStep::GraphStep(LanguageModel model, const TrainConfig& config, AdamW& optimizer)
-    : model_(std::move(model)), optimizer_(optimizer), grad_clip_(config.grad_clip) {
-  const at::Device device = model_->parameters().front().device();
+    : model_(std::move(model)), parameters_(model_->parameters()), optimizer_(optimizer), grad_clip_(config.grad_clip) {
+  const at::Device device = parameters_.front().device();
   const auto options = at::TensorOptions().device(device);
   const std::vector<std::int64_t> sizes = {config.accumulate_grad_batches, config.batch_size, config.seq_len + 1};
   tokens_ = at::zeros(sizes, options.dtype(at::kLong));
@@ -87,9 +87,11 @@ at::Tensor GraphStep::run(const std::vector<Batch>& batches, double lr, const Te
   } else {
     if (graph_ == nullptr) capture();
     tell("replay");
-    replay();
+    graph_->replay();
+    ++replays_;
   }
   const auto launched = std::chrono::steady_clock::now();
+  if (graph_ != nullptr) hand_out_gradients();  // while the device works
   at::Tensor figures = figures_.cpu();
   wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - launched).count();
   return figures;
@@ -152,7 +154,7 @@ void GraphStep::capture() {
     throw Unsupported("train.cuda_graph: the step cannot be captured: " + why.substr(0, why.find('\n')));
   }
   gradients_.clear();
-  for (const auto& parameter : model_->parameters()) gradients_.push_back(parameter.grad());
+  for (const at::Tensor& parameter : parameters_) gradients_.push_back(parameter.grad());
   graph_ = std::move(graph);
 }
 
@@ -162,11 +164,8 @@ void GraphStep::release() {
   if (stream_) c10::cuda::CUDACachingAllocator::emptyCache();
 }
 
-void GraphStep::replay() {
-  graph_->replay();
-  ++replays_;
-  const auto parameters = model_->parameters();
-  for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = gradients_[i];
+void GraphStep::hand_out_gradients() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = gradients_[i];
 }
 
 }  // namespace nsa::train

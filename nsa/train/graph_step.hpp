@@ -60,7 +60,7 @@ class GraphStep {
   // Gives the memory of the graph back; the next step captures anew.
   void release();
   [[nodiscard]] std::int64_t replays() const { return replays_; }
-  // Of the last step: how long the host waited for its figures.
+  // Of the last step: how long the host had nothing to do but to wait for the device.
   [[nodiscard]] double wait_seconds() const { return wait_seconds_; }
 
  private:
@@ -69,9 +69,10 @@ class GraphStep {
   void compute(const Tell& tell);
   void warm_up(const Tell& tell);
   void capture();
-  void replay();
+  void hand_out_gradients();
 
   LanguageModel model_;
+  std::vector<at::Tensor> parameters_;
   AdamW& optimizer_;
   double grad_clip_;
   at::Tensor tokens_, staged_;         // [accumulated, B, S+1] int64 on the device, and pinned on the host

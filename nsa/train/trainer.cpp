@@ -117,6 +117,8 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, BatchSource batches,
         return Batch{source(), {}};
       }),
       halt_file_(std::move(halt_file)),
+      parameters_(model_->parameters()),
+      device_(parameters_.front().device()),
       optimizer_(*model_, config_.weight_decay, config_.master_weights),
       why_not_captured_(why_automatic_is_not(model_, config_)),
       graph_(make_graph(model_, config_, optimizer_)),
@@ -129,6 +131,8 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchS
       config_(std::move(config)),
       stream_(std::move(stream)),
       halt_file_(std::move(halt_file)),
+      parameters_(model_->parameters()),
+      device_(parameters_.front().device()),
       optimizer_(*model_, config_.weight_decay, config_.master_weights),
       why_not_captured_(why_automatic_is_not(model_, config_)),
       graph_(make_graph(model_, config_, optimizer_)),
@@ -151,10 +155,10 @@ StepReport Trainer::step() {
   StepReport report;
   report.step = steps_made_;
   report.lr = learning_rate(config_, steps_made_);
-  model_->zero_grad();
+  forget_gradients();
   guarded_step(report);
-  model_->zero_grad();
-  if (device_of(model_).is_cuda()) torch::cuda::synchronize(device_of(model_).index());
+  forget_gradients();
+  if (device_.is_cuda()) torch::cuda::synchronize(device_.index());
   if (report.stop == Stop::none) {
     ++steps_made_;
     last_loss_ = report.loss;
@@ -163,7 +167,7 @@ StepReport Trainer::step() {
     origin_ = origin();
   } else {
     if (stream_) stream_->seek(origin_.data);
-    set_random_states(origin_.random, device_of(model_));
+    set_random_states(origin_.random, device_);
   }
   report.seconds = seconds_since(start);
   if (report.stop == Stop::none) seconds_spent_ += report.seconds;
@@ -198,8 +202,8 @@ void Trainer::guarded_step(StepReport& report) {
     } catch (const c10::OutOfMemoryError&) {  // the graph's memory lies beside that of an ordinary step
       if (!graph_) throw;
       graph_->release();
-      model_->zero_grad();
-      set_random_states(origin_.random, device_of(model_));
+      forget_gradients();
+      set_random_states(origin_.random, device_);
       loss.reset();
       found_by_autograd = accumulate(batches, report, loss);
     }
@@ -235,8 +239,8 @@ at::Tensor Trainer::step_by_graph(const std::vector<Batch>& batches, StepReport&
     why_not_captured_ = refused.what();
   }
   graph_.reset();
-  model_->zero_grad();
-  set_random_states(origin_.random, device_of(model_));
+  forget_gradients();
+  set_random_states(origin_.random, device_);
   return {};
 }
 
@@ -260,7 +264,7 @@ std::string Trainer::accumulate(const std::vector<Batch>& batches, const StepRep
     phase("forward");
     // 1/batches for batches of equal size; at the end of the data and between packed rows they differ.
     const double parts = static_cast<double>(report.tokens) / static_cast<double>(predictions(batch));
-    const at::Tensor share = model_->loss(batch.tokens.to(device_of(model_)), batch.cu_seqlens) / parts;
+    const at::Tensor share = model_->loss(batch.tokens.to(device_), batch.cu_seqlens) / parts;
     phase("backward");
     const std::string found_by_autograd = backward(share);
     loss = loss.defined() ? loss + share.detach() : share.detach();
@@ -284,7 +288,11 @@ std::optional<std::string> Trainer::diverged() const {
 }
 
 Trainer::Origin Trainer::origin() const {
-  return {stream_ ? stream_->position() : nlohmann::json(), random_states(device_of(model_))};
+  return {stream_ ? stream_->position() : nlohmann::json(), random_states(device_)};
+}
+
+void Trainer::forget_gradients() {
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
 }
 
 void Trainer::phase(std::string_view name) {

@@ -119,6 +119,7 @@ class Trainer {
   // Loss and gradients of all batches, weighted by their predictions; "" or what autograd's anomaly mode found.
   std::string accumulate(const std::vector<Batch>& batches, const StepReport& report, torch::Tensor& loss);
   [[nodiscard]] Origin origin() const;
+  void forget_gradients();
   void phase(std::string_view name);
 
   LanguageModel model_;
@@ -126,6 +127,9 @@ class Trainer {
   std::function<Batch()> next_batch_;
   std::shared_ptr<BatchStream> stream_;  // null with a BatchSource
   std::optional<std::filesystem::path> halt_file_;
+  // Found once: to walk the tree of modules in every step takes the host as long as a small model's step the GPU.
+  std::vector<torch::Tensor> parameters_;
+  torch::Device device_;
   AdamW optimizer_;
   std::string why_not_captured_;
   std::unique_ptr<GraphStep> graph_;  // null: every step is an ordinary one

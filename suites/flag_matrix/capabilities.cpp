@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <tuple>
 
+#include "nsa/cuda/architectures.hpp"
 #include "nsa/cuda/features.hpp"
 #include "nsa/route.hpp"
 #include "suites/codes.hpp"
@@ -31,8 +33,9 @@ void check_features(Context& context, const nsa::Call& good) {
     change(call);
     return call;
   };
+  const std::string served(nsa::compiled_architectures());
   const std::vector<Limit> limits = {{{"cpu"}, with([](auto& c) { c.cuda = false; })},
-                                     {{"7.5", "8.0"}, with([](auto& c) { c.cuda_major = 7, c.cuda_minor = 5; })},
+                                     {{"7.5", served}, with([](auto& c) { c.cuda_major = 7, c.cuda_minor = 5; })},
                                      {{"fp32", "bf16"}, with([](auto& c) { c.precision = nsa::Precision::fp32; })},
                                      {{"fp64", "bf16"}, with([](auto& c) { c.precision = nsa::Precision::fp64; })},
                                      {{"d_k 64", "d_v 32"}, with([](auto& c) { c.Dv = 32; })},
@@ -86,6 +89,7 @@ void capabilities(Context& context, const flag_execution::Plan& plan) {
   plain.Hq = 12;
   plain.G = 2;
   plain.geometry = {};
+  std::tie(plain.cuda_major, plain.cuda_minor) = nsa::first_architecture(nsa::compiled_architectures());
   check_features(context, plain);
   const nsa::EffectiveFlags flags = nsa::resolve({{"NSA_USE_FA2", "1"}});
   for (const nsa::Op op : {nsa::Op::attend_window, nsa::Op::attend_compressed}) {

@@ -107,10 +107,22 @@ std::vector<Apart> apart(const TrainState& ordinary, const TrainState& captured)
   return found;
 }
 
-// What a run of this device differs by from itself.
-struct Repetition {
+// By how much a captured run may differ from an ordinary one.
+struct Allowed {
   double figures = 0, tensors = 0;
 };
+// Nothing. Only where the two do differ, an ordinary run is made once more, and ten times what it differs by from
+// itself is plenty.
+Allowed allowed_between(const Made& ordinary, const Made& captured, const std::function<Made()>& ordinary_again,
+                        Context& context) {
+  if (spread(ordinary.steps, captured.steps, 0) == 0 && apart(ordinary.end, captured.end).empty()) return {};
+  const Made again = ordinary_again();
+  const std::vector<Apart> tensors = apart(ordinary.end, again.end);
+  const double figures = spread(ordinary.steps, again.steps, 0), farthest = tensors.empty() ? 0 : tensors.front().by;
+  context.fact("an_ordinary_run_differs_from_itself_by",
+               {{"figures", reports::number(figures)}, {"tensors", reports::number(farthest)}});
+  return {10 * figures, 10 * farthest};
+}
 
 Json to_json(const std::vector<Apart>& tensors) {
   Json table = Json::array();
@@ -134,27 +146,27 @@ std::string first_parting(const Made& ordinary, const Made& captured, double all
   return "";
 }
 
-void compare(const Made& ordinary, const Made& captured, const Repetition& itself, Context& context) {
+void compare(const Made& ordinary, const Made& captured, const Allowed& allowed, Context& context) {
   const std::vector<Apart> tensors = apart(ordinary.end, captured.end);
   const double farthest = tensors.empty() ? 0 : tensors.front().by;
-  const std::string parting = first_parting(ordinary, captured, itself.figures);
+  const std::string parting = first_parting(ordinary, captured, allowed.figures);
   Json evidence = {{"ordinary", Json::array()},
                    {"captured", Json::array()},
                    {"tensors_that_differ", tensors.size()},
                    {"farthest", to_json(tensors)},
-                   {"allowed_of_figures", itself.figures},
-                   {"allowed_of_tensors", itself.tensors}};
+                   {"allowed_of_figures", allowed.figures},
+                   {"allowed_of_tensors", allowed.tensors}};
   for (const StepReport& step : ordinary.steps) evidence["ordinary"].push_back(row(step));
   for (const StepReport& step : captured.steps) evidence["captured"].push_back(row(step));
   context.fact("steps", evidence);
   context.expect("losses, gradient norms and rates of captured steps", parting.empty(), parting, codes::kCapturedStep,
                  evidence);
-  context.expect("weights and moments after captured steps", farthest <= itself.tensors,
+  context.expect("weights and moments after captured steps", farthest <= allowed.tensors,
                  tensors.empty() ? ""
                                  : fmt::format("after {} steps {} tensors differ, {} the most: by {:.3g} of its norm "
                                                "(allowed: {:.3g})",
                                                captured.steps.size(), tensors.size(), tensors.front().tensor, farthest,
-                                               itself.tensors),
+                                               allowed.tensors),
                  codes::kCapturedStep, evidence);
 }
 
@@ -179,16 +191,8 @@ void judge_captured_steps(const Subject& subject, const CapturedTrial& trial, Co
   else if (!was_captured(captured, trial.replays, trial.plan, context))
     return;
 
-  Repetition itself;
-  if (spread(ordinary.steps, captured.steps, 0) > 0 || !apart(ordinary.end, captured.end).empty()) {
-    const Made again = run(subject, trial, CudaGraph::off, context);
-    const std::vector<Apart> tensors = apart(ordinary.end, again.end);
-    // Ten times what it differs by from itself is plenty; bits where that is nothing.
-    itself = {10 * spread(ordinary.steps, again.steps, 0), tensors.empty() ? 0 : 10 * tensors.front().by};
-    context.fact("an_ordinary_run_differs_from_itself_by", {{"figures", reports::number(itself.figures / 10)},
-                                                            {"tensors", reports::number(itself.tensors / 10)}});
-  }
-  compare(ordinary, captured, itself, context);
+  const auto again = [&] { return run(subject, trial, CudaGraph::off, context); };
+  compare(ordinary, captured, allowed_between(ordinary, captured, again, context), context);
 }
 
 namespace {
@@ -274,16 +278,12 @@ void judge_captured_stops(const Subject& subject, const CapturedTrial& trial, Co
   if (!as_wanted || !captured.updated.empty()) return;
 
   const Made ordinary = stopped_run(subject, trial, CudaGraph::off, context);
-  Repetition itself;
-  if (spread(ordinary.steps, captured.steps, 0) > 0 || !apart(ordinary.end, captured.end).empty()) {
-    const Made again = stopped_run(subject, trial, CudaGraph::off, context);
-    const std::vector<Apart> tensors = apart(ordinary.end, again.end);
-    itself = {10 * spread(ordinary.steps, again.steps, 0), tensors.empty() ? 0 : 10 * tensors.front().by};
-  }
-  const std::string parting = first_parting(ordinary, captured, itself.figures);
+  const auto again = [&] { return stopped_run(subject, trial, CudaGraph::off, context); };
+  const Allowed allowed = allowed_between(ordinary, captured, again, context);
+  const std::string parting = first_parting(ordinary, captured, allowed.figures);
   const std::vector<Apart> tensors = apart(ordinary.end, captured.end);
   context.expect("a captured run goes on after a stop as an ordinary one does",
-                 parting.empty() && (tensors.empty() || tensors.front().by <= itself.tensors),
+                 parting.empty() && (tensors.empty() || tensors.front().by <= allowed.tensors),
                  !parting.empty() ? parting : fmt::format("{} tensors differ at the end", tensors.size()),
                  codes::kCapturedStep, {{"captured", table}, {"farthest", to_json(tensors)}});
 }
