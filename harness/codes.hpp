@@ -1,5 +1,5 @@
 // Finding codes: what a finding means, what usually causes it and what to do next. Append-only; a code is never reused.
-// The harness has its own table (NSA-X..., codes.cpp); a program adds its own (Program::codes).
+// The harness has its own table (NSA-X..., codes.def); a program adds its own (Program::codes).
 #pragma once
 
 #include <optional>
@@ -24,18 +24,9 @@ struct Code {
 
 // Codes that the harness itself raises.
 namespace codes {
-inline constexpr std::string_view kCrash = "NSA-X001";        // worker died by a signal
-inline constexpr std::string_view kHang = "NSA-X002";         // no progress
-inline constexpr std::string_view kVanished = "NSA-X003";     // worker exited without ending its case
-inline constexpr std::string_view kException = "NSA-X004";    // the case threw
-inline constexpr std::string_view kProtocol = "NSA-X005";     // the worker wrote something that is not an event
-inline constexpr std::string_view kTimeout = "NSA-X006";      // still progressing at the absolute limit
-inline constexpr std::string_view kWorkerStart = "NSA-X007";  // the worker could not be started or never said hello
-inline constexpr std::string_view kUnhealthy = "NSA-X008";    // the case left its process unusable (device error)
-inline constexpr std::string_view kLostOutput = "NSA-X009";   // what the run said on a stream did not arrive
-inline constexpr std::string_view kOutOfMemory = "NSA-X010";  // killed by the kernel for it, or told so
-inline constexpr std::string_view kKilled = "NSA-X011";       // SIGKILL from elsewhere
-inline constexpr std::string_view kBusyMachine = "NSA-X012";  // times were taken while others used the CPUs
+#define CODE(constant, id, ...) inline constexpr std::string_view constant = id;
+#include "harness/codes.def"
+#undef CODE
 }  // namespace codes
 
 [[nodiscard]] std::span<const Code> own_codes();

@@ -53,6 +53,7 @@ struct Suite {
   // Its settings say what the results of every suite are about (a commit, an environment): a case of it that one of
   // them brings is planned beside whatever suites are selected.
   bool guards = false;
+  std::vector<SettingSpec> settings = {};  // the keys that it declares; they begin with its name
 };
 
 // "suite/name[k=v,k=v]" (no brackets without parameters) and the first 8 hex digits of its FNV-1a 64 hash.

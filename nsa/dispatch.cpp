@@ -18,12 +18,12 @@ struct Dispatcher::State {
   EffectiveFlags flags;
   OpsChange change;
   mutable std::mutex mutex;
-  std::map<std::string, std::int64_t> routes;
+  std::map<std::pair<Op, Choice>, std::int64_t> routes;
   std::map<std::string, Fallbacks> fallbacks;
 
-  void count(const std::string& route) {
+  void count(Op op, const Choice& choice) {
     const std::lock_guard lock(mutex);
-    ++routes[route];
+    ++routes[{op, choice}];
   }
   void count(const Fallback& fallback, bool replaced) {
     const std::lock_guard lock(mutex);
@@ -101,11 +101,6 @@ OpFunction<Result, Args> guarded(Op op, OpFunction<Result, Args> function, OpFun
   };
 }
 
-std::string text_of(Op op, const Choice& choice) {
-  return fmt::format("{}: {}{}{} ({})", to_string(op), to_string(choice.backend), choice.variant.empty() ? "" : "/",
-                     choice.variant, choice.why);
-}
-
 }  // namespace
 
 Ops strict(const Ops& table, const std::function<void(const Fallback&, bool)>& count) {
@@ -162,8 +157,8 @@ Ops Dispatcher::ops(Backend backend) {
 
 Ops Dispatcher::recorded(const Ops& table, const std::function<Choice(Op)>& chosen) const {
   const auto counted = [&]<typename Result, typename Args>(Op op, const OpFunction<Result, Args>& function) {
-    return OpFunction<Result, Args>([state = state_, text = text_of(op, chosen(op)), function](const Args& args) {
-      state->count(text);
+    return OpFunction<Result, Args>([state = state_, op, choice = chosen(op), function](const Args& args) {
+      state->count(op, choice);
       return function(args);
     });
   };
@@ -185,9 +180,11 @@ OpsProvider Dispatcher::provider() {
 
 const EffectiveFlags& Dispatcher::flags() const { return state_->flags; }
 
-std::map<std::string, std::int64_t> Dispatcher::routes_taken() const {
+std::vector<Taken> Dispatcher::routes_taken() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->routes;
+  std::vector<Taken> taken;
+  for (const auto& [route, calls] : state_->routes) taken.push_back({route.first, route.second, calls});
+  return taken;
 }
 
 std::map<std::string, Fallbacks> Dispatcher::strict_fallbacks() const {

@@ -46,9 +46,9 @@ class Dispatcher {
   [[nodiscard]] OpsProvider provider();     // a copyable handle; shares this dispatcher's record
 
   [[nodiscard]] const EffectiveFlags& flags() const;
-  // What really ran: "attend_window: flash/varlen (why)" -> calls. Attention in one calls no part ("attend: cuda/in_one
-  // (why)"); where a part was replaced, `attend` itself is another one and not listed, but the parts are.
-  [[nodiscard]] std::map<std::string, std::int64_t> routes_taken() const;
+  // What really ran, function by function. Attention in one calls no part (`attend` by cuda/in_one); where a part was
+  // replaced, `attend` itself is another one and not listed, but the parts are.
+  [[nodiscard]] std::vector<Taken> routes_taken() const;
   // NSA_STRICT_ASSERTS: op -> how often its output was not finite and the reference's was taken instead, and the first
   // time. A value that is not finite there either stays so: nothing is ever replaced by a number that nobody computed.
   [[nodiscard]] std::map<std::string, Fallbacks> strict_fallbacks() const;

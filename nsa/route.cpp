@@ -64,7 +64,7 @@ Choice choose_attention(const EffectiveFlags& flags, const Call& call, Op op) {
   const std::string origin = origin_of(flags, wanted.flag);
   if (!wanted.asked) return {Backend::sdpa, "", fmt::format("flash not asked for ({})", origin)};
   if (const auto reason = refusal(flags, call, wanted); !reason.empty())
-    return {Backend::sdpa, "", "flash refused: " + reason};
+    return {Backend::sdpa, "", "flash refused: " + reason, {Backend::flash}};
   // Compressed attention is always varlen: a document's strides against its blocks (flash/compressed.cpp).
   if (op == Op::attend_compressed) return {Backend::flash, "varlen", origin};
   if (call.packed) return {Backend::flash, "varlen", origin + "; packed batch"};
@@ -96,10 +96,12 @@ Choice prefer_cuda(const EffectiveFlags& flags, const Call& call, Op op, Choice 
   if (!flags.use_cuda || named) return otherwise;
   if (const auto reason = cuda_refusal(call, op); !reason.empty()) {
     otherwise.why = fmt::format("cuda refused: {}; {}", reason, otherwise.why);
+    otherwise.refused.push_back(Backend::cuda);
     return otherwise;
   }
-  const bool refused = otherwise.why.starts_with("flash refused");  // it was asked for: the reason is kept
-  return {Backend::cuda, "", origin_of(flags, "use_cuda") + (refused ? "; " + otherwise.why : "")};
+  // What was asked for and refused keeps its reason.
+  const std::string also = otherwise.refused.empty() ? "" : "; " + otherwise.why;
+  return {Backend::cuda, "", origin_of(flags, "use_cuda") + also, otherwise.refused};
 }
 
 // After its parts were chosen.
@@ -124,6 +126,10 @@ Choice choose_attend(const EffectiveFlags& flags, const Route& route) {
 }
 
 }  // namespace
+
+std::string to_string(const Choice& choice) {
+  return fmt::format("{}{}{}", to_string(choice.backend), choice.variant.empty() ? "" : "/", choice.variant);
+}
 
 std::string_view to_string(Backend backend) {
   switch (backend) {

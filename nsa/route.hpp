@@ -4,9 +4,11 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "nsa/config.hpp"
 #include "nsa/flags.hpp"
@@ -41,13 +43,32 @@ struct Choice {
   // in flash: "dense", "varlen"; attend: "in_one", "in_parts"; else "".
   std::string variant;
   std::string why;  // in words; names the refused alternative and its reason ("flash refused: device is cpu")
+  std::vector<Backend> refused = {};  // those that were asked for and do not serve the call
+  auto operator<=>(const Choice&) const = default;
 };
+[[nodiscard]] std::string to_string(const Choice& choice);  // "flash/varlen", "sdpa": without the reason
 
 struct Route {
   std::array<Choice, kAllOps.size()> choices;  // by Op
   [[nodiscard]] const Choice& operator[](Op op) const { return choices[static_cast<std::size_t>(op)]; }
   [[nodiscard]] Choice& operator[](Op op) { return choices[static_cast<std::size_t>(op)]; }
 };
+
+// What ran, and how often (Dispatcher::routes_taken).
+struct Taken {
+  Op op = Op::compress;
+  Choice choice;
+  std::int64_t calls = 0;
+};
+// Its fields as JSON, of whichever library type: {"op", "backend", "variant", "why", "calls"}.
+template <typename Json>
+void to_json(Json& json, const Taken& taken) {
+  json = {{"op", to_string(taken.op)},
+          {"backend", to_string(taken.choice.backend)},
+          {"variant", taken.choice.variant},
+          {"why", taken.choice.why},
+          {"calls", taken.calls}};
+}
 
 // sdpa gathers the chosen blocks of at most this many rows at a time; a row is one (batch, token, group).
 inline constexpr std::int64_t kGatherChunkRows = 4096;

@@ -106,11 +106,12 @@ std::vector<Row> ways(const Run& run) {
   std::map<std::string, std::map<std::string, std::set<const Case*>>> cases;  // function -> way -> those that took it
   for (const auto& suite : run.suites) {
     for (const auto& c : suite.cases) {
-      if (!c.facts.is_object() || !c.facts.contains("routes") || !c.facts.at("routes").is_object()) continue;
-      for (const auto& [route, calls] : c.facts.at("routes").items()) {
-        const std::size_t colon = route.find(": ");
-        if (colon == std::string::npos) continue;
-        cases[route.substr(0, colon)][route.substr(colon + 2, route.find(" (", colon) - colon - 2)].insert(&c);
+      if (!c.facts.is_object() || !c.facts.contains("routes") || !c.facts.at("routes").is_array()) continue;
+      for (const Json& route : c.facts.at("routes")) {
+        const auto field = [&](const char* name) { return route.is_object() ? route.value(name, "") : ""; };
+        const std::string backend = field("backend"), variant = field("variant");
+        if (backend.empty()) continue;
+        cases[field("op")][variant.empty() ? backend : backend + "/" + variant].insert(&c);
       }
     }
   }

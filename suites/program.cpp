@@ -5,8 +5,17 @@
 #include "suites/preflight/checks.hpp"
 #include "suites/providers.hpp"
 #include "suites/records.hpp"
+#include "suites/registry.hpp"
 
 namespace suites {
+
+std::vector<harness::Suite> all_suites(const Subject& subject) {
+  return {
+#define SUITE(name) name(subject),
+#include "suites/suites.def"
+#undef SUITE
+  };
+}
 
 harness::Program make_program() {
   const auto seams = std::make_shared<Seams>();
@@ -17,15 +26,13 @@ harness::Program make_program() {
   program.version = build_info::kVersion;
   program.build_id = build_info::kBuildId;
   program.source_dir = build_info::kSourceDir;
-  program.suites = {preflight(subject), init_stats(subject), forward(subject),  flag_matrix(subject), s_sweep(subject),
-                    autograd(subject),  parity(subject),     training(subject), throughput(subject)};
-  for (harness::Suite& suite : program.suites) suite = recorded(std::move(suite), subject);
+  program.settings = common_settings();
+  for (harness::Suite& suite : all_suites(subject)) {
+    program.settings.insert(program.settings.end(), suite.settings.begin(), suite.settings.end());
+    program.suites.push_back(recorded(std::move(suite), subject));
+  }
   program.codes = finding_codes();
   program.faults = faults(seams);
-  for (const auto& settings : {common_settings(), preflight_settings(), s_sweep_settings(), parity_settings(),
-                               training_settings(), throughput_settings()}) {
-    program.settings.insert(program.settings.end(), settings.begin(), settings.end());
-  }
   program.options = {{"--expect", "preflight.expect", "configuration file that the one in use must agree with"},
                      {"--model", "model", "model configuration: a file, or a name in configs/models"}};
   program.probe_device = probe_device;

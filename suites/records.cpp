@@ -35,9 +35,11 @@ void tell_fallbacks(harness::Context& context, const std::vector<std::shared_ptr
 }
 
 void tell(harness::Context& context, const std::vector<std::shared_ptr<nsa::Dispatcher>>& dispatchers) {
-  std::map<std::string, std::int64_t> routes;
+  std::map<std::pair<nsa::Op, nsa::Choice>, std::int64_t> calls;
   for (const auto& dispatcher : dispatchers)
-    for (const auto& [route, calls] : dispatcher->routes_taken()) routes[route] += calls;
+    for (const nsa::Taken& taken : dispatcher->routes_taken()) calls[{taken.op, taken.choice}] += taken.calls;
+  std::vector<nsa::Taken> routes;
+  for (const auto& [route, times] : calls) routes.push_back({route.first, route.second, times});
   if (!routes.empty()) context.fact("routes", routes);
   tell_fallbacks(context, dispatchers);
 }

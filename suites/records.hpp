@@ -7,10 +7,10 @@
 namespace suites {
 
 // The suite with cases that tell, when they end (by an exception too), which functions of the product really ran in the
-// models and tables that they made: the fact "routes", "attend: cuda/in_one (why)" -> calls. Where NSA_STRICT_ASSERTS
-// replaced an output that was not finite by the reference's, that is a finding (kStrictFallback): a number that the
-// reference computed says nothing of the function that trains. A backward pass that autograd refuses because something
-// was written in place is that finding (kInplaceWrite) in every case, and no exception of the case.
+// models and tables that they made: the fact "routes", a row {op, backend, variant, why, calls} each. Where
+// NSA_STRICT_ASSERTS replaced an output that was not finite by the reference's, that is a finding (kStrictFallback): a
+// number that the reference computed says nothing of the function that trains. A backward pass that autograd refuses
+// because something was written in place is that finding (kInplaceWrite) in every case, and no exception of the case.
 [[nodiscard]] harness::Suite recorded(harness::Suite suite, const Subject& subject);
 
 }  // namespace suites

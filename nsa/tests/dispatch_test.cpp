@@ -34,30 +34,39 @@ void attend_by(const Ops& table) {
 
 TEST(Dispatcher, RecordsWhatRan) {
   Dispatcher dispatcher(resolve({}));
-  const auto count = [&](const std::string& start) {
+  const auto all = [&] {
     std::int64_t sum = 0;
-    for (const auto& [key, times] : dispatcher.routes_taken())
-      if (key.starts_with(start)) sum += times;
+    for (const Taken& taken : dispatcher.routes_taken()) sum += taken.calls;
+    return sum;
+  };
+  const auto count = [&](Op op, const std::string& choice) {
+    std::int64_t sum = 0;
+    for (const Taken& taken : dispatcher.routes_taken())
+      if (taken.op == op && to_string(taken.choice) == choice) sum += taken.calls;
     return sum;
   };
   const Ops unused = dispatcher.ops(small_call());
-  EXPECT_EQ(count(""), 0);
+  EXPECT_EQ(all(), 0);
   attend_by(dispatcher.ops(small_call()));
   attend_by(dispatcher.provider()(small_call()));
   attend_by(dispatcher.ops(small_call(true)));
-  EXPECT_EQ(count("attend_selected: sdpa/packed ("), 2);
-  EXPECT_EQ(count("attend_selected: sdpa/packed_safe ("), 1);
-  EXPECT_EQ(count("attend_window: sdpa ("), 3);
-  EXPECT_EQ(count("attend: sdpa/in_parts (sdpa has no function for all; "), 3);
-  EXPECT_EQ(count(""), 3 * 7);
+  EXPECT_EQ(count(Op::attend_selected, "sdpa/packed"), 2);
+  EXPECT_EQ(count(Op::attend_selected, "sdpa/packed_safe"), 1);
+  EXPECT_EQ(count(Op::attend_window, "sdpa"), 3);
+  EXPECT_EQ(count(Op::attend, "sdpa/in_parts"), 3);
+  for (const Taken& taken : dispatcher.routes_taken()) {
+    if (taken.op != Op::attend) continue;
+    EXPECT_TRUE(taken.choice.why.starts_with("sdpa has no function for all; ")) << taken.choice.why;
+  }
+  EXPECT_EQ(all(), 3 * 7);
   EXPECT_TRUE(dispatcher.strict_fallbacks().empty());
 
   Ops replaced = dispatcher.ops(small_call());
   replaced.replace(&Ops::attend_window,
                    [inner = replaced.attend_window](const AttendWindowArgs& a) { return inner(a); });
   attend_by(replaced);
-  EXPECT_EQ(count("attend: "), 3);  // it is another one now
-  EXPECT_EQ(count("attend_window: "), 4);
+  EXPECT_EQ(count(Op::attend, "sdpa/in_parts"), 3);  // it is another one now
+  EXPECT_EQ(count(Op::attend_window, "sdpa"), 4);
 }
 
 TEST(Dispatcher, RecordsTheFunctionsOfOneBackendToo) {
@@ -65,8 +74,11 @@ TEST(Dispatcher, RecordsTheFunctionsOfOneBackendToo) {
   attend_by(dispatcher.ops(Backend::reference));
   const auto taken = dispatcher.routes_taken();
   EXPECT_EQ(taken.size(), 7U);
-  EXPECT_EQ(taken.at("attend_window: reference (this backend by itself)"), 1);
-  EXPECT_EQ(taken.at("attend: reference/in_parts (this backend by itself)"), 1);
+  for (const Taken& each : taken) {
+    EXPECT_EQ(to_string(each.choice), each.op == Op::attend ? "reference/in_parts" : "reference");
+    EXPECT_EQ(each.choice.why, "this backend by itself");
+    EXPECT_EQ(each.calls, 1);
+  }
 }
 
 TEST(Dispatcher, CountsFromManyThreads) {
@@ -79,7 +91,7 @@ TEST(Dispatcher, CountsFromManyThreads) {
     });
   for (auto& thread : threads) thread.join();
   std::int64_t sum = 0;
-  for (const auto& [key, times] : dispatcher.routes_taken()) sum += times;
+  for (const Taken& taken : dispatcher.routes_taken()) sum += taken.calls;
   EXPECT_EQ(sum, 4 * 50);
 }
 

@@ -66,7 +66,9 @@ TEST(Html, OneCellACaseThatLeadsToItAndTellsItsOutcomeWithoutColour) {
 
 TEST(Html, SaysWhichWaysWereTaken) {
   reports::Run run = run_of({Status::pass});
-  run.suites[0].cases[0].facts = Json{{"routes", {{"attend: cuda/in_one (a < b)", 2}}}};
+  run.suites[0].cases[0].facts = Json{
+      {"routes",
+       Json::array({{{"op", "attend"}, {"backend", "cuda"}, {"variant", "in_one"}, {"why", "a < b"}, {"calls", 2}}})}};
   const std::string text = to_html(run);
   EXPECT_THAT(text, HasSubstr("<h2 id=\"ways\">Ways taken</h2>"));
   EXPECT_THAT(text, HasSubstr("in 1 case"));

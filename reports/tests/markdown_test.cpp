@@ -66,7 +66,11 @@ TEST(Markdown, ACleanRunIsShortAndSaysWhatItRestsOn) {
 TEST(Markdown, SaysWhichWaysWereTaken) {
   reports::Run run = run_of({Status::pass, Status::pass});
   EXPECT_THAT(to_markdown(run), Not(HasSubstr("Ways taken")));
-  for (Case& c : run.suites[0].cases) c.facts = Json{{"routes", {{"attend: cuda/in_one (default)", 2}}}};
+  for (Case& c : run.suites[0].cases)
+    c.facts =
+        Json{{"routes",
+              Json::array(
+                  {{{"op", "attend"}, {"backend", "cuda"}, {"variant", "in_one"}, {"why", "default"}, {"calls", 2}}})}};
   EXPECT_THAT(to_markdown(run), HasSubstr("## Ways taken\n\n| function | ways |\n| --- | --- |\n"
                                           "| `attend` | cuda/in_one in 2 cases |\n"));
 }

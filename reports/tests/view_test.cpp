@@ -127,11 +127,13 @@ TEST(Environment, TakesAnyShape) {
 TEST(Ways, CountTheCasesThatTookEach) {
   reports::Run run = run_of({Status::pass, Status::fail, Status::pass, Status::skip});
   auto& cases = run.suites[0].cases;
-  cases[0].facts = Json{{"routes", {{"attend: sdpa/in_parts (one reason)", 3}, {"select: sdpa (why)", 9}}}};
-  cases[1].facts = Json{{"routes",
-                         {{"attend: cuda/in_one (default)", 1},
-                          {"attend: sdpa/in_parts (one reason)", 1},
-                          {"attend: sdpa/in_parts (another: x (y))", 1}}}};
+  const auto route = [](const char* op, const char* backend, const char* variant, const char* why) {
+    return Json{{"op", op}, {"backend", backend}, {"variant", variant}, {"why", why}, {"calls", 3}};
+  };
+  cases[0].facts["routes"] = {route("attend", "sdpa", "in_parts", "one reason"), route("select", "sdpa", "", "why")};
+  cases[1].facts["routes"] = {route("attend", "cuda", "in_one", "default"),
+                              route("attend", "sdpa", "in_parts", "one reason"),
+                              route("attend", "sdpa", "in_parts", "another: x (y)"), 5};
   cases[2].facts = Json{{"routes", "none"}, {"other", 1}};
   EXPECT_THAT(ways(run), ElementsAre(Pair("attend", "sdpa/in_parts in 2 cases, cuda/in_one in 1 case"),
                                      Pair("select", "sdpa in 1 case")));

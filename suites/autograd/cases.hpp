@@ -1,4 +1,4 @@
-// The cases of autograd, one file a family; autograd.cpp plans them.
+// The cases of autograd, one file a family; suite.cpp plans them.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@
 namespace suites::autograd_cases {
 
 struct OpRun {
-  std::string way;  // oracle::way()
+  std::string way;  // way_named()
   nsa::Op op = nsa::Op::compress;
   nsa::Phi phi = nsa::Phi::avg;
 };

@@ -114,7 +114,7 @@ void report_refusal(Context& context, const OpCase& c, const std::string& way, c
 
 void double_backward(Context& context, const Subject& subject, const OpRun& run) {
   const probes::OneThread one_thread;
-  const oracle::Way& way = oracle::way(run.way);
+  const Way& way = way_named(run.way);
   const bool judged = std::find(way.dtypes.begin(), way.dtypes.end(), at::kDouble) != way.dtypes.end();
   const at::ScalarType dtype = judged ? at::kDouble : at::kBFloat16;
   oracle::OpShape shape = shape_for(way, oracle::tiny_shape());

@@ -164,7 +164,7 @@ class KeyProbe {
 }  // namespace
 
 void keys(Context& context, const Subject& subject, const OpRun& run) {
-  const oracle::Way& way = oracle::way(run.way);
+  const Way& way = way_named(run.way);
   oracle::OpShape shape = shape_for(way, oracle::parity_shape(subject.config(context).model.nsa));
   const at::ScalarType dtype = context.cuda() ? at::kBFloat16 : at::kFloat;
   const OpCase c = make_op_case(run.op, shape, dtype, device_of(context), context.seed("inputs"));

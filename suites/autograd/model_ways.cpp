@@ -1,7 +1,6 @@
 #include "suites/autograd/model_ways.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -15,33 +14,23 @@ namespace {
 using nsa::EffectiveFlags;
 using nsa::ForcedBranch;
 
-ModelWay way(const std::string& name, std::vector<std::string> routes,
-             const std::function<void(ModelWay&)>& change = {}) {
-  ModelWay made;
-  made.name = name;
-  made.routes = std::move(routes);
-  made.flags.use_cuda = false;
+// By one backend, and what else is changed.
+ModelWay by(const std::string& name, const std::string& backend, const std::function<void(ModelWay&)>& change = {}) {
+  const Way& way = way_named(backend);
+  ModelWay made{.name = name, .flags = way.flags(), .needs_cuda = way.needs_cuda, .backend = &way};
   if (change) change(made);
   return made;
 }
 
-void mask(ModelWay& w) {
-  w.flags.sel_pack = false;
-  w.flags.sel_mask = true;
-}
-
-void flash(ModelWay& w) {
-  w.flags.fa2_all = w.flags.fa2_win = w.flags.fa2_cmp = true;
-  w.needs_cuda = true;
-}
-
-void kernels(ModelWay& w) {
-  w.flags.use_cuda = true;
-  w.needs_cuda = true;
+ModelWay silenced(const std::string& name, const std::function<void(nsa::EffectiveFlags&)>& change) {
+  return by(name, "sdpa", [&](ModelWay& w) {
+    w.backend = nullptr;
+    change(w.flags);
+  });
 }
 
 ModelWay forced(const std::string& name, ForcedBranch branch) {
-  return way(name, {}, [&](ModelWay& w) { w.flags.forced_branch = branch; });
+  return silenced(name, [&](nsa::EffectiveFlags& flags) { flags.forced_branch = branch; });
 }
 
 bool contains(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
@@ -49,14 +38,13 @@ bool contains(const std::string& name, const char* part) { return name.find(part
 }  // namespace
 
 const std::vector<ModelWay>& model_ways() {
-  static const std::vector<ModelWay> all = {
-      way("sdpa", {"attend_selected: sdpa/packed_safe"}),
-      way("reference", {"attend_selected: reference"}, [](ModelWay& w) { w.flags.force_parity = true; }),
-      way("masked", {"attend_selected: sdpa/masked"}, mask),
-      way("strict", {"attend_selected: sdpa/packed_safe"}, [](ModelWay& w) { w.flags.strict_asserts = true; }),
-      way("recompute", {"attend_selected: sdpa/packed_safe"}, [](ModelWay& w) { w.recompute = true; }),
-      way("flash", {"attend_window: flash/"}, flash),
-      way("cuda", {"attend: cuda/in_one", "attend_selected: cuda"}, kernels)};
+  static const std::vector<ModelWay> all = {by("sdpa", "sdpa"),
+                                            by("reference", "reference"),
+                                            by("masked", "sdpa_masked"),
+                                            by("strict", "sdpa", [](ModelWay& w) { w.flags.strict_asserts = true; }),
+                                            by("recompute", "sdpa", [](ModelWay& w) { w.recompute = true; }),
+                                            by("flash", "flash"),
+                                            by("cuda", "cuda")};
   return all;
 }
 
@@ -64,8 +52,8 @@ const std::vector<ModelWay>& silencing_ways() {
   static const std::vector<ModelWay> all = {
       forced("forced_cmp", ForcedBranch::cmp), forced("forced_sel", ForcedBranch::sel),
       forced("forced_win", ForcedBranch::win),
-      way("uniform_gate", {}, [](ModelWay& w) { w.flags.uniform_gate = true; }),
-      way("stopgrad_gates", {}, [](ModelWay& w) { w.flags.stopgrad_gates = true; })};
+      silenced("uniform_gate", [](nsa::EffectiveFlags& flags) { flags.uniform_gate = true; }),
+      silenced("stopgrad_gates", [](nsa::EffectiveFlags& flags) { flags.stopgrad_gates = true; })};
   return all;
 }
 
@@ -78,17 +66,18 @@ const ModelWay& model_way(const std::string& name) {
 }
 
 void require_route(const Instance& instance, const ModelWay& way) {
-  if (way.routes.empty()) return;
-  std::string taken;
-  for (const auto& [route, calls] : instance.dispatcher->routes_taken()) {
-    for (const std::string& wanted : way.routes)
-      if (route.starts_with(wanted)) return;
+  if (way.backend == nullptr) return;
+  const std::vector<nsa::Taken> record = instance.dispatcher->routes_taken();
+  if (took(record, *way.backend)) return;
+  std::string lines;
+  for (const auto& [op, choice, calls] : record) {
+    const std::string line = fmt::format("{}: {} ({})", nsa::to_string(op), nsa::to_string(choice), choice.why);
     // What the feature table does not serve is no fault: other widths, another geometry.
-    if (way.flags.use_cuda && contains(route, "cuda refused: ")) throw harness::Skipped{"unsupported", route};
-    taken += "\n  " + route;
+    if (std::find(choice.refused.begin(), choice.refused.end(), nsa::Backend::cuda) != choice.refused.end())
+      throw harness::Skipped{"unsupported", line};
+    lines += "\n  " + line;
   }
-  throw std::logic_error(
-      fmt::format("way {} did not run as {}, but:{}", way.name, fmt::join(way.routes, " or "), taken));
+  throw std::logic_error(fmt::format("way {} did not run as {}, but:{}", way.name, way.backend->name, lines));
 }
 
 bool output_is_cut(const std::string& name, const EffectiveFlags& flags) {

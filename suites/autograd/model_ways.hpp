@@ -7,18 +7,17 @@
 
 #include "nsa/flags.hpp"
 #include "suites/subject.hpp"
+#include "suites/ways.hpp"
 
 namespace suites::autograd_cases {
 
 struct ModelWay {
-  std::string
-      name;  // "sdpa", "reference", "masked", "strict", "recompute", "flash", "cuda", "forced_cmp", "uniform_gate", ...
+  // "sdpa", "reference", "masked", "strict", "recompute", "flash", "cuda", "forced_cmp", "uniform_gate", ...
+  std::string name;
   nsa::EffectiveFlags flags;
   bool recompute = false;
   bool needs_cuda = false;
-  // One of them the dispatcher's record must hold after a pass: "attend_selected: sdpa/masked". Attention that goes in
-  // one goes part by part where somebody has replaced a part.
-  std::vector<std::string> routes;
+  const Way* backend = nullptr;  // that the dispatcher's record must show after a pass; null: any
 };
 // Those that compute the same function: a step by each of them must be sound.
 [[nodiscard]] const std::vector<ModelWay>& model_ways();

@@ -83,7 +83,7 @@ void op_gradients(Context& context, const Subject& subject, const OpRun& run) {
   shape.phi = run.phi;
   OpCase c = make_op_case(run.op, shape, at::kDouble, device, context.seed("inputs"));
   empty_some_rows(c);
-  const nsa::Ops ops = ops_of(subject, oracle::way(run.way), shape, run.op, at::kDouble, device);
+  const nsa::Ops ops = ops_of(subject, way_named(run.way), shape, run.op, at::kDouble, device);
   const oracle::Function function = [&](const std::vector<at::Tensor>& inputs) {
     std::vector<at::Tensor> outputs = c.call(ops, inputs);
     outputs.resize(c.differentiable_outputs);

@@ -83,14 +83,10 @@ void draw_gates(nsa::LanguageModelImpl& model, std::uint64_t seed) {
   if (!found) throw std::logic_error("flag_matrix: the model has no parameter named *.gate.fc2.*");
 }
 
-// "attend_window: sdpa (why)" -> {"attend_window", "sdpa (why)"}
-std::map<std::string, std::string> routes_of(const nsa::Dispatcher& dispatcher) {
-  std::map<std::string, std::string> routes;
-  for (const auto& [text, times] : dispatcher.routes_taken()) {
-    const std::size_t colon = text.find(": ");
-    if (colon == std::string::npos) throw std::logic_error("flag_matrix: cannot read the route record '" + text + "'");
-    routes[text.substr(0, colon)] = text.substr(colon + 2);
-  }
+std::map<std::string, nsa::Choice> routes_of(const nsa::Dispatcher& dispatcher) {
+  std::map<std::string, nsa::Choice> routes;
+  for (const nsa::Taken& taken : dispatcher.routes_taken())
+    routes[std::string(nsa::to_string(taken.op))] = taken.choice;
   return routes;
 }
 

@@ -34,7 +34,7 @@ struct Execution {
   at::Tensor output;                  // logits
   // Autograd refused the backward pass, and what it said; the gradients above are then unknown.
   std::optional<probes::InplaceWrite> overwritten;
-  std::map<std::string, std::string> routes;  // what the product says that it took: op -> "sdpa/packed (why)"
+  std::map<std::string, nsa::Choice> routes;  // by function: what the product says that it took
   [[nodiscard]] bool called(const std::string& op) const { return ops.contains(op); }
   [[nodiscard]] bool in_one() const { return called("attend"); }  // all branches, by our own kernels
 };

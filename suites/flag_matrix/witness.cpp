@@ -18,19 +18,11 @@ using flag_execution::Plan;
 using probes::OpCounts;
 using reports::Json;
 
-// The name by which flag_ways calls what the product recorded: "sdpa/packed (why)" -> "packed", "sdpa (why)" -> "sdpa".
-std::string recorded_way(const std::string& op, const std::string& route) {
-  const std::string choice = route.substr(0, route.find(" ("));
-  const std::size_t slash = choice.find('/');
-  const std::string backend = choice.substr(0, slash);
-  const std::string variant = slash == std::string::npos ? "" : choice.substr(slash + 1);
-  if (backend == "flash") return op == "attend_window" ? "flash_" + variant : "flash";
-  return op == "attend_selected" && backend == "sdpa" ? variant : backend;
-}
-
-std::string reason_of(const std::string& route) {
-  const std::size_t begin = route.find(" (");
-  return begin == std::string::npos ? "" : route.substr(begin + 2, route.rfind(')') - begin - 2);
+// The name by which flag_ways calls what the product recorded: sdpa/packed -> "packed", sdpa -> "sdpa".
+std::string recorded_way(const std::string& op, const nsa::Choice& choice) {
+  if (choice.backend == nsa::Backend::flash) return op == "attend_window" ? "flash_" + choice.variant : "flash";
+  if (op == "attend_selected" && choice.backend == nsa::Backend::sdpa) return choice.variant;
+  return std::string(nsa::to_string(choice.backend));
 }
 
 bool contains_all(const std::string& text, const std::vector<std::string>& words) {
@@ -84,8 +76,9 @@ class Judge {
 
   // All parts went in one, which only our own kernels do.
   void in_one(const std::string& op, const std::string& wanted) {
+    const nsa::Choice* choice = choice_of("attend");
     const std::string route = route_of("attend");
-    if (!route.starts_with("cuda/in_one"))
+    if (choice == nullptr || choice->backend != nsa::Backend::cuda || choice->variant != "in_one")
       disagree(codes::kRouteRecord, fmt::format("attention went in one, but the product recorded '{}' for it", route),
                {{"op", op}, {"recorded", route}, {"executed", "cuda/in_one"}});
     if (wanted == "cuda") return;
@@ -97,10 +90,11 @@ class Judge {
 
   // Where FlashAttention-2 was asked for and not taken, the route must name a rule that refuses it here.
   void refusal(nsa::Op op) {
-    const std::string name(nsa::to_string(op)), route = route_of(seen_.in_one() ? "attend" : name),
-                                                reason = reason_of(route);
+    const std::string name(nsa::to_string(op));
     if (!seen_.called(name) && !seen_.in_one()) return;
-    if (route.empty()) return;  // no function of the product's own ran: record() tells
+    const nsa::Choice* choice = choice_of(seen_.in_one() ? "attend" : name);
+    if (choice == nullptr) return;  // no function of the product's own ran: record() tells
+    const std::string& reason = choice->why;
     const auto any = flag_truth::refusal_words(environment_, call_, op);
     const bool named =
         std::any_of(any.begin(), any.end(), [&](const auto& words) { return contains_all(reason, words); });
@@ -207,16 +201,23 @@ class Judge {
  private:
   // What the product says that it took must be what ran.
   void record(const std::string& op, const std::vector<std::string>& closest) {
-    const std::string recorded = recorded_way(op, route_of(op));
+    const nsa::Choice* choice = choice_of(op);
+    const std::string recorded = choice == nullptr ? "" : recorded_way(op, *choice);
     if (std::find(closest.begin(), closest.end(), recorded) != closest.end()) return;
     disagree(
         codes::kRouteRecord,
         fmt::format("the product recorded '{}' for {}, but it ran as {}", route_of(op), op, fmt::join(closest, " or ")),
         {{"op", op}, {"recorded", route_of(op)}, {"executed", closest}, {"executed_ops", seen_.ops.at(op)}});
   }
+  // Null: no function of the product's own ran.
+  [[nodiscard]] const nsa::Choice* choice_of(const std::string& op) const {
+    const auto known = seen_.routes.find(op);
+    return known == seen_.routes.end() ? nullptr : &known->second;
+  }
+  // For people: "sdpa/packed (why)".
   [[nodiscard]] std::string route_of(const std::string& op) const {
-    const auto found_route = seen_.routes.find(op);
-    return found_route == seen_.routes.end() ? "" : found_route->second;
+    const nsa::Choice* choice = choice_of(op);
+    return choice == nullptr ? "" : fmt::format("{} ({})", nsa::to_string(*choice), choice->why);
   }
   void disagree(std::string_view code, std::string what, Json evidence) {
     found.push_back({code, std::move(what), std::move(evidence)});

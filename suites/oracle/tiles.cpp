@@ -59,9 +59,10 @@ TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage) {
   const at::Tensor wanted = reference.to(at::kDouble);
   const at::Tensor error = tile_rms(value.detach().to(at::kDouble) - wanted),
                    naive = tile_rms(candidate.naive.detach().to(at::kDouble) - wanted), scale = tile_rms(wanted);
-  // A tile with hardly anything in it is held against a tenth of its head's average, or of 0.03: inputs are of
-  // unit size, and what cancels exactly in the reference leaves a rounding elsewhere.
-  const at::Tensor least = (scale.square().mean(1, /*keepdim=*/true).sqrt() / 10).clamp_min(0.03);
+  // A tile with hardly anything in it is held against a tenth of its head's average, or of a small number: inputs are
+  // of unit size, and what cancels exactly in the reference leaves a rounding elsewhere (dQ of a lone token is 0).
+  const double unit = c10::isReducedFloatingType(storage) ? 0.03 : 0.1;
+  const at::Tensor least = (scale.square().mean(1, /*keepdim=*/true).sqrt() / 10).clamp_min(unit);
   const at::Tensor scatter = 1 + 4 / tile_sizes(wanted).sqrt();
   const at::Tensor bound = scatter * (2 * naive + allowance(storage) * at::maximum(scale, least));
   const at::Tensor excess = at::nan_to_num(error / bound.clamp_min(std::numeric_limits<double>::min()),

@@ -19,7 +19,7 @@ using oracle::Evaluation;
 using oracle::OpCase;
 
 OpCase make_case(const Context& context, const Subject& subject, const OpRun& run, int trial = 0) {
-  oracle::OpShape shape = shape_for(oracle::way(run.way), oracle::parity_shape(subject.config(context).model.nsa));
+  oracle::OpShape shape = shape_for(way_named(run.way), oracle::parity_shape(subject.config(context).model.nsa));
   shape.phi = run.phi;
   return oracle::make_op_case(run.op, shape, run.dtype, device_of(context), context.seed("inputs", trial));
 }
@@ -58,7 +58,7 @@ void compare(Context& context, const OpCase& c, const Three& three, const oracle
 }  // namespace
 
 void against_reference(Context& context, const Subject& subject, const OpRun& run) {
-  const oracle::Way& way = oracle::way(run.way);
+  const Way& way = way_named(run.way);
   const OpCase c = make_case(context, subject, run);
   const nsa::Ops ops = ops_of(subject, way, c.shape, run.op, run.dtype, device_of(context));
   const bool gradients = way.gradients && c.differentiable_outputs > 0;
@@ -84,7 +84,7 @@ void against_reference(Context& context, const Subject& subject, const OpRun& ru
 
 void nan_stays_visible(Context& context, const Subject& subject, const OpRun& run) {
   const OpCase clean = make_case(context, subject, run);
-  const nsa::Ops ops = ops_of(subject, oracle::way(run.way), clean.shape, run.op, run.dtype, device_of(context));
+  const nsa::Ops ops = ops_of(subject, way_named(run.way), clean.shape, run.op, run.dtype, device_of(context));
   const oracle::EvaluateOptions exact = {at::kDouble, false, 1};
   const std::vector<at::Tensor> still = evaluate(clean, nsa::reference::ops(), exact).outputs;
   for (std::size_t i = 0; i < clean.inputs.size(); ++i) {
@@ -119,7 +119,7 @@ void equal_scores(Context& context, const Subject& subject) {
   const OpRun run{"sdpa", nsa::Op::select, nsa::Phi::avg, at::kFloat};
   OpCase c = make_case(context, subject, run);
   c.inputs[0].zero_();
-  const nsa::Ops ops = ops_of(subject, oracle::way(run.way), c.shape, run.op, run.dtype, device_of(context));
+  const nsa::Ops ops = ops_of(subject, way_named(run.way), c.shape, run.op, run.dtype, device_of(context));
   const at::Tensor got = evaluate(c, ops, {run.dtype, false, 1}).outputs[0].cpu();
   const at::Tensor wanted = evaluate(c, nsa::reference::ops(), {at::kDouble, false, 1}).outputs[0].cpu();
   std::int64_t judged = 0, first_bad = -1;

@@ -1,4 +1,4 @@
-// The cases of parity, one file a family; parity.cpp plans them.
+// The cases of parity, one file a family; suite.cpp plans them.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 namespace suites::parity_cases {
 
 struct OpRun {
-  std::string way;  // oracle::way()
+  std::string way;  // way_named()
   nsa::Op op = nsa::Op::compress;
   nsa::Phi phi = nsa::Phi::avg;
   at::ScalarType dtype = at::kFloat;
@@ -33,12 +33,19 @@ void causality(harness::Context& context, const Subject& subject, const OpRun& r
 [[nodiscard]] std::int64_t first_moved_row(const at::Tensor& before, const at::Tensor& after, std::int64_t dim,
                                            std::int64_t kept);
 
-// lengths.cpp: attention as it trains at one length, values and gradients against fp64, tile by tile.
+// lengths.cpp: attention as it trains in one shape: compression, choice of blocks, values and gradients against fp64,
+// tile by tile.
 struct AttentionPoint {
   std::int64_t S = 1;
   nsa::Precision precision = nsa::Precision::fp32;
+  std::int64_t B = 1;
+  std::vector<std::int64_t> documents = {};  // lengths that sum up to S, in a packed batch (B = 1); none: not packed
 };
 void attention_at(harness::Context& context, const Subject& subject, const AttentionPoint& point);
+// The shape of a training step: train.seq_len, train.batch_size, train.precision, train.packed.
+void attention_in_training(harness::Context& context, const Subject& subject);
+// Documents of awkward lengths in one packed batch.
+void attention_packed(harness::Context& context, const Subject& subject);
 // The same at every edge of a block, of the window and of the choice.
 void attention_at_boundaries(harness::Context& context, const Subject& subject);
 

@@ -51,7 +51,7 @@ std::int64_t first_moved_row(const at::Tensor& before, const at::Tensor& after, 
 }
 
 void causality(Context& context, const Subject& subject, const OpRun& run) {
-  const oracle::Way& way = oracle::way(run.way);
+  const Way& way = way_named(run.way);
   const nsa::Geometry g = subject.config(context).model.nsa;
   oracle::OpShape shape = shape_for(way, oracle::parity_shape(g));
   shape.phi = run.phi;

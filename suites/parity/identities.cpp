@@ -34,7 +34,7 @@ struct Bench {
     return make_op_case(op, s, at::kDouble, device_of(context), context.seed("inputs"));
   }
   [[nodiscard]] at::Tensor run(const std::string& way, const OpCase& c) const {
-    return c.call(ops_of(subject, oracle::way(way), c.shape, c.op, at::kDouble, device_of(context)), c.inputs)[0];
+    return c.call(ops_of(subject, way_named(way), c.shape, c.op, at::kDouble, device_of(context)), c.inputs)[0];
   }
   // The ways to compute an op on any device.
   [[nodiscard]] static std::vector<std::string> ways_of(Op op) {
@@ -157,7 +157,7 @@ void value_scaling(const Bench& bench) {
     std::vector<std::size_t> values = {op == Op::compress ? std::size_t{1} : std::size_t{2}};
     if (op == Op::attend) values = {2, 4, 6};
     for (const std::string& way : Bench::ways_of(op)) {
-      const nsa::Ops ops = ops_of(bench.subject, oracle::way(way), c.shape, op, at::kDouble, device_of(bench.context));
+      const nsa::Ops ops = ops_of(bench.subject, way_named(way), c.shape, op, at::kDouble, device_of(bench.context));
       std::vector<at::Tensor> scaled = c.inputs;
       for (const std::size_t value : values) scaled[value] = c.inputs[value] * -4;
       bench.expect_near(fmt::format("{}: scaling V scales the output, {}", c.name(), way), c.call(ops, scaled)[output],

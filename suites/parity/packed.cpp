@@ -59,7 +59,7 @@ Difference first_difference(Context& context, const OpCase& packed, const nsa::O
 }  // namespace
 
 void packed(Context& context, const Subject& subject, const OpRun& run) {
-  const oracle::Way& way = oracle::way(run.way);
+  const Way& way = way_named(run.way);
   oracle::OpShape shape = shape_for(way, oracle::parity_shape(subject.config(context).model.nsa));
   const std::vector<std::int64_t> lengths = document_lengths(shape.geometry);
   shape.B = 1;
@@ -75,7 +75,7 @@ void packed(Context& context, const Subject& subject, const OpRun& run) {
     const nsa::Ops ops = ops_of(subject, way, shape, run.op, run.dtype, device_of(context));
     oracle::OpShape single = shape;
     single.cu_seqlens = {};
-    const oracle::Way& plain = way.needs_cuda ? oracle::way("sdpa") : way;
+    const Way& plain = way.needs_cuda ? way_named("sdpa") : way;
     const nsa::Ops single_ops = ops_of(subject, plain, single, run.op, run.dtype, device_of(context));
     context.phase("packed and one by one");
     const Difference difference = first_difference(context, c, ops, single_ops);

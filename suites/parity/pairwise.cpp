@@ -30,9 +30,9 @@ struct Answer {
   Evaluation evaluation;
 };
 
-std::vector<const oracle::Way*> serving(const Context& context, const OpRun& run, bool packed) {
-  std::vector<const oracle::Way*> result;
-  for (const oracle::Way& way : oracle::ways()) {
+std::vector<const Way*> serving(const Context& context, const OpRun& run, bool packed) {
+  std::vector<const Way*> result;
+  for (const Way& way : ways()) {
     const auto has = [](const auto& list, const auto& item) {
       return std::find(list.begin(), list.end(), item) != list.end();
     };
@@ -131,7 +131,7 @@ void compare_choices(Context& context, const OpCase& c, const std::vector<Answer
 }
 
 void run_pairs(Context& context, const Subject& subject, const OpRun& run, bool packed, Json& rows) {
-  std::vector<const oracle::Way*> ways = serving(context, run, packed);
+  std::vector<const Way*> ways = serving(context, run, packed);
   const bool flash = std::any_of(ways.begin(), ways.end(), [](const auto* way) { return way->needs_cuda; });
   const OpCase c = case_for(context, subject, run, packed, flash);
   std::erase_if(ways, [&](const auto* way) {
@@ -139,7 +139,7 @@ void run_pairs(Context& context, const Subject& subject, const OpRun& run, bool 
   });
   const bool differentiable = c.differentiable_outputs > 0;
   std::vector<Answer> answers;
-  for (const oracle::Way* way : ways) {
+  for (const Way* way : ways) {
     context.phase(fmt::format("{}{}", way->name, packed ? ", packed" : ""));
     const nsa::Ops ops = ops_of(subject, *way, c.shape, run.op, run.dtype, device_of(context));
     answers.push_back({way->name, evaluate(c, ops, {run.dtype, way->gradients && differentiable, 1})});
@@ -175,10 +175,8 @@ void pairwise(Context& context, const Subject& subject, const OpRun& run) {
 void model_pairwise(Context& context, const Subject& subject, const std::string& model) {
   const nsa::Config config = named_config(context, subject, model);
   const at::Tensor text = prompt(context, config, {2, length_of(config.model.nsa) + 1});
-  nsa::EffectiveFlags own = subject.flags(), masked = own, reference = own;
-  masked.force_parity = masked.sel_pack = false;
-  masked.sel_mask = true;
-  reference.force_parity = true;
+  const nsa::EffectiveFlags own = subject.flags(), masked = way_named("sdpa_masked").flags(own),
+                            reference = way_named("reference").flags(own);
 
   std::optional<Prepared> first;
   at::Tensor first_loss;

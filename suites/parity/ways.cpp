@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -12,6 +11,7 @@
 
 #include "nsa/cuda/features.hpp"
 #include "suites/parity/documents.hpp"
+#include "suites/ways.hpp"
 
 namespace suites::parity_cases {
 
@@ -72,48 +72,32 @@ nsa::Call call_of(const Context& context, const WaysOptions& options, bool gradi
 }
 
 std::string selection(const nsa::EffectiveFlags& flags, const nsa::Call& call) {
-  const nsa::Choice choice = nsa::route(flags, call)[nsa::Op::attend_selected];
-  return fmt::format("{}{}{}", nsa::to_string(choice.backend), choice.variant.empty() ? "" : "/", choice.variant);
+  return nsa::to_string(nsa::route(flags, call)[nsa::Op::attend_selected]);
 }
 
-// Flags that send the pass through another backend than the subject's own do, and the route that proves it.
+// Another backend than the subject's own flags ask for, under what else they ask for.
 struct OtherBackend {
   std::string name;
+  const Way& way;
   nsa::EffectiveFlags flags;
-  std::vector<std::string> routes;  // one of them
 };
 std::vector<OtherBackend> backends(const nsa::EffectiveFlags& own, const nsa::Call& call) {
-  OtherBackend masked{"masked selection", own, {"attend_selected: sdpa/masked"}};
-  OtherBackend reference{"reference", own, {"attend_window: reference"}},
-      fa2{"FlashAttention-2", own, {"attend_window: flash"}};
-  masked.flags.force_parity = false;
-  masked.flags.sel_pack = false;
-  masked.flags.sel_mask = true;
-  reference.flags.force_parity = true;
-  fa2.flags.force_parity = false;
-  fa2.flags.fa2_all = fa2.flags.fa2_win = fa2.flags.fa2_cmp = true;
-  fa2.flags.fa2_min_len_win = fa2.flags.fa2_min_len_cmp = 1;
-  OtherBackend kernels{"our own kernels", own, {"attend: cuda/in_one", "attend_window: cuda"}};
-  kernels.flags.force_parity = kernels.flags.sel_mask = false;
-  kernels.flags.fa2_all = kernels.flags.fa2_win = kernels.flags.fa2_cmp = false;
-  kernels.flags.use_cuda = true;
-
-  std::vector<OtherBackend> all = {masked, reference};
-  if (nsa::flash_refusal(call, nsa::Op::attend_window).empty()) all.push_back(fa2);
-  if (nsa::cuda_refusal(call, nsa::Op::attend_window).empty()) all.push_back(kernels);
+  const auto other = [&](const std::string& name, const std::string& way) {
+    return OtherBackend{name, way_named(way), way_named(way).flags(own)};
+  };
+  std::vector<OtherBackend> all = {other("masked selection", "sdpa_masked"), other("reference", "reference")};
+  if (nsa::flash_refusal(call, nsa::Op::attend_window).empty()) {
+    all.push_back(other("FlashAttention-2", "flash"));
+    all.back().flags.fa2_min_len_win = all.back().flags.fa2_min_len_cmp = 1;
+  }
+  if (nsa::cuda_refusal(call, nsa::Op::attend_window).empty()) all.push_back(other("our own kernels", "cuda"));
   return all;
 }
 
 // No comparison may be made with something else than its name says.
 void expect_route(const Prepared& prepared, const OtherBackend& backend) {
-  const auto routes = prepared.instance.dispatcher->routes_taken();
-  const bool taken = std::any_of(routes.begin(), routes.end(), [&](const auto& route) {
-    return std::any_of(backend.routes.begin(), backend.routes.end(),
-                       [&](const std::string& wanted) { return route.first.starts_with(wanted); });
-  });
-  if (!taken)
-    throw std::logic_error(
-        fmt::format("the way '{}' did not take the route '{}'", backend.name, fmt::join(backend.routes, "' or '")));
+  if (!took(prepared.instance.dispatcher->routes_taken(), backend.way))
+    throw std::logic_error(fmt::format("the way '{}' did not take {}", backend.name, backend.way.name));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The checks of the preflight suite, one function each; preflight.cpp makes cases of them. What is compared comes in as
+// The checks of the preflight suite, one function each; suite.cpp makes cases of them. What is compared comes in as
 // arguments where a test must be able to hand in something else.
 #pragma once
 

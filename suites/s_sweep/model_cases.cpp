@@ -17,6 +17,7 @@
 #include "suites/s_sweep/op_content.hpp"
 #include "suites/s_sweep/sweep_log.hpp"
 #include "suites/s_sweep/swept_model.hpp"
+#include "suites/ways.hpp"
 
 namespace suites::s_sweep_cases {
 
@@ -27,26 +28,15 @@ using harness::Context;
 using harness::Json;
 using probes::Pass;
 
-// The ways through the model: the flags of the run, and what they are changed to.
-const std::vector<std::string>& ways() {
-  static const std::vector<std::string> all = {"default", "masked", "reference", "flash", "cuda"};
+// The ways through the model: as the run's flags say, and those flags with another backend.
+const std::vector<std::string>& model_ways() {
+  static const std::vector<std::string> all = {"default", "sdpa_masked", "reference", "flash", "cuda"};
   return all;
 }
-bool needs_cuda(const std::string& way) { return way == "flash" || way == "cuda"; }
+bool needs_cuda(const std::string& way) { return way != "default" && way_named(way).needs_cuda; }
 
 nsa::EffectiveFlags flags_of(const Subject& subject, const std::string& way) {
-  nsa::EffectiveFlags flags = subject.flags();
-  if (way == "masked") {
-    flags.sel_pack = false;
-    flags.sel_mask = true;
-  }
-  flags.force_parity = flags.force_parity || way == "reference";
-  if (way == "flash") flags.fa2_all = flags.fa2_win = flags.fa2_cmp = true;
-  if (way == "cuda") {
-    flags.use_cuda = true;
-    flags.force_parity = flags.sel_mask = flags.fa2_all = flags.fa2_win = flags.fa2_cmp = false;
-  }
-  return flags;
+  return way == "default" ? subject.flags() : way_named(way).flags(subject.flags());
 }
 
 // The subject's widths and geometry may be others than our own kernels serve; then the route takes another way.
@@ -62,7 +52,7 @@ void skip_unserved(const Context& context, const Subject& subject, const std::st
 enum AxisOf : std::size_t { kLength, kScale, kWay, kLayout, kPrecision, kPhi };
 
 bool allowed(const Pair& p) {
-  return p.first != kWay || p.second != kPrecision || !needs_cuda(ways()[p.a]) || p.b == 1;
+  return p.first != kWay || p.second != kPrecision || !needs_cuda(model_ways()[p.a]) || p.b == 1;
 }
 
 // Tokens of the layout: S of them, twice S, or documents of 0, S, 1, 0 and l+1.
@@ -111,11 +101,11 @@ std::optional<probes::Diagnosis> try_point(SweptModel& swept, const probes::Step
 }
 
 void sweep_models(Context& context, const Subject& subject, std::size_t way) {
-  skip_unserved(context, subject, ways()[way]);
+  skip_unserved(context, subject, model_ways()[way]);
   const nsa::Geometry geometry = subject.config(context).model.nsa;
   const std::vector<double> scales = context.settings().reals("s_sweep.standard_scales");
   const Covering design = model_design(geometry, scales);
-  Models models(context, subject, ways()[way]);
+  Models models(context, subject, model_ways()[way]);
   SweepLog log(context, design);
   for (const Point& point : design.points) {
     if (point[kWay] != way) continue;
@@ -174,7 +164,8 @@ Covering model_design(const nsa::Geometry& geometry, const std::vector<double>& 
   for (const std::int64_t S : standard_lengths(geometry)) length.values.push_back(std::to_string(S));
   for (const double s : scales) scale.values.push_back(fmt::format("{:g}", s));
   for (const Layout l : kLayouts) layout.values.emplace_back(to_string(l));
-  return {{length, scale, {"way", ways()}, layout, {"dtype", {"fp32", "bf16"}}, {"phi", {"avg", "mlp"}}}, allowed};
+  return {{length, scale, {"way", model_ways()}, layout, {"dtype", {"fp32", "bf16"}}, {"phi", {"avg", "mlp"}}},
+          allowed};
 }
 
 const std::vector<std::string>& model_exclusions() {
@@ -185,10 +176,10 @@ const std::vector<std::string>& model_exclusions() {
 
 Cases plan_models(const Plan& plan) {
   Cases cases;
-  for (std::size_t way = 0; way < ways().size(); ++way) {
+  for (std::size_t way = 0; way < model_ways().size(); ++way) {
     Case c = standard_case("model");
-    c.params.set("way", ways()[way]);
-    c.needs_cuda = needs_cuda(ways()[way]);
+    c.params.set("way", model_ways()[way]);
+    c.needs_cuda = needs_cuda(model_ways()[way]);
     c.brought_by = {"s_sweep.standard_scales"};
     c.run = [subject = plan.subject, way](Context& context) { sweep_models(context, subject, way); };
     cases.push_back(std::move(c));
@@ -198,8 +189,16 @@ Cases plan_models(const Plan& plan) {
 
 Cases plan_long(const Plan& plan) {
   const std::int64_t longest_on_cpu = plan.settings.integer("s_sweep.longest_on_cpu");
+  const std::string& origin = plan.settings.values().at("s_sweep.long_lengths").origin;
+  const bool named_on_cpu = origin != "default" && plan.settings.text("run.device") == "cpu";
   Cases cases;
   for (const std::int64_t S : plan.settings.integers("s_sweep.long_lengths")) {
+    // Left out in silence, a length that a user names would count as looked at.
+    if (named_on_cpu && S > longest_on_cpu)
+      throw harness::UsageError(
+          fmt::format("{}: s_sweep.long_lengths: {} is above s_sweep.longest_on_cpu ({}), and there is no GPU here; "
+                      "allowed: lengths up to it, or a larger s_sweep.longest_on_cpu",
+                      origin, S, longest_on_cpu));
     for (const std::string& way : {std::string("default"), std::string("flash"), std::string("cuda")}) {
       Case c = standard_case("long");
       c.params.set("S", std::to_string(S));

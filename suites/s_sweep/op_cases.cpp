@@ -33,18 +33,13 @@ struct Computation {
 const std::vector<Computation>& computations() {
   static const std::vector<Computation> all = [] {
     std::vector<Computation> list;
-    for (const char* way : {"sdpa", "reference"}) {
-      for (const Op op : nsa::kAllOps) {
-        list.push_back({way, op});
-        if (op == Op::compress) list.push_back({way, op, nsa::Phi::mlp});
+    for (const Way& way : ways()) {
+      for (const Op op : way.ops) {
+        list.push_back({way.name, op});
+        // Learned compression is sdpa's by every other way.
+        if (op == Op::compress && !way.needs_cuda) list.push_back({way.name, op, nsa::Phi::mlp});
       }
     }
-    list.push_back({"sdpa_masked", Op::attend_selected});
-    list.push_back({"sdpa_packed", Op::attend_selected});
-    list.push_back({"flash_varlen", Op::attend_compressed});
-    list.push_back({"flash_dense", Op::attend_window});
-    list.push_back({"flash_varlen", Op::attend_window});
-    for (const Op op : nsa::kAllOps) list.push_back({"cuda", op});
     return list;
   }();
   return all;
@@ -62,7 +57,7 @@ std::string dtype_name(at::ScalarType dtype) {
 enum AxisOf : std::size_t { kLength, kComputation, kContent, kScale, kDtype, kLayout, kWidths };
 
 bool flash(const Computation& c) { return c.way.starts_with("flash"); }
-bool needs_cuda(const Computation& c) { return flash(c) || c.way == "cuda"; }
+bool needs_cuda(const Computation& c) { return way_named(c.way).needs_cuda; }
 // A weight of 0 times a NaN next door is a NaN: tiles of neighbouring tokens may lie in two documents
 // (nsa/kernels/README.md).
 bool shares_tiles(const Computation& c) {

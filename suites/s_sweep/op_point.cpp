@@ -133,9 +133,9 @@ class Trial {
       : point_(point),
         locate_(trial.locate),
         input_(make_input(point.input, trial.device, trial.seed)),
-        ops_(oracle::ops_of(subject, oracle::way(point.way), input_.clean.shape, point.input.op, point.input.dtype,
+        ops_(oracle::ops_of(subject, way_named(point.way), input_.clean.shape, point.input.op, point.input.dtype,
                             trial.device)),
-        backward_(oracle::way(point.way).gradients && !forward_only(point.input.content)) {}
+        backward_(way_named(point.way).gradients && !forward_only(point.input.content)) {}
 
   std::optional<Diagnosis> diagnose() {
     OpResults results = attempt();

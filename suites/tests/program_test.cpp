@@ -27,18 +27,18 @@ class WhatIsSet : public testing::Test {
  protected:
   WhatIsSet() : settings_(harness::all_setting_specs(program_)) {
     settings_.set("run.device", "cpu", "test");
-    std::ofstream(report_) << R"({"run": {"id": "earlier"}, "provenance": {}, "suites": []})";
+    std::ofstream(report_)
+        << R"({"schema_version": "1.1.0", "run": {"id": "earlier"}, "provenance": {}, "suites": []})";
   }
   ~WhatIsSet() override { std::filesystem::remove(report_); }
 
   void set(const std::string& key, const std::string& value) { settings_.set(key, value, "--set"); }
   // Something to compare with, for the settings that say nothing by default.
   void set(const harness::SettingSpec& spec) {
-    const std::map<std::string, std::string> values = {{"throughput.baseline", report_.string()},
-                                                       {"preflight.expect", "some.yaml"},
-                                                       {"preflight.expect_environment", "[NSA_USE_CUDA=]"},
-                                                       {"preflight.expect_commit", "abc"},
-                                                       {"preflight.train_folder", "out/run"}};
+    const std::map<std::string, std::string> values = {
+        {"throughput.baseline", report_.string()}, {"preflight.expect", "some.yaml"},
+        {"s_sweep.long_lengths", "[4096]"},        {"preflight.expect_environment", "[NSA_USE_CUDA=]"},
+        {"preflight.expect_commit", "abc"},        {"preflight.train_folder", "out/run"}};
     const auto value = values.find(spec.key);
     set(spec.key, value == values.end() ? spec.default_value : value->second);
   }
@@ -92,6 +92,19 @@ TEST_F(WhatIsSet, GuardsAreLookedAtWhateverSuitesAreNamed) {
   EXPECT_THAT(planned(parity), AllOf(Contains("preflight/fix"), Not(Contains("preflight/host"))));
   set("throughput.baseline", report_.string());
   EXPECT_THROW((void)planned(parity), harness::UsageError);
+}
+
+// Cases that are left out for want of a GPU would count as looked at.
+TEST_F(WhatIsSet, ALengthThatCannotRunHereIsRefused) {
+  set("s_sweep.long_lengths", "[512, 65536]");
+  try {
+    (void)planned({{"smoke"}, "", {}, {}});
+    ADD_FAILURE() << "accepted";
+  } catch (const harness::UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--set: s_sweep.long_lengths: 65536 is above s_sweep.longest_on_cpu (8193)"));
+  }
+  set("s_sweep.longest_on_cpu", "65536");
+  EXPECT_THAT(planned({{"smoke"}, "", {}, {}}), Contains("s_sweep/long[S=65536,way=default]"));
 }
 
 // A link that leads in a circle is a usage error, as for every other file that is named.

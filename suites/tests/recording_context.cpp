@@ -2,7 +2,9 @@
 
 #include <stdexcept>
 
-#include "suites/program.hpp"
+#include "harness/codes.hpp"
+#include "suites/codes.hpp"
+#include "suites/subject.hpp"
 
 namespace suites::tests {
 
@@ -57,11 +59,14 @@ std::vector<RunCase> run_suite(const harness::Suite& suite, const harness::Setti
   return ran;
 }
 
-harness::Settings default_settings(const std::vector<harness::SettingSpec>& of_suite) {
+harness::Settings default_settings(harness::Suite (*suite)(const Subject&)) {
   std::vector<harness::SettingSpec> specs = harness::own_settings();
   const std::vector<harness::SettingSpec> common = common_settings();
   specs.insert(specs.end(), common.begin(), common.end());
-  specs.insert(specs.end(), of_suite.begin(), of_suite.end());
+  if (suite != nullptr) {
+    const std::vector<harness::SettingSpec> own = suite(Subject(std::make_shared<Seams>())).settings;
+    specs.insert(specs.end(), own.begin(), own.end());
+  }
   harness::Settings settings(std::move(specs));
   settings.set("run.device", "cpu", "test");
   return settings;

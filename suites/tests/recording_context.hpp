@@ -9,6 +9,10 @@
 #include "harness/context.hpp"
 #include "harness/suite.hpp"
 
+namespace suites {
+class Subject;
+}
+
 namespace suites::tests {
 
 class RecordingContext : public harness::Context {
@@ -75,7 +79,7 @@ struct RunCase {
                                              const std::string& filter = "",
                                              harness::Level level = harness::Level::smoke);
 
-// The common settings and a suite's own, at their defaults.
-[[nodiscard]] harness::Settings default_settings(const std::vector<harness::SettingSpec>& of_suite = {});
+// The common settings and a suite's own (`parity`, of suites/registry.hpp), at their defaults.
+[[nodiscard]] harness::Settings default_settings(harness::Suite (*suite)(const Subject&) = nullptr);
 
 }  // namespace suites::tests

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "reports/writers.hpp"
 #include "suites/codes.hpp"
 #include "suites/subject.hpp"
 
@@ -64,6 +65,9 @@ Baseline read_baseline(const std::filesystem::path& path) {
   Baseline baseline;
   try {
     const Json report = Json::parse(stream);
+    const std::string version = report.at("schema_version"), own = reports::kReportSchemaVersion;
+    if (version.substr(0, version.find('.')) != own.substr(0, own.find('.')))
+      throw fail(fmt::format("it is a report of version {}; this program reads {}", version, own));
     baseline.run_id = report.at("run").at("id");
     baseline.faults = report.at("run").value("faults", Json::array());
     baseline.provenance = report.at("provenance");

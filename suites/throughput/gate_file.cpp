@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "suites/program.hpp"
+#include "suites/throughput/settings.hpp"
 
 namespace suites::throughput_cases {
 

@@ -11,9 +11,9 @@
 #include "suites/codes.hpp"
 #include "suites/probes/memory_law.hpp"
 #include "suites/probes/op_bytes.hpp"
-#include "suites/throughput/backend_flags.hpp"
 #include "suites/throughput/baseline.hpp"
 #include "suites/throughput/training_run.hpp"
+#include "suites/ways.hpp"
 
 namespace suites::throughput_cases {
 
@@ -68,7 +68,7 @@ struct Peaks {
 };
 Peaks measure_peaks(const Subject& subject, Context& context, const nsa::Config& config, const Plan& plan) {
   probes::OpBytesScope scope;
-  Bench bench = make_bench(subject, context, config, flags_of_backend(plan.backend));
+  Bench bench = make_bench(subject, context, config, way_named(plan.backend).flags());
   bench.config.train.gradient_checkpointing = plan.recompute;
   bench.config.train.cuda_graph = nsa::CudaGraph::off;  // a captured step keeps these bytes for as long as it lives
   Peaks peaks;
@@ -138,7 +138,7 @@ void memory_law(const Subject& subject, Context& context) {
   reports::Chart chart{"Peak memory of a training step by length", {"S", "tokens", true}, {"peak", "byte", true}, {}};
   std::string yaml = "laws:\n";
   for (const Plan& plan : plans(context.cuda())) {
-    const std::string name = probes::memory_backend(flags_of_backend(plan.backend), context.cuda(), plan.recompute);
+    const std::string name = probes::memory_backend(way_named(plan.backend).flags(), context.cuda(), plan.recompute);
     try {
       const Peaks peaks = measure_peaks(subject, context, config, plan);
       probes::MemoryFit fit = probes::fit(peaks.passes);

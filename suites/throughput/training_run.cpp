@@ -53,6 +53,6 @@ std::string Training::way() const {
   return "one operation after another" + (why.empty() ? "" : ": " + why);
 }
 
-std::map<std::string, std::int64_t> Training::routes() const { return bench_.instance.dispatcher->routes_taken(); }
+std::vector<nsa::Taken> Training::routes() const { return bench_.instance.dispatcher->routes_taken(); }
 
 }  // namespace suites::throughput_cases

@@ -7,10 +7,10 @@
 #include "nsa/cuda/features.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/utilisation.hpp"
-#include "suites/throughput/backend_flags.hpp"
 #include "suites/throughput/baseline.hpp"
 #include "suites/throughput/gate_file.hpp"
 #include "suites/throughput/training_run.hpp"
+#include "suites/ways.hpp"
 
 namespace suites::throughput_cases {
 
@@ -112,7 +112,7 @@ void backends(const Subject& subject, Context& context) {
   };
   Json table = Json::array();
   for (const Row& row : kRows) {
-    const nsa::EffectiveFlags flags = flags_of_backend(row.name);
+    const nsa::EffectiveFlags flags = way_named(row.name).flags();
     if (const std::string refusal = refusal_of(flags); !refusal.empty()) {  // it would run as sdpa
       table.push_back({{"backend", row.name}, {"refused", refusal}});
       continue;

@@ -1,4 +1,4 @@
-// The cases of the suite `training`, one file a family; training.cpp plans them.
+// The cases of the suite `training`, one file a family; suite.cpp plans them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

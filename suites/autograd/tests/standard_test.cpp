@@ -9,7 +9,7 @@
 #include "suites/autograd/gradients_of.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/one_thread.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace suites {

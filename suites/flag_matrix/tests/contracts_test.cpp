@@ -5,7 +5,7 @@
 #include "nsa/attend.hpp"
 #include "suites/codes.hpp"
 #include "suites/flag_matrix/checks.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace {

@@ -5,7 +5,7 @@
 #include "suites/codes.hpp"
 #include "suites/flag_matrix/checks.hpp"
 #include "suites/flag_matrix/witness.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace {
@@ -137,9 +137,9 @@ TEST(FlagMatrix, ARefusalMustGiveARuleThatRefuses) {
     return count;
   };
   EXPECT_EQ(refusals(), 0U);
-  seen.routes["attend_window"] = "sdpa (flash refused: the moon is full)";
+  seen.routes["attend_window"] = {nsa::Backend::sdpa, "", "flash refused: the moon is full"};
   EXPECT_EQ(refusals(), 1U);
-  seen.routes["attend_compressed"] = "sdpa ()";
+  seen.routes["attend_compressed"] = {nsa::Backend::sdpa, "", ""};
   EXPECT_EQ(refusals(), 2U);
 }
 

@@ -5,7 +5,7 @@
 #include "suites/codes.hpp"
 #include "suites/init_stats/checks.hpp"
 #include "suites/init_stats/law.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace {

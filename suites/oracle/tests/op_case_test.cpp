@@ -70,11 +70,12 @@ TEST(Ways, RefuseToCompareAnotherRouteThanTheirName) {
   const Subject subject(std::make_shared<Seams>());
   OpShape huge = tiny_shape();
   huge.S = 1 << 22;  // gathering would not fit: the route takes the masked way
-  EXPECT_THROW((void)ops_of(subject, way("sdpa"), huge, nsa::Op::attend_selected, at::kDouble, at::kCPU),
+  EXPECT_THROW((void)ops_of(subject, way_named("sdpa"), huge, nsa::Op::attend_selected, at::kDouble, at::kCPU),
                std::logic_error);
-  EXPECT_THROW((void)ops_of(subject, way("flash_dense"), tiny_shape(), nsa::Op::attend_window, at::kBFloat16, at::kCPU),
-               std::logic_error);
-  EXPECT_THROW((void)way("triton"), std::out_of_range);
+  EXPECT_THROW(
+      (void)ops_of(subject, way_named("flash_dense"), tiny_shape(), nsa::Op::attend_window, at::kBFloat16, at::kCPU),
+      std::logic_error);
+  EXPECT_THROW((void)way_named("triton"), std::out_of_range);
 }
 
 }  // namespace

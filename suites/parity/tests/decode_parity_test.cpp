@@ -8,7 +8,7 @@
 #include "nsa/model/rope.hpp"
 #include "suites/codes.hpp"
 #include "suites/parity/cases.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace suites {
@@ -25,7 +25,7 @@ using nsa::decode::Stream;
 std::vector<tests::RunCase> run(const std::function<void(Seams&)>& plant, const std::string& filter) {
   auto seams = std::make_shared<Seams>();
   if (plant) plant(*seams);
-  static const harness::Settings settings = tests::default_settings(parity_settings());
+  static const harness::Settings settings = tests::default_settings(parity);
   auto ran = tests::run_suite(parity(Subject(seams)), settings, filter, harness::Level::standard);
   EXPECT_FALSE(ran.empty()) << filter;
   for (const auto& c : ran) EXPECT_EQ(c.exception, "") << c.id;

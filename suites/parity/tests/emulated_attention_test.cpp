@@ -6,7 +6,7 @@
 #include "nsa/kernels/params.hpp"
 #include "suites/faults/attend.hpp"
 #include "suites/parity/cases.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace suites::parity_cases {
@@ -20,9 +20,9 @@ std::shared_ptr<Seams> kernels() {
 }
 
 tests::RecordingContext run(const std::shared_ptr<Seams>& seams, std::int64_t S) {
-  static const harness::Settings settings = tests::default_settings(parity_settings());
+  static const harness::Settings settings = tests::default_settings(parity);
   tests::RecordingContext context(settings);
-  attention_at(context, Subject(seams), {S, nsa::Precision::bf16});
+  attention_at(context, Subject(seams), {.S = S, .precision = nsa::Precision::bf16});
   return context;
 }
 

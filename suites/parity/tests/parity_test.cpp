@@ -5,7 +5,7 @@
 
 #include "suites/codes.hpp"
 #include "suites/faults/attend.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace suites {
@@ -16,7 +16,7 @@ using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
 std::vector<tests::RunCase> run(const Change& change, const std::string& filter) {
   auto seams = std::make_shared<Seams>();
   if (change) seams->ops.push_back(change);
-  static const harness::Settings settings = tests::default_settings(parity_settings());
+  static const harness::Settings settings = tests::default_settings(parity);
   return tests::run_suite(parity(Subject(seams)), settings, filter);
 }
 
@@ -72,7 +72,7 @@ TEST(Parity, AFaultOfAttentionAsAWholeIsFoundAtItsLength) {
     for (const harness::Fault& own : attend_faults(seams))
       if (own.name == fault.name) own.plant({});
     const auto cases =
-        tests::run_suite(parity(Subject(seams)), tests::default_settings(parity_settings()), "attention[S=" + S + "]");
+        tests::run_suite(parity(Subject(seams)), tests::default_settings(parity), "attention[S=" + S + "]");
     ASSERT_EQ(cases.size(), 1U) << S;
     EXPECT_EQ(cases[0].exception, "") << fault.name;
     const auto codes = cases[0].context.grave_codes();

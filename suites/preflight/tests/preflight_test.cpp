@@ -11,7 +11,7 @@
 #include "suites/codes.hpp"
 #include "suites/preflight/checks.hpp"
 #include "suites/probes/op_bytes.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace {
@@ -26,7 +26,7 @@ std::string code(std::string_view c) { return std::string(c); }
 // A run's folder of its own, and a context that knows it.
 class Preflight : public ::testing::Test {
  protected:
-  Preflight() : settings(tests::default_settings(preflight_settings())), context(settings) {
+  Preflight() : settings(tests::default_settings(preflight)), context(settings) {
     std::string pattern = (std::filesystem::temp_directory_path() / "preflight.XXXXXX").string();
     folder = mkdtemp(pattern.data());
     context.folder = folder;

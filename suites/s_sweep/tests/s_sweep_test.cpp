@@ -6,7 +6,7 @@
 #include <set>
 
 #include "suites/codes.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace suites {
@@ -16,7 +16,7 @@ using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
 
 const harness::Settings& test_settings() {
   static const harness::Settings settings = [] {
-    harness::Settings s = tests::default_settings(s_sweep_settings());
+    harness::Settings s = tests::default_settings(s_sweep);
     s.set("s_sweep.watch_rounds", "2", "test");
     return s;
   }();
@@ -215,7 +215,7 @@ TEST(SSweep, TellsWhatFailingModelPointsHaveInCommon) {
         });
         return ops;
       },
-      "model[way=masked]");
+      "model[way=sdpa_masked]");
   ASSERT_EQ(cases.size(), 1U);
   const auto& findings = cases[0].context.findings;
   ASSERT_EQ(findings.size(), 4U);  // three points, and what all have in common

@@ -1,4 +1,5 @@
 #include "suites/throughput/baseline.hpp"
+#include "reports/writers.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +8,7 @@
 
 #include "harness/load_watch.hpp"
 #include "suites/codes.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace suites::throughput_cases {
@@ -29,7 +30,8 @@ Comparable comparable(double seconds, const std::string& device = "cpu") {
 }
 
 Json report(const Comparable& of, Json faults = Json::array()) {
-  return {{"run", {{"id", "20260101T000000Z-base"}, {"faults", std::move(faults)}}},
+  return {{"schema_version", reports::kReportSchemaVersion},
+          {"run", {{"id", "20260101T000000Z-base"}, {"faults", std::move(faults)}}},
           {"provenance", {{"build", {{"build_id", "old"}}}, {"flags", {{"effective", {{"nvtx", "0"}}}}}}},
           {"suites",
            {{{"name", "throughput"},
@@ -61,7 +63,7 @@ class Baselines : public testing::Test {
   const std::filesystem::path folder =
       std::filesystem::path(testing::TempDir()) /
       (std::string("throughput_baseline.") + testing::UnitTest::GetInstance()->current_test_info()->name());
-  harness::Settings settings = tests::default_settings(throughput_settings());
+  harness::Settings settings = tests::default_settings(throughput);
   int remeasured = 0;
   base::Load load;
 };
@@ -166,7 +168,9 @@ TEST_F(Baselines, UnderLoadNothingIsSlowerOrFaster) {
 }
 
 TEST_F(Baselines, WhatIsNoReportIsRefusedWithItsPath) {
-  for (const char* text : {"", "{", "{}", "[1,2]", R"({"run":{"id":"x"},"provenance":{},"suites":[{"name":3}]})"}) {
+  for (const char* text :
+       {"", "{", "{}", "[1,2]", R"({"schema_version":"1.0.0","run":{"id":"x"},"provenance":{},"suites":[{"name":3}]})",
+        R"({"schema_version":"9.0.0","run":{"id":"x"},"provenance":{},"suites":[]})"}) {
     write(std::string(text));
     EXPECT_THROW((void)read_baseline(folder), std::runtime_error) << text;
     const RecordingContext context = compare(comparable(0.1), 0.1);

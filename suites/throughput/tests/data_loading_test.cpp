@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "suites/codes.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace suites::throughput_cases {
@@ -18,14 +18,14 @@ using namespace std::chrono_literals;
 using tests::RecordingContext;
 
 RecordingContext judged(const Waiting& waiting) {
-  static const harness::Settings settings = tests::default_settings(throughput_settings());
+  static const harness::Settings settings = tests::default_settings(throughput);
   RecordingContext context(settings);
   judge_loading(context, waiting, harness::Json::array());
   return context;
 }
 
 TEST(DataLoading, FetchesAreTimedAndTheFirstStandsApart) {
-  static const harness::Settings settings = tests::default_settings(throughput_settings());
+  static const harness::Settings settings = tests::default_settings(throughput);
   RecordingContext context(settings);
   int calls = 0;
   const Fetches fetches = fetch(
@@ -42,7 +42,7 @@ TEST(DataLoading, FetchesAreTimedAndTheFirstStandsApart) {
 }
 
 TEST(DataLoading, ASourceThatEndsIsAnError) {
-  static const harness::Settings settings = tests::default_settings(throughput_settings());
+  static const harness::Settings settings = tests::default_settings(throughput);
   RecordingContext context(settings);
   int left = 3;
   EXPECT_THROW((void)fetch(

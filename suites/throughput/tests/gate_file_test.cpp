@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace suites::throughput_cases {
@@ -29,7 +29,7 @@ class GateFiles : public testing::Test {
   const std::filesystem::path gates =
       std::filesystem::path(testing::TempDir()) /
       (std::string("throughput_gates.") + testing::UnitTest::GetInstance()->current_test_info()->name());
-  harness::Settings settings = tests::default_settings(throughput_settings());
+  harness::Settings settings = tests::default_settings(throughput);
 };
 
 TEST_F(GateFiles, TheGpusOwnFileIsTaken) {
@@ -62,7 +62,7 @@ TEST_F(GateFiles, AFileThatCannotBeUsedIsNamed) {
 }
 
 TEST(Gates, TheFilesOfTheProjectAreSound) {
-  const harness::Settings settings = tests::default_settings(throughput_settings());
+  const harness::Settings settings = tests::default_settings(throughput);
   const std::filesystem::path gates = data_folder() / "configs" / "gates";
   EXPECT_EQ(choose_floor(settings, "", "tiny", gates).tok_s, 300);
   EXPECT_GT(choose_floor(settings, "NVIDIA H200", "m7c_125m", gates).tok_s, 300);

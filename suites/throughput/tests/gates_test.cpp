@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace suites::throughput_cases {
@@ -76,7 +76,7 @@ TEST(Gates, DepthsWithoutASlopeAreNoDivisionByZero) {
 
 // The file says where the number comes from; the default must be the same number.
 TEST(Gates, TheDefaultGateFileAgreesWithTheDefaults) {
-  harness::Settings settings = tests::default_settings(throughput_settings());
+  harness::Settings settings = tests::default_settings(throughput);
   const double built_in = settings.real("throughput.floor_tok_s");
   settings.load_file(data_folder() / "configs" / "gates" / "default.yaml");
   EXPECT_EQ(settings.real("throughput.floor_tok_s"), built_in);
@@ -85,7 +85,7 @@ TEST(Gates, TheDefaultGateFileAgreesWithTheDefaults) {
 TEST(Gates, EveryGateFileLoads) {
   for (const auto& entry : std::filesystem::directory_iterator(data_folder() / "configs" / "gates")) {
     if (entry.path().extension() != ".yaml") continue;
-    harness::Settings settings = tests::default_settings(throughput_settings());
+    harness::Settings settings = tests::default_settings(throughput);
     EXPECT_NO_THROW(settings.load_file(entry.path())) << entry.path();
     EXPECT_GT(settings.real("throughput.floor_tok_s"), 0) << entry.path();
   }

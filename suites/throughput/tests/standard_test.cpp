@@ -8,8 +8,9 @@
 #include <cmath>
 #include <fstream>
 
+#include "reports/writers.hpp"
 #include "suites/codes.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 #include "suites/throughput/cases.hpp"
 
@@ -51,7 +52,7 @@ std::filesystem::path folder() {
 
 const harness::Settings& settings_of_a_run(const Set& set) {
   static std::vector<std::unique_ptr<harness::Settings>> kept;  // a context refers to its settings
-  kept.push_back(std::make_unique<harness::Settings>(tests::default_settings(throughput_settings())));
+  kept.push_back(std::make_unique<harness::Settings>(tests::default_settings(throughput)));
   kept.back()->set("throughput.repeats", "5", "test");
   kept.back()->set("throughput.floor_tok_s", "0", "test");  // no time decides, however busy the machine is
   kept.back()->set("throughput.ladder_floor_tok_s", "0", "test");
@@ -237,7 +238,7 @@ TEST(ThroughputStandard, AShapeBelowItsFloorIsSlow) {
 }
 
 TEST(ThroughputStandard, TheLadderIsThatOfTheSeeds) {
-  const harness::Settings settings = tests::default_settings(throughput_settings());
+  const harness::Settings settings = tests::default_settings(throughput);
   EXPECT_EQ(settings.integers("throughput.lengths"), (std::vector<std::int64_t>{128, 256, 512, 1024, 2048}));
 }
 
@@ -257,6 +258,7 @@ TEST(ThroughputStandard, ARunIsComparedWithAnEarlierReport) {
     harness::Json left = first.facts["comparable"];
     for (harness::Json& s : left["timed"]["step"]["seconds"]) s = s.get<double>() * scale;
     const harness::Json report = {
+        {"schema_version", reports::kReportSchemaVersion},
         {"run", {{"id", "earlier"}, {"faults", harness::Json::array()}}},
         {"provenance", harness::Json::object()},
         {"suites", {{{"name", "throughput"}, {"cases", {{{"name", "rate"}, {"facts", {{"comparable", left}}}}}}}}}};

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "suites/codes.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace suites {
@@ -20,7 +20,7 @@ using tests::RecordingContext;
 RecordingContext run(const std::string& name, const std::shared_ptr<Seams>& seams,
                      const std::vector<std::pair<std::string, std::string>>& set = {}) {
   static std::vector<std::unique_ptr<harness::Settings>> kept;  // a context refers to its settings
-  kept.push_back(std::make_unique<harness::Settings>(tests::default_settings(throughput_settings())));
+  kept.push_back(std::make_unique<harness::Settings>(tests::default_settings(throughput)));
   for (const auto& [key, value] : set) kept.back()->set(key, value, "test");
   const harness::Suite suite = throughput(Subject(seams));
   for (const harness::Case& c : suite.cases(*kept.back())) {

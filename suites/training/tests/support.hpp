@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 #include "suites/training/run.hpp"
 
@@ -17,7 +17,7 @@ namespace suites::training_tests {
 using tests::RecordingContext;
 
 inline harness::Settings settings(const std::string& steps = "0", const std::string& floor_steps = "40") {
-  harness::Settings s = tests::default_settings(training_settings());
+  harness::Settings s = tests::default_settings(training);
   s.set("training.steps", steps, "test");
   s.set("training.floor_steps", floor_steps, "test");
   return s;

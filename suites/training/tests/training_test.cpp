@@ -8,7 +8,7 @@
 #include <numbers>
 
 #include "suites/codes.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 #include "suites/training/cases.hpp"
 #include "suites/training/stops.hpp"

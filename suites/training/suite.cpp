@@ -3,7 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "suites/probes/autograd_errors.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/training/cases.hpp"
 
 namespace suites {
@@ -78,9 +78,7 @@ void plan_resume(const Subject& subject, std::vector<Case>& cases) {
   }
 }
 
-}  // namespace
-
-std::vector<harness::SettingSpec> training_settings() {
+std::vector<harness::SettingSpec> settings() {
   using enum harness::SettingType;
   return {
       {.key = "training.steps",
@@ -104,6 +102,8 @@ std::vector<harness::SettingSpec> training_settings() {
   };
 }
 
+}  // namespace
+
 harness::Suite training(const Subject& subject) {
   harness::Suite suite;
   suite.name = "training";
@@ -112,6 +112,7 @@ harness::Suite training(const Subject& subject) {
       "their "
       "pace and their size, stop before a bad update, and resume bit for bit.";
   suite.requires_suites = {"forward"};
+  suite.settings = settings();
   suite.cases = [subject](const harness::Settings& settings) {
     const auto with_subject = [&](void (*run)(const Subject&, Context&)) {
       return guarded([subject, run](Context& context) { run(subject, context); });

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "suites/parity/cases.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 
 namespace suites {
 
@@ -33,7 +33,7 @@ class Plan {
     c.params.set("backend", run.way);
     c.params.set("dtype", dtype_name(run.dtype));
     c.params.set("op", op_name(run));
-    c.needs_cuda = oracle::way(run.way).needs_cuda;
+    c.needs_cuda = way_named(run.way).needs_cuda;
     c.run = [subject = subject_, run, body](Context& context) { body(context, subject, run); };
     cases.push_back(std::move(c));
   }
@@ -49,17 +49,20 @@ class Plan {
     cases.push_back(std::move(c));
   }
 
-  // S = 0: at the length that is trained with.
-  void attention(std::int64_t S) {
+  void attention(std::int64_t S, bool named) {
     Case c = make("attention");
-    c.params.set("S", S == 0 ? "train.seq_len" : std::to_string(S));
-    c.needs_cuda = S > kLongestOnCpu;  // the reference takes S^2 products in fp64
+    c.params.set("S", std::to_string(S));
+    // The reference takes S^2 products in fp64; a length that a user names is looked at all the same.
+    c.needs_cuda = S > kLongestOnCpu && !named;
     c.run = [subject = subject_, S](Context& context) {
-      parity_cases::attention_at(context, subject,
-                                 {S == 0 ? subject.config(context).train.seq_len : S,
-                                  context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32});
+      parity_cases::attention_at(context, subject, {.S = S, .precision = subject.config(context).train.precision});
     };
     cases.push_back(std::move(c));
+  }
+  // As `plain`, with the shape that is trained with as its parameter.
+  void attention_in_training() {
+    plain("attention", parity_cases::attention_in_training);
+    cases.back().params.set("S", "train.seq_len");
   }
 
   // ---- standard level
@@ -115,7 +118,7 @@ std::vector<Phi> phis(Op op) { return op == Op::compress ? std::vector{Phi::avg,
 
 // Every way but the reference itself, in every dtype that it serves on this level (fp64 is for identities).
 void plan_ops(Plan& plan) {
-  for (const oracle::Way& way : oracle::ways()) {
+  for (const Way& way : ways()) {
     if (way.name == "reference") continue;
     for (const Op op : way.ops) {
       for (const Phi phi : phis(op)) {
@@ -153,8 +156,10 @@ void plan_standard(Plan& plan) {
 std::vector<Case> plan_cases(const Subject& subject, const harness::Settings& settings) {
   Plan plan(subject);
   plan_ops(plan);
-  for (const std::int64_t S : settings.integers("parity.lengths")) plan.attention(S);
-  plan.attention(0);
+  const bool named = settings.values().at("parity.lengths").origin != "default";
+  for (const std::int64_t S : settings.integers("parity.lengths")) plan.attention(S, named);
+  plan.attention_in_training();
+  plan.plain("attention_packed", parity_cases::attention_packed);
   plan.plain("attention_at_boundaries", parity_cases::attention_at_boundaries);
   plan.plain("equal_scores", parity_cases::equal_scores);
   for (const std::string& name : parity_cases::identity_names()) plan.identity(name);
@@ -167,9 +172,7 @@ std::vector<Case> plan_cases(const Subject& subject, const harness::Settings& se
   return std::move(plan.cases);
 }
 
-}  // namespace
-
-std::vector<harness::SettingSpec> parity_settings() {
+std::vector<harness::SettingSpec> settings() {
   return {{.key = "parity.lengths",
            .type = harness::SettingType::integer_list,
            .default_value = "[128, 512, 1024, 2048]",
@@ -193,11 +196,15 @@ std::vector<harness::SettingSpec> parity_settings() {
            .maximum = 65536}};
 }
 
+}  // namespace
+
 harness::Suite parity(const Subject& subject) {
   return {"parity",
           "every backend agrees with the fp64 reference within rounding, and the identities of the method hold",
           {"preflight"},
-          [subject](const harness::Settings& settings) { return plan_cases(subject, settings); }};
+          [subject](const harness::Settings& settings) { return plan_cases(subject, settings); },
+          /*guards=*/false,
+          settings()};
 }
 
 }  // namespace suites

@@ -1,5 +1,5 @@
 // s_sweep: no length, no content and no scale of the logits gives a non-finite value, forward or backward.
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/s_sweep/cases.hpp"
 
 namespace suites {
@@ -16,9 +16,7 @@ std::vector<harness::Case> plan(const Subject& subject, const harness::Settings&
   return cases;
 }
 
-}  // namespace
-
-std::vector<harness::SettingSpec> s_sweep_settings() {
+std::vector<harness::SettingSpec> settings() {
   using enum harness::SettingType;
   return {{.key = "s_sweep.lengths",
            .type = integer_list,
@@ -71,11 +69,15 @@ std::vector<harness::SettingSpec> s_sweep_settings() {
            .maximum = 1000}};
 }
 
+}  // namespace
+
 harness::Suite s_sweep(const Subject& subject) {
   return {"s_sweep",
           "no sequence length, content or scale of the logits gives a non-finite value, forward or backward",
           {"forward"},
-          [subject](const harness::Settings& settings) { return plan(subject, settings); }};
+          [subject](const harness::Settings& settings) { return plan(subject, settings); },
+          /*guards=*/false,
+          settings()};
 }
 
 }  // namespace suites

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "suites/forward/checks.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 
 namespace suites {
 

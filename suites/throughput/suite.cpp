@@ -7,100 +7,15 @@
 
 #include "suites/codes.hpp"
 #include "suites/probes/autograd_errors.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 #include "suites/throughput/baseline.hpp"
 #include "suites/throughput/cases.hpp"
+#include "suites/throughput/settings.hpp"
 
 namespace suites {
 
 using harness::Case;
 using harness::Context;
-
-std::vector<harness::SettingSpec> throughput_settings() {
-  using enum harness::SettingType;
-  return {
-      {.key = "throughput.floor_tok_s",
-       .type = real,
-       .default_value = "300",
-       .meaning = "tokens/s of a training step: below is a finding, below half blocks; at standard level, where it is "
-                  "not set, that of the GPU's file in configs/gates",
-       .allowed = "0 and more",
-       .minimum = 0},
-      {.key = "throughput.gate_model",
-       .type = text,
-       .default_value = "",
-       .meaning = "the model that the floor was measured with; for another one configs/gates/default.yaml holds",
-       .allowed = "a model's name; empty: any"},
-      {.key = "throughput.ladder_floor_tok_s",
-       .type = real,
-       .default_value = "300",
-       .meaning = "tokens/s of a training step at every length, batch and accumulation of the ladder",
-       .allowed = "0 and more",
-       .minimum = 0},
-      {.key = "throughput.lengths",
-       .type = integer_list,
-       .default_value = "[128, 256, 512, 1024, 2048]",
-       .meaning = "the ladder of lengths, one sequence in a batch; the seeds' batches and accumulations that are no "
-                  "longer than the last are added",
-       .allowed = "at least two, ascending",
-       .minimum = 2},
-      {.key = "throughput.baseline",
-       .type = text,
-       .default_value = "",
-       .meaning =
-           "an earlier report to compare with: SAME, FASTER, SLOWER or CANNOT TELL; it must hold the cases rate and "
-           "shapes, which are made at every level then",
-       .allowed = "a report.json, or the folder that holds it"},
-      {.key = "throughput.least_effect_percent",
-       .type = real,
-       .default_value = "5",
-       .meaning = "changes of a time smaller than this are the same as the baseline",
-       .allowed = "0.1 to 100",
-       .minimum = 0.1,
-       .maximum = 100},
-      {.key = "throughput.repeats",
-       .type = integer,
-       .default_value = "7",
-       .meaning = "timed repeats of each measurement",
-       .allowed = "5 to 1000",
-       .minimum = 5,
-       .maximum = 1000},
-      {.key = "throughput.gpu_percent",
-       .type = real,
-       .default_value = "80",
-       .meaning = "the GPU should be busy for at least this share of a training step",
-       .allowed = "0 to 100",
-       .minimum = 0,
-       .maximum = 100},
-      {.key = "throughput.cpu_percent",
-       .type = real,
-       .default_value = "10",
-       .meaning = "the host should be busy for at most this share of a training step (of all its cores), and the GPU "
-                  "may wait for it for at most this share",
-       .allowed = "0 to 100",
-       .minimum = 0,
-       .maximum = 100},
-      {.key = "throughput.packing_overhead_percent",
-       .type = real,
-       .default_value = "10",
-       .meaning = "safe packing may cost a forward pass at most this much more than the reused workspace",
-       .allowed = "0 and more",
-       .minimum = 0},
-      {.key = "throughput.data_percent",
-       .type = real,
-       .default_value = "10",
-       .meaning = "training may wait for its data for at most this share of its time",
-       .allowed = "0 to 100",
-       .minimum = 0,
-       .maximum = 100},
-      {.key = "throughput.fetch_ms",
-       .type = real,
-       .default_value = "80",
-       .meaning = "95 of 100 batches should come within this time",
-       .allowed = "above 0",
-       .minimum = 0.001},
-  };
-}
 
 namespace {
 
@@ -142,6 +57,7 @@ harness::Suite throughput(const Subject& subject) {
       "A training step keeps above its floor of tokens per second, K and V are never copied per query head, "
       "and nothing but the work costs time.";
   suite.requires_suites = {"forward"};
+  suite.settings = throughput_settings();
   suite.cases = [=](const harness::Settings& settings) -> std::vector<Case> {
     using namespace throughput_cases;
     check_baseline(settings);

@@ -5,7 +5,7 @@
 #include "suites/autograd/cases.hpp"
 #include "suites/probes/finite_check.hpp"
 #include "suites/probes/tokens.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 
 namespace suites {
 
@@ -70,7 +70,7 @@ class Planner {
     c.name = name;
     c.params.set("backend", run.way);
     c.params.set("op", std::string(nsa::to_string(run.op)) + (run.phi == nsa::Phi::mlp ? "_mlp" : ""));
-    c.needs_cuda = oracle::way(run.way).needs_cuda;
+    c.needs_cuda = way_named(run.way).needs_cuda;
     c.run = [subject = subject_, body, run](Context& context) { body(context, subject, run); };
     return cases_.emplace_back(std::move(c));
   }
@@ -93,7 +93,7 @@ class Planner {
 // Every differentiable op of every way that serves gradients.
 template <typename Each>
 void each_differentiable_op(const Each& each) {
-  for (const oracle::Way& way : oracle::ways()) {
+  for (const Way& way : ways()) {
     if (!way.gradients) continue;
     for (const nsa::Op op : way.ops) {
       if (op == nsa::Op::select) continue;  // not differentiated
@@ -110,7 +110,7 @@ bool attends(nsa::Op op) {
 }
 
 void plan_smoke(Planner& planner) {
-  each_differentiable_op([&](const oracle::Way& way, const OpRun& run) {
+  each_differentiable_op([&](const Way& way, const OpRun& run) {
     // FlashAttention-2 has no fp64: parity compares its gradients.
     if (!way.needs_cuda) planner.add("gradcheck", autograd_cases::op_gradients, run);
   });
@@ -144,10 +144,10 @@ void plan_standard(Planner& planner) {
     standard(planner.add("accumulation", autograd_cases::accumulation, {.way = way}));
   }
   for (const bool packed : {false, true}) standard(planner.add_recomputation(packed));
-  each_differentiable_op([&](const oracle::Way&, const OpRun& run) {
+  each_differentiable_op([&](const Way&, const OpRun& run) {
     standard(planner.add("double_backward", autograd_cases::double_backward, run));
   });
-  for (const oracle::Way& way : oracle::ways())
+  for (const Way& way : ways())
     for (const nsa::Op op : way.ops)
       if (attends(op)) standard(planner.add("keys", autograd_cases::keys, {way.name, op, nsa::Phi::avg}));
 }

@@ -4,7 +4,8 @@
 
 #include "nsa/cuda/architectures.hpp"
 #include "suites/preflight/checks.hpp"
-#include "suites/program.hpp"
+#include "suites/preflight/settings.hpp"
+#include "suites/registry.hpp"
 
 namespace suites {
 
@@ -17,6 +18,7 @@ harness::Suite preflight(const Subject& subject) {
   suite.name = "preflight";
   suite.purpose = "the machine, the build, the configuration and the data are what the run takes them for";
   suite.guards = true;
+  suite.settings = preflight_settings();
   suite.cases = [subject](const harness::Settings& settings) {
     std::vector<Case> cases;
     const auto add = [&](const std::string& name, std::function<void(Context&)> run) -> Case& {

@@ -2,7 +2,7 @@
 #include <array>
 
 #include "suites/flag_matrix/checks.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 
 namespace suites {
 

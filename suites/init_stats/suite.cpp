@@ -1,6 +1,6 @@
 // Every parameter against its initial law, on the device and in the dtype of the run.
 #include "suites/init_stats/checks.hpp"
-#include "suites/program.hpp"
+#include "suites/registry.hpp"
 
 namespace suites {
 
