@@ -58,7 +58,7 @@ std::string compare(const std::string& name, const Tensor& x, Sums& want, int B,
 }
 
 // Whether token t's rows may share a tile with rows that see V's NaN, or with keys beside it: what kernels/README.md
-// leaves open. Intervals: tiles of 192 rows, steps of up to 144 keys (hopper/README.md). Selected, by parts: 64 rows,
+// leaves open. Intervals: tiles of 192 rows, steps of up to 144 keys (kernels/README.md). Selected, by parts: 64 rows,
 // whose forced blocks are the NaN's for the tokens of its block and of the next one.
 bool may_share_a_tile(const Problem& x, const Documents& documents, int t) {
   if (x.call.mask != Mask::selected) {
