@@ -1,6 +1,6 @@
-// How busy the machine was while something ran, and whether that took time from it. Other processes that use CPUs are
-// not enough for that, nor are own threads that wait for a CPU: they may wait for each other. Only both together are a
-// load.
+// How busy the machine was while something ran, and whether that took time from it. Other processes that use CPUs
+// are not enough for that, nor are own threads that wait for a CPU: they may wait for each other. Only both
+// together are a load.
 #pragma once
 
 #include <sys/types.h>

@@ -39,9 +39,9 @@ class JournalWriter {
   JournalWriter(const JournalWriter&) = delete;
   JournalWriter& operator=(const JournalWriter&) = delete;
 
-  // Adds "t" and "seq". Throws std::invalid_argument for an event that readers would refuse (nothing is written),
-  // InfrastructureError when it cannot be written in full (what was written of the line is cut off again), and as
-  // check() does.
+  // Adds "t" and "seq". Throws std::invalid_argument for an event that readers would refuse (nothing is
+  // written), InfrastructureError when it cannot be written in full (what was written of the line is cut off
+  // again), and as check() does.
   void append(const Json& event);
 
   [[nodiscard]] bool empty() const { return seq_ == 0; }

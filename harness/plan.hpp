@@ -41,8 +41,8 @@ struct Plan {
 // is refused. Naming cases (--case, --exclude) is more exact than any of this.
 //
 // Throws UsageError for an unknown suite, level or case (with the nearest name) and for such an option,
-// std::logic_error for a program that is wrong in itself (a cycle or an unknown name in `requires_suites`, a case
-// twice).
+// std::logic_error for a program that is wrong in itself (a cycle or an unknown name in
+// `requires_suites`, a case twice).
 [[nodiscard]] Plan make_plan(const Program& program, const Settings& settings, const Selection& selection);
 
 // The part of it that can be said without enumerating cases: unknown suites and levels.

@@ -2,9 +2,9 @@
 //
 //  program      {name, version}
 //  source       {folder, git_sha, dirty}                  git_* are null without git or without the source tree
-//  build        {build_id, source_hash, compiler, type}   source_hash: of the sources as they are now (equal to
-//  build_id
-//                                                         unless the binary is stale); null when they are gone
+//  build        {build_id, source_hash, compiler, type}   source_hash: of the sources as they are now;
+//                                                         null when they are gone. Equal to build_id unless
+//                                                         the binary is stale
 //  host         {hostname, kernel, cpu, cores, memory_bytes, container}
 //  environment  {NAME: value} of the variables of other people's software that matter
 //  settings     {files: [{path, hash}], values: {key: {value, origin}}}

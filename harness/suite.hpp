@@ -1,6 +1,6 @@
-// What a program gives the harness to run: suites made of cases. Enumerating cases happens in the supervisor, which
-// never touches CUDA or torch: `Suite::cases` may look at settings only; the work is in `Case::run`, which only a
-// worker calls.
+// What a program gives the harness to run: suites made of cases. Enumerating cases happens in the supervisor,
+// which never touches CUDA or torch: `Suite::cases` may look at settings only; the work is in `Case::run`, which
+// only a worker calls.
 #pragma once
 
 #include <chrono>

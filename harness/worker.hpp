@@ -10,9 +10,9 @@ namespace harness {
 
 using EventSink = std::function<void(const Json&)>;
 
-// Plants the order's faults, then runs its cases, telling `sink`. Returns early when the program says that the process
-// is no longer healthy. Throws only what `sink` throws, and std::logic_error for an order that does not fit the
-// program.
+// Plants the order's faults, then runs its cases, telling `sink`. Returns early when the program says that the
+// process is no longer healthy. Throws only what `sink` throws, and std::logic_error for an order that does
+// not fit the program.
 void run_cases(const Program& program, const Settings& settings, const WorkOrder& order, const EventSink& sink);
 
 // The hidden verb: order from standard input, events to Process::kEventFd. Ends the process when all is said; returns

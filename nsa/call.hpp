@@ -14,8 +14,8 @@ struct CallOptions {
   bool grad = false;  // something requires a gradient; training is that while gradients are on
   Phi phi = Phi::avg;
 };
-// q [B,S,Hq,Dk]. Throws ContractError for a dtype that no Precision names; Half counts as bf16, whose backends it
-// shares.
+// q [B,S,Hq,Dk]. Throws ContractError for a dtype that no Precision names; Half counts as bf16,
+// whose backends it shares.
 [[nodiscard]] Call call_of(const at::Tensor& q, const CallOptions& options);
 
 }  // namespace nsa

@@ -60,9 +60,9 @@ class Dispatcher {
   std::shared_ptr<State> state_;
 };
 
-// NSA_STRICT_ASSERTS: a table in which a part whose output is not finite is computed again by the reference, after
-// `count` was told; `attend` goes part by part. Waits for the device at every part. Choices of blocks are not looked
-// at.
+// NSA_STRICT_ASSERTS: a table in which a part whose output is not finite is computed again by the
+// reference, after `count` was told; `attend` goes part by part. Waits for the device at every part.
+// Choices of blocks are not looked at.
 [[nodiscard]] Ops strict(const Ops& table, const std::function<void(const Fallback&, bool replaced)>& count);
 
 // Assembles the table that `route` describes; no record, no strict fallback. Throws std::logic_error for a variant that

@@ -37,8 +37,8 @@ std::string nearest(std::string_view name, std::span<const std::string_view> can
   std::size_t best_distance = 0;
   for (const auto candidate : candidates) {
     const std::size_t distance = edit_distance(name, candidate);
-    // Two fifths of the longer name: enough for a forgotten word ("FA2_WIN" for "USE_FA2_WIN"), too little for
-    // strangers.
+    // Two fifths of the longer name: enough for a forgotten word ("FA2_WIN" for "USE_FA2_WIN"), too
+    // little for strangers.
     const std::size_t longer = std::max(name.size(), candidate.size());
     if (distance > std::max<std::size_t>(1, longer * 2 / 5)) continue;
     if (best.empty() || distance < best_distance) {

@@ -35,8 +35,8 @@ class Contract {
   [[noreturn]] void refuse(std::string_view name, const at::Tensor& tensor, std::string_view allowed) const {
     throw ContractError(fmt::format("{}: {} is {}; allowed: {}", op_, name, describe(tensor), allowed));
   }
-  // `allowed`: the words, or what makes them. Every function of every layer asks, and words cost more than the
-  // question.
+  // `allowed`: the words, or what makes them. Every function of every layer asks, and words cost
+  // more than the question.
   template <typename Allowed>
   void require(bool good, std::string_view name, const at::Tensor& tensor, const Allowed& allowed) const {
     if (good) return;

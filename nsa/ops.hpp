@@ -144,8 +144,7 @@ struct Attended {
   at::Tensor o;    // [B,S,Hq,Dv]
   at::Tensor lse;  // [B,Hq,S], or undefined
   // cuda only, else undefined: [B,Hq,S,2] fp32, the maximum of log2(e)/sqrt(Dk) * q.k and the sum of 2^(that -
-  // maximum);
-  // (-inf, 0) for a row that sees nothing. Not differentiable.
+  // maximum); (-inf, 0) for a row that sees nothing. Not differentiable.
   at::Tensor stats = {};
 };
 

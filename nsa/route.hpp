@@ -1,6 +1,6 @@
-// Which backend serves which of the seven functions, and why: a pure function of flags, shape, dtype, device and mode.
-// The choice is recorded by whoever executes it (dispatch.hpp), so that a report shows what was asked, what ran and
-// why.
+// Which backend serves which of the seven functions, and why: a pure function of flags, shape, dtype, device
+// and mode. The choice is recorded by whoever executes it (dispatch.hpp), so that a report shows what was
+// asked, what ran and why.
 #pragma once
 
 #include <array>

@@ -2,8 +2,8 @@
 // such; every other one stays JSON:
 //   a chart   {"chart": TITLE, "x": AXIS, "y": AXIS, "series": [{"name": N, "x": [...], "y": [...]}, ...]}
 //             AXIS = {"label": "S", "unit": "tokens", "log": true}; numbers, or the words for the non-finite
-//   a table   [{"column": scalar, ...}, ...]: at least one row; the columns are the keys, in the order of their first
-//   use
+//   a table   [{"column": scalar, ...}, ...]: at least one row; the columns are the keys, in the order of
+//             their first use
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// Reading an event's fields with errors that name the kind, the field, the value and what is allowed. Private to
-// reports/.
+// Reading an event's fields with errors that name the kind, the field, the value and what is allowed.
+// Private to reports/.
 #pragma once
 
 #include <cstdint>

@@ -23,8 +23,8 @@ using LawOf =
 
 // The part about GPUs, for a driver library that a test may fake.
 [[nodiscard]] harness::Diagnosis diagnose_gpus(const probes::Nvml& nvml);
-// What an inspection becomes: one good row, or a row for each judgement that does not hold, graver than a warning or
-// not.
+// What an inspection becomes: one good row, or a row for each judgement that does not hold, graver
+// than a warning or not.
 [[nodiscard]] std::vector<harness::Diagnosis::Row> rows_of(const machine::Inspection& inspection);
 
 }  // namespace suites

@@ -61,8 +61,8 @@ class Subject {
   [[nodiscard]] nsa::Ops ops(const nsa::EffectiveFlags& flags, const nsa::Call& call) const;
   [[nodiscard]] nsa::Ops ops(nsa::Backend backend, const nsa::Call& call) const;
 
-  // The dispatchers of the models and tables that this subject and its copies have made since the last call
-  // (records.hpp).
+  // The dispatchers of the models and tables that this subject and its copies have made since the
+  // last call (records.hpp).
   [[nodiscard]] std::vector<std::shared_ptr<nsa::Dispatcher>> take_dispatchers() const;
 
  private:

@@ -41,8 +41,8 @@ int processes_in(const fs::path& folder) {
   return count;
 }
 
-// A control group (version 1 or 2) whose processes may have 256 MiB together. What is started in it leaves it by its
-// end.
+// A control group (version 1 or 2) whose processes may have 256 MiB together. What is started in it
+// leaves it by its end.
 class MemoryGroup {
  public:
   static constexpr std::int64_t kBytes = 256 << 20;

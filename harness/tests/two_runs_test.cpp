@@ -28,8 +28,8 @@ void wait_for_cases(const FakeRun& fake, std::size_t begun) {
 
 std::string run_of(const fs::path& report) { return reports::Json::parse(read_text(report))["run"]["id"]; }
 
-// The first one must never be READY, the second one must be or be refused. (The same a hundred times, with more
-// offsets: stress_two_runs.sh.)
+// The first one must never be READY, the second one must be or be refused. (The same a hundred times, with
+// more offsets: stress_two_runs.sh.)
 TEST(TwoRuns, InOneFolderNoneTellsTheVerdictOfTheOther) {
   std::mt19937 random(11);
   for (int i = 0; i < 6; ++i) {

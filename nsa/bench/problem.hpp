@@ -42,8 +42,8 @@ struct Peaks {
   double flops_per_s = 0;
   double bytes_per_s = 0;
 };
-// Those that were measured on a GPU of this name (cudaDeviceProp); nothing for others: a roofline of another GPU is
-// none.
+// Those that were measured on a GPU of this name (cudaDeviceProp); nothing for others: a roofline of
+// another GPU is none.
 [[nodiscard]] std::optional<Peaks> measured_peaks(const std::string& gpu);
 // The roofline: max(flops / peak, bytes / peak).
 [[nodiscard]] double roof_seconds(const Work& work, const Peaks& peaks);

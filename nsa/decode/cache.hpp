@@ -24,8 +24,8 @@ class Stream {
   // The rows that are kept, a view [B,G,kept,D]; a ring that has wrapped gives them in another order than they came.
   // Undefined before the first append.
   [[nodiscard]] at::Tensor rows() const;
-  // The last `count` rows in the order in which they came [B,G,count,D]. Throws std::logic_error for more than are
-  // kept.
+  // The last `count` rows in the order in which they came [B,G,count,D]. Throws std::logic_error
+  // for more than are kept.
   [[nodiscard]] at::Tensor last(std::int64_t count) const;
 
   [[nodiscard]] std::int64_t seen() const { return seen_; }

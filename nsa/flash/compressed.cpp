@@ -2,9 +2,9 @@
 // Query t sees the blocks 0 .. floor((t+1-l)/d): from token l-1 on, each stride of d tokens sees one block more than
 // the stride before. So a document has as many strides as blocks, N_c, and stride i sees blocks 0..i: plain causal
 // attention, N_c queries against N_c keys, in which the d tokens of a stride are d more heads (h*d query heads a
-// group). K and V are used as they are; Q and O are rearranged, not repeated; tokens before l-1 see nothing and never
-// enter. In the backward pass ATen holds one dK and dV a query head, here Hq*d of length N_c: as many bytes as Q's
-// gradient, twice.
+// group). K and V are used as they are; Q and O are rearranged, not repeated; tokens before l-1 see nothing and
+// never enter. In the backward pass ATen holds one dK and dV a query head, here Hq*d of length N_c: as many bytes as
+// Q's gradient, twice.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -34,8 +34,8 @@ std::vector<Document> with_blocks(const AttendCompressedArgs& args) {
   return result;
 }
 
-// [B,S,Hq,D] -> [B, all strides, G*d*h, D]; the last stride of a document is filled up with rows that are dropped
-// later.
+// [B,S,Hq,D] -> [B, all strides, G*d*h, D]; the last stride of a document is filled up with rows
+// that are dropped later.
 at::Tensor strides_of(const at::Tensor& q, const std::vector<Document>& documents, const Geometry& g, std::int64_t G) {
   std::vector<at::Tensor> rows;
   for (const auto& document : documents) {

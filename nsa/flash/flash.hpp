@@ -9,9 +9,9 @@ namespace nsa::flash {
 
 enum class Entry { dense, varlen };
 
-// Windowed causal attention over exactly w tokens. A packed batch takes the varlen entry whatever `entry` says. Throws
-// Unsupported on the CPU, for fp32/fp64 and for widths that FlashAttention-2 does not serve; the reason is route.hpp's
-// flash_refusal.
+// Windowed causal attention over exactly w tokens. A packed batch takes the varlen entry whatever `entry` says.
+// Throws Unsupported on the CPU, for fp32/fp64 and for widths that FlashAttention-2 does not serve; the reason
+// is route.hpp's flash_refusal.
 [[nodiscard]] Attended attend_window(const AttendWindowArgs& args, Entry entry);
 // Compressed attention as plain causal attention between the N_c strides and the N_c blocks of a document, see
 // Note [Strides as queries] in compressed.cpp; always the varlen entry. Throws Unsupported as above.

@@ -9,8 +9,8 @@ struct MaskedSoftmax {
   at::Tensor p;    // [..., keys], exactly 0 where not visible, all 0 in an empty row
   at::Tensor lse;  // [...], natural log, -inf in an empty row
 };
-// scores [..., keys] in fp32 or fp64; `visible` bool, broadcastable to it. Gradients are exactly 0 where nothing is
-// seen.
+// scores [..., keys] in fp32 or fp64; `visible` bool, broadcastable to it. Gradients are exactly 0
+// where nothing is seen.
 [[nodiscard]] MaskedSoftmax masked_softmax(const at::Tensor& scores, const at::Tensor& visible);
 
 }  // namespace nsa::reference

@@ -28,11 +28,11 @@ struct Keys {
 //
 // Note [Sums of 16 bits]
 // ATen's attention on the CPU adds every few hundred rows' share of dK and dV to sums in the storage type. Heads as
-// rows make these shares h times as many: with 16 heads a group and bf16, errors grew to 3.5 times those of a key head
-// for every query head. So 16-bit rows on the CPU are computed in fp32: keys and values are widened once
-// (keys_for_rows), so that chunks of queries add up in fp32 too; queries and outputs are kept in 16 bits and widened a
-// chunk at a time. The kernel's mask of numbers is made anew for the backward pass from `visible`, which is h * 2 times
-// as small.
+// rows make these shares h times as many: with 16 heads a group and bf16, errors grew to 3.5 times those of a key
+// head for every query head. So 16-bit rows on the CPU are computed in fp32: keys and values are widened once
+// (keys_for_rows), so that chunks of queries add up in fp32 too; queries and outputs are kept in 16 bits and
+// widened a chunk at a time. The kernel's mask of numbers is made anew for the backward pass from `visible`, which
+// is h * 2 times as small.
 [[nodiscard]] at::Tensor attend_rows(const at::Tensor& rows, const Keys& keys, const at::Tensor& visible,
                                      std::int64_t h);
 

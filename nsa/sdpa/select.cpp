@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::int64_t kQueryChunk = 1024;
 
-// Probability of each block, summed over the heads of the group: p [B,G,T,N_c] for queries q [B,T,Hq,Dk] at tokens t
-// [T].
+// Probability of each block, summed over the heads of the group: p [B,G,T,N_c] for queries q
+// [B,T,Hq,Dk] at tokens t [T].
 at::Tensor group_probability(const at::Tensor& q, const at::Tensor& k_cmp, const at::Tensor& t, const Geometry& g) {
   const std::int64_t T = q.size(1), G = k_cmp.size(2), N_c = k_cmp.size(1);
   const auto wide = accumulation_type(q.scalar_type());
@@ -28,8 +28,8 @@ at::Tensor group_probability(const at::Tensor& q, const at::Tensor& k_cmp, const
   // A row without any visible block becomes NaN in the softmax and 0 after it.
   const auto p =
       at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1).masked_fill(hidden, 0.0);
-  // Head after head: at::sum groups the heads by the place of the block, and blocks that tie would part in the last
-  // bit.
+  // Head after head: at::sum groups the heads by the place of the block, and blocks that tie would
+  // part in the last bit.
   auto sum = p.select(3, 0).clone();
   for (std::int64_t head = 1; head < p.size(3); ++head) sum.add_(p.select(3, head));
   return sum;

@@ -1,5 +1,5 @@
-// The calls that nsa-bench times, on the CPU with sdpa: that they fit together. What they compute is other tests'
-// matter.
+// The calls that nsa-bench times, on the CPU with sdpa: that they fit together. What they compute is
+// other tests' matter.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What the whole of attention holds at most, forward and backward, as the sequence grows. Needs a GPU: only its
-// allocator counts.
+// What the whole of attention holds at most, forward and backward, as the sequence grows. Needs a GPU: only
+// its allocator counts.
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 

@@ -220,8 +220,8 @@ TEST(Decoder, HoldsNoMoreMemoryThanItsTokensNeed) {
   Decoder decoder(model, {.capacity = 64});
   EXPECT_EQ(decoder.bytes(), 0);
   static_cast<void>(decoder.prefill(bytes({1, 1000}, 15)));
-  // A token's K and V in the selected branch and a stride's in the compressed one, at most doubled; two rings;
-  // rotations.
+  // A token's K and V in the selected branch and a stride's in the compressed one, at most doubled;
+  // two rings; rotations.
   const std::int64_t row = 2 * (8 + 8) * 4, layers = 2;
   const std::int64_t exact = layers * row * (1000 + compressed_blocks(kSmall, 1000) + 4 + 6) + 1000 * 4 * 8;
   EXPECT_GE(decoder.bytes(), exact);

@@ -142,8 +142,8 @@ TEST(Choose, TiesGoToTheLowerNumber) {
 }
 
 TEST(Select, PicksWhatTheQueryAttendsTo) {
-  // Width 1, l = d = 1: a compressed block is a token. Token 5 answers the query, so its block 2 of six is the one
-  // more.
+  // Width 1, l = d = 1: a compressed block is a token. Token 5 answers the query, so its block 2 of
+  // six is the one more.
   const Geometry g{1, 1, 2, 4, 3};
   const auto k = column({0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0});
   const auto blocks = select({at::ones({1, 12, 1, 1}, at::kDouble), k, g, {}});

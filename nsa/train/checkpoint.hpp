@@ -35,8 +35,8 @@ class CheckpointStore {
   // `keep`: how many newest ones stay, at least 1. Makes the folder on the first save.
   CheckpointStore(std::filesystem::path folder, std::int64_t keep);
 
-  // Writes the state, then removes what is older than the `keep` newest. Throws FileError; what was there is still
-  // there then.
+  // Writes the state, then removes what is older than the `keep` newest. Throws FileError; what was there
+  // is still there then.
   std::filesystem::path save(const TrainState& state, const Pulse& pulse = {});
 
   // From here on nothing is removed.
@@ -46,9 +46,9 @@ class CheckpointStore {
     std::filesystem::path file;
     TrainState state;
   };
-  // The newest checkpoint that is whole. A broken one is told to `tell` and set aside as "<name>.broken", so that it
-  // is neither tried nor counted again, and so is a folder with a checkpoint's name; what an interrupted save left is
-  // removed.
+  // The newest checkpoint that is whole. A broken one is told to `tell` and set aside as "<name>.broken", so
+  // that it is neither tried nor counted again, and so is a folder with a checkpoint's name; what an interrupted
+  // save left is removed.
   [[nodiscard]] std::optional<Loaded> newest(const std::function<void(const std::string&)>& tell,
                                              const Pulse& pulse = {});
 

@@ -10,8 +10,8 @@ namespace nsa::train {
 
 // L2 norm over all gradients, in fp32 (fp64 for fp64), a scalar on their device: no synchronisation. 0 without any.
 [[nodiscard]] at::Tensor global_norm(const torch::nn::Module& module);
-// The first parameter, in the order of registration, whose gradient has an element that is not finite; "" when none
-// has.
+// The first parameter, in the order of registration, whose gradient has an element that is not
+// finite; "" when none has.
 [[nodiscard]] std::string first_nonfinite_gradient(const torch::nn::Module& module);
 // Scales all gradients by max_norm / norm when norm is above max_norm.
 void clip_to_norm(const torch::nn::Module& module, double norm, double max_norm);

@@ -23,9 +23,9 @@
 
 namespace nsa::train {
 
-// Learning rate of optimizer step `step` (0, 1, ...): (step+1)/warmup * lr while step < warmup, then cosine from lr to
-// lr_min at step = steps - 1 (a cosine of a single step is made at lr; beyond the last step lr_min). Closed form, no
-// state.
+// Learning rate of optimizer step `step` (0, 1, ...): (step+1)/warmup * lr while step < warmup, then cosine from
+// lr to lr_min at step = steps - 1 (a cosine of a single step is made at lr; beyond the last step lr_min).
+// Closed form, no state.
 [[nodiscard]] double learning_rate(const TrainConfig& config, std::int64_t step);
 
 enum class Stop { none, nonfinite_loss, nonfinite_gradient, diverged, end_of_data, halted };
@@ -100,8 +100,8 @@ class Trainer {
   // Throws StateMismatch naming every key, tensor and property of the data that differs, and then changes nothing.
   void load(const TrainState& state);
 
-  // Called at the beginning of each part of a step: "fetch", "forward", "backward", "update"; of a replayed one:
-  // "fetch", "replay".
+  // Called at the beginning of each part of a step: "fetch", "forward", "backward", "update"; of a replayed
+  // one: "fetch", "replay".
   void on_phase(std::function<void(std::string_view)> tell) { tell_phase_ = std::move(tell); }
 
  private:

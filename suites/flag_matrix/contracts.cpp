@@ -19,8 +19,8 @@ namespace {
 
 using flag_execution::Plan;
 
-// Sound arguments of the three attentions and of all of them: a packed batch of every awkward document, or one without
-// documents.
+// Sound arguments of the three attentions and of all of them: a packed batch of every awkward document, or
+// one without documents.
 struct Sound {
   nsa::AttendWindowArgs window;
   nsa::AttendCompressedArgs compressed;

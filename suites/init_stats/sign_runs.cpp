@@ -57,8 +57,8 @@ bool SignRuns::same_run(const Place& a, const Place& b) const {
   return true;
 }
 
-// Every kRun-th place of every stream is an anchor; then every place of every stream asks whether it begins as an
-// anchor does.
+// Every kRun-th place of every stream is an anchor; then every place of every stream asks whether it
+// begins as an anchor does.
 std::vector<SignRuns::Repeat> SignRuns::repeats() const {
   std::unordered_multimap<std::uint64_t, Place> anchors;
   Filter filter;

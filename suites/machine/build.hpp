@@ -1,5 +1,5 @@
-// Is the program that runs the one that somebody thinks it is: built from the sources beside it, with a given commit
-// in?
+// Is the program that runs the one that somebody thinks it is: built from the sources beside it,
+// with a given commit in?
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Memory, shared memory and cores of the host, as this process may use them: a container's limits count, not the
-// machine's size.
+// Memory, shared memory and cores of the host, as this process may use them: a container's limits count,
+// not the machine's size.
 #pragma once
 
 #include <cstdint>

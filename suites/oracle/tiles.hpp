@@ -16,8 +16,8 @@ struct TileVerdict {
   double error = 0;                           // RMS of value - reference over the tile; NaN when a value is none
   double naive_error = 0;                     // the same of the naive computation
   double scale = 0;                           // RMS of the reference over the tile
-  // Twice the naive error, and what roundings inside a kernel may add; more for a tile of few values, whose RMS
-  // scatters.
+  // Twice the naive error, and what roundings inside a kernel may add; more for a tile of few
+  // values, whose RMS scatters.
   double bound = 0;
 
   [[nodiscard]] bool good() const;

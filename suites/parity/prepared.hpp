@@ -18,8 +18,8 @@ struct Prepared {
 
 // At most two layers of the subject's configuration.
 [[nodiscard]] nsa::Config shallow(const harness::Context& context, const Subject& subject);
-// As shallow() for "subject"; for "small" another: the geometry of tiny, three groups, Dk != Dv, learned compression,
-// independent gates.
+// As shallow() for "subject"; for "small" another: the geometry of tiny, three groups, Dk != Dv, learned
+// compression, independent gates.
 [[nodiscard]] nsa::Config named_config(const harness::Context& context, const Subject& subject,
                                        const std::string& name);
 

@@ -74,8 +74,8 @@ bool same_choice(Context& context, const std::string& name, const at::Tensor& ch
   return false;
 }
 
-// How many rows of a stage belong to tokens up to t, along its row dimension; 0 when its rows are neither tokens nor
-// compressed blocks.
+// How many rows of a stage belong to tokens up to t, along its row dimension; 0 when its rows are neither tokens
+// nor compressed blocks.
 std::int64_t rows_up_to(const at::Tensor& value, std::int64_t row_dim, std::int64_t S, std::int64_t t,
                         const nsa::Geometry& g) {
   if (row_dim < 0) return 0;

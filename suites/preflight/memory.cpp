@@ -41,8 +41,8 @@ std::optional<machine::FittedLaw> stored_law(const machine::PlannedStep& step, c
                                     std::string(nsa::to_string(step.config.train.precision)), device},
                                    nsa::parameter_count(step.config.model));
   };
-  // A gathered selection becomes a masked one where it would hold too much, and from there on its law is the masked
-  // one.
+  // A gathered selection becomes a masked one where it would hold too much, and from there on its
+  // law is the masked one.
   nsa::EffectiveFlags masked_flags = step.flags;
   masked_flags.sel_mask = true;
   const auto own = of(step.flags);

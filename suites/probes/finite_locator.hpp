@@ -4,8 +4,8 @@
 //  - the model's observed stages, looked at as they are computed: the first bad one gives layer, branch and rows;
 //  - the gradient that arrives at each of those stages (a tensor hook), for the backward pass;
 //  - every ATen operation (RecordFunction): the first whose output holds NaN or +inf while no input did. In the
-//    backward pass the autograd node round it is known too, and through its sequence number the forward operation that
-//    it differentiates.
+//    backward pass the autograd node round it is known too, and through its sequence number the forward operation
+//    that it differentiates.
 // -inf alone is no offence inside (masks are made of it); in a stage that is no log-sum-exp it is.
 //
 // Every look synchronises with the device, so this is for the second pass, after the watch has reported

@@ -1,7 +1,7 @@
-// The always-on watch: is every stage of a training step finite, every gradient that arrives at a stage, and every
-// parameter's gradient? It never waits for the device while the step runs. Of each stage it keeps the largest |x| of
-// each row, in which NaN and infinity survive; on a GPU one launch looks at many stages (maxima.hpp). read() waits
-// once.
+// The always-on watch: is every stage of a training step finite, every gradient that arrives at a stage, and
+// every parameter's gradient? It never waits for the device while the step runs. Of each stage it keeps the
+// largest |x| of each row, in which NaN and infinity survive; on a GPU one launch looks at many stages
+// (maxima.hpp). read() waits once.
 //
 //     FiniteWatch watch;
 //     const Observing observing(*model.runtime, watch.observer());
@@ -60,8 +60,8 @@ class FiniteWatch {
     bool backward = false, parameter = false;
     double largest = 0;  // |x|; NaN when it holds one
   };
-  // Of every stage, gradient of a stage and parameter's gradient that was seen. Waits for the device once. Throws as
-  // read() does.
+  // Of every stage, gradient of a stage and parameter's gradient that was seen. Waits for the device once.
+  // Throws as read() does.
   [[nodiscard]] std::vector<Peak> peaks() const;
 
   struct State;

@@ -24,8 +24,8 @@ namespace suites {
 // The block sizes by which a length may matter, with their symbols: {"l", 32}, ..., {"n*l'", 1024}.
 [[nodiscard]] std::vector<std::pair<std::string, std::int64_t>> block_sizes(const nsa::Geometry& geometry);
 
-// S mod modulus == remainder for every bad length and for no good one; the smallest such modulus. Needs two bad
-// lengths.
+// S mod modulus == remainder for every bad length and for no good one; the smallest such modulus.
+// Needs two bad lengths.
 struct Congruence {
   std::int64_t modulus = 0, remainder = 0;
 };

@@ -1,6 +1,6 @@
-// The witness of what really ran: every ATen operation that the dispatcher executes while a trace lives, counted by
-// name. It sees the operations themselves (RecordFunction), so no record that the product keeps of itself can deceive
-// it.
+// The witness of what really ran: every ATen operation that the dispatcher executes while a trace lives,
+// counted by name. It sees the operations themselves (RecordFunction), so no record that the product keeps of
+// itself can deceive it.
 #pragma once
 
 #include <cstdint>

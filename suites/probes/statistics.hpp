@@ -33,8 +33,8 @@ struct Line {
 };
 [[nodiscard]] Line fit_line(std::span<const double> x, std::span<const double> y);
 
-// y = factor * x^exponent: least squares of the logarithms. NaN for fewer than two distinct x and for values that are
-// not positive.
+// y = factor * x^exponent: least squares of the logarithms. NaN for fewer than two distinct x and for values
+// that are not positive.
 struct PowerLaw {
   double factor = 0, exponent = 0;
   double r2 = 0;  // of the logarithms

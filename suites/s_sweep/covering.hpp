@@ -26,9 +26,9 @@ struct Pair {
 class Covering {
  public:
   using Allowed = std::function<bool(const Pair&)>;
-  // Deterministic. A pair that `allowed` refuses stands in no point; a pair that it allows but that no point can hold,
-  // because other axes leave no value for it, is listed in `impossible`. Throws std::invalid_argument for an axis
-  // without values.
+  // Deterministic. A pair that `allowed` refuses stands in no point; a pair that it allows but that no point can
+  // hold, because other axes leave no value for it, is listed in `impossible`. Throws std::invalid_argument for an
+  // axis without values.
   Covering(std::vector<Axis> axes, const Allowed& allowed);
 
   std::vector<Axis> axes;

@@ -58,8 +58,8 @@ enum AxisOf : std::size_t { kLength, kComputation, kContent, kScale, kDtype, kLa
 
 bool flash(const Computation& c) { return c.way.starts_with("flash"); }
 bool needs_cuda(const Computation& c) { return way_named(c.way).needs_cuda; }
-// A weight of 0 times a NaN next door is a NaN: tiles of neighbouring tokens may lie in two documents
-// (nsa/kernels/README.md).
+// A weight of 0 times a NaN next door is a NaN: tiles of neighbouring tokens may lie in
+// two documents (nsa/kernels/README.md).
 bool shares_tiles(const Computation& c) {
   return c.way == "cuda" && c.op != Op::compress && c.op != Op::select && c.op != Op::combine;
 }

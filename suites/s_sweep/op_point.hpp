@@ -1,5 +1,5 @@
-// One point of the sweep over the seven functions: one way of computing one function, fed with one input, forward and
-// backward.
+// One point of the sweep over the seven functions: one way of computing one function, fed with one input,
+// forward and backward.
 //
 // The rule. Where the fp64 reference of the same rounded inputs, brought to the storage dtype, is finite, the result
 // must be finite; where it overflows, the result must not be finite. In between, where the reference is within a

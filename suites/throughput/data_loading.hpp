@@ -9,8 +9,8 @@
 
 namespace suites::throughput_cases {
 
-// Seconds of each of `count` fetches, the first (which opens files) apart. Throws std::runtime_error when the source
-// ends before.
+// Seconds of each of `count` fetches, the first (which opens files) apart. Throws std::runtime_error when
+// the source ends before.
 struct Fetches {
   double first_s = 0;
   std::vector<double> seconds;

@@ -59,9 +59,9 @@ double allowed_pairs(const nsa::Config& config, std::string_view backend) {
   return 2 * counted_pairs(config, backend) + static_cast<double>(config.model.n_layers * config.model.n_heads);
 }
 
-// Peaks of a training step: weights, moments (which the trainer makes), gradients and what autograd keeps. All that
-// this process allocates from the model's construction on is counted. The passes and the update have peaks of their
-// own.
+// Peaks of a training step: weights, moments (which the trainer makes), gradients and what autograd keeps.
+// All that this process allocates from the model's construction on is counted. The passes and the update
+// have peaks of their own.
 struct Peaks {
   std::vector<probes::MemoryPoint> passes;
   double update = 0;

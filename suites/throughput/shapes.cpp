@@ -1,6 +1,6 @@
-// Case shapes: the training step at the lengths, batches and accumulations that the seeds ran, and the law of its time
-// over the length. Slow is told apart from hung: a shape that moves is SLOW at worst; one that does not is the
-// watchdog's.
+// Case shapes: the training step at the lengths, batches and accumulations that the seeds ran, and the law of
+// its time over the length. Slow is told apart from hung: a shape that moves is SLOW at worst; one that does
+// not is the watchdog's.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -80,8 +80,8 @@ PassTimes clocked_pass(Bench& bench, probes::StageClock& clock, const at::Tensor
   return clock.end();
 }
 
-// One layer's attention at the model's shape, as the model calls it: random projections, `compress`, `attend`, and
-// back.
+// One layer's attention at the model's shape, as the model calls it: random projections,
+// `compress`, `attend`, and back.
 class Attention {
  public:
   Attention(const Subject& subject, Context& context, const nsa::Config& config)

@@ -1,6 +1,6 @@
-// Training steps to be timed: a model, a trainer and text for it. Several can share one model (other batch, length or
-// accumulation); each has moments of its own. Timed is the step that trains: on a GPU, where it can be captured, a
-// replay.
+// Training steps to be timed: a model, a trainer and text for it. Several can share one model (other batch,
+// length or accumulation); each has moments of its own. Timed is the step that trains: on a GPU, where it can
+// be captured, a replay.
 #pragma once
 
 #include <functional>

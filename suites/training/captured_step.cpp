@@ -1,7 +1,7 @@
-// Case captured_step: on a GPU a training step is captured once as a CUDA graph and then replayed. A replay runs none
-// of the host's code: a tensor that moved, a number that was read at the capture, a kernel that is chosen otherwise
-// while the stream is captured show there and nowhere else. So it is held against the ordinary step, whole and in a
-// stop.
+// Case captured_step: on a GPU a training step is captured once as a CUDA graph and then replayed. A replay runs
+// none of the host's code: a tensor that moved, a number that was read at the capture, a kernel that is chosen
+// otherwise while the stream is captured show there and nowhere else. So it is held against the ordinary step,
+// whole and in a stop.
 #include "suites/training/captured_step.hpp"
 
 #include <ATen/ATen.h>

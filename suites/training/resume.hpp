@@ -26,8 +26,8 @@ struct ResumeTrial {
 // (kTrainingRepeats), losses after the cut are judged within the spread of two whole runs.
 void judge_resume(const Subject& subject, const ResumeTrial& trial, harness::Context& context);
 
-// The types of all parameters, copies and moments of a state are those that the configuration asks for
-// (kTrainingDtype).
+// The types of all parameters, copies and moments of a state are those that the configuration
+// asks for (kTrainingDtype).
 void check_types(const nsa::train::TrainState& state, const nsa::TrainConfig& config, harness::Context& context);
 
 }  // namespace suites::training_cases

@@ -1,5 +1,5 @@
-// A training run as the cases make it, and all that was seen of it. Verdicts over it stand in verdicts.hpp and
-// pace.hpp.
+// A training run as the cases make it, and all that was seen of it. Verdicts over it stand in
+// verdicts.hpp and pace.hpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -59,8 +59,8 @@ struct Run {
 [[nodiscard]] RecordedStream::Room room_for(const RunPlan& plan);
 
 // Trains `model` as planned. Tells progress and, when a step stops, what stopped it (kNonFiniteLoss,
-// kNonFiniteGradientStep, ...); after every step that is not finite it holds the weights against those before
-// (kGuardMissed).
+// kNonFiniteGradientStep, ...); after every step that is not finite it holds the weights against
+// those before (kGuardMissed).
 [[nodiscard]] Run train(nsa::LanguageModel model, const RunPlan& plan, harness::Context& context);
 
 // The step table for the report.

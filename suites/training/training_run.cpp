@@ -121,10 +121,10 @@ void run_and_judge(const Subject& subject, const RunPlan& plan, Context& context
   judge_memory(run, context);
 }
 
-// What a run of the standard level may cost. On the CPU the longest has half the rows. On a GPU rows are shorter the
-// longer the run, and shorter still in fp32; and all layers are there in the longest run on text alone (and in
-// real_text), the others have four. The geometry stays: 512 tokens still leave selection and window something to leave
-// out.
+// What a run of the standard level may cost. On the CPU the longest has half the rows. On a GPU rows are
+// shorter the longer the run, and shorter still in fp32; and all layers are there in the longest run on text
+// alone (and in real_text), the others have four. The geometry stays: 512 tokens still leave selection and
+// window something to leave out.
 void limit(RunPlan& plan, const RunKind& kind) {
   nsa::TrainConfig& train = plan.config.train;
   if (!plan.device.is_cuda()) {

@@ -25,8 +25,8 @@ void check_first_norm(const Run& run, double recomputed, nsa::Precision precisio
 
 // The first loss is that of chance (kInitialLoss).
 void check_initial_loss(const Run& run, const RunPlan& plan, harness::Context& context);
-// The losses fall by more than `batch_noise` explains, the deviation of one batch's loss from another's without
-// learning (kLossDoesNotFall).
+// The losses fall by more than `batch_noise` explains, the deviation of one batch's loss from another's
+// without learning (kLossDoesNotFall).
 void check_fall(const Run& run, double batch_noise, harness::Context& context);
 
 // Text: the loss is never below what a count of symbol sequences over the same batches reaches (kSuspiciousFall).

@@ -17,8 +17,8 @@ namespace nsa::train {
 [[nodiscard]] nlohmann::json start_record(const std::vector<std::string>& arguments, at::Device device,
                                           const EffectiveFlags& flags, const Environment& environment);
 
-// What is not as it was when the run was started before: build, device, flags. Each may change the bits of what
-// follows.
+// What is not as it was when the run was started before: build, device, flags. Each may change the
+// bits of what follows.
 [[nodiscard]] std::vector<std::string> changes_since(const nlohmann::json& before, const nlohmann::json& now);
 
 // dtypes.txt: elements by dtype, then one line a parameter with its shape, dtype, and the dtype of its optimizer state.

@@ -78,8 +78,8 @@ TEST(DecodeParity, PairsAreSilentOnTheProduct) {
   expect_silent("model_pairwise");
 }
 
-// The compressed branch's raw stream starts anew after the prefill (L7): the next block is made of zeros and new
-// tokens.
+// The compressed branch's raw stream starts anew after the prefill (L7): the next block is made of
+// zeros and new tokens.
 void lose_raw_stream(StepOps& ops) {
   ops.remember = [inner = ops.remember](LayerCache& cache, const Projected& tokens) {
     inner(cache, tokens);

@@ -358,8 +358,8 @@ Instance served_model() {
       {.config = model, .flags = {}, .precision = nsa::Precision::bf16, .device = device(), .seed = 5});
 }
 
-// Autograd adds up gradients in place, and kernels of ours write into each other's: not into what waits to be looked
-// at.
+// Autograd adds up gradients in place, and kernels of ours write into each other's: not into what
+// waits to be looked at.
 TEST(FiniteWatch, SeesInBatchesWhatItSeesAtOnce) {
   for (const bool recompute : {false, true}) {
     Instance instance = served_model();

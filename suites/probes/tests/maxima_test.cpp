@@ -1,5 +1,5 @@
-// When tensors are looked at. On a GPU, and on the processor where the kernel is linked with its emulation; elsewhere
-// nothing waits.
+// When tensors are looked at. On a GPU, and on the processor where the kernel is linked with its emulation;
+// elsewhere nothing waits.
 #include "suites/probes/maxima.hpp"
 
 #include <ATen/ATen.h>
