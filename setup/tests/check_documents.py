@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Documents that stay true: READMEs are short, what they name exists, and the figures are those that were measured.
 
-Run at the root. Of each README.md and of GUIDE.md:
+Run at the root. Of each README.md, GUIDE.md and CONTRIBUTING.md:
 - a README has at most 120 lines;
 - the target of a relative link exists;
 - a path in backticks that begins with a folder of this tree exists (`*` and `NAME` stand for anything);
@@ -14,12 +14,12 @@ import sys
 
 MOST_LINES = 120
 FOLDERS = ("base", "configs", "fixtures", "fuzz", "harness", "nsa", "reports", "setup", "suites")
-SOURCES = (".cpp", ".hpp", ".cu", ".cuh", ".cc", ".in", ".cmake", ".txt", ".sh", ".py", ".json")
+SOURCES = (".cpp", ".hpp", ".def", ".cu", ".cuh", ".cc", ".in", ".cmake", ".txt", ".sh", ".py", ".json")
 
 
 def exists(root, folder, path):
     """Whether a path, from the document's folder or from the root, names something. Capitals stand for any name."""
-    pattern = re.sub(r"\b(?!README)[A-Z][A-Z_]+(?=/|\.|$)", "*", path)
+    pattern = re.sub(r"\b(?!README)[A-Z][A-Z_]+(?=/|\.|_[a-z]|$)", "*", path)
     return any(any(base.glob(form)) for base in (folder, root) for form in (pattern, pattern + ".*") if form.strip("/"))
 
 
@@ -47,7 +47,7 @@ def main():
     places = [root / folder for folder in FOLDERS]
     files = sorted(file for place in places for file in place.rglob("*") if file.is_file())
     words = "\n".join(file.read_text(errors="replace") for file in files if file.suffix in SOURCES)
-    documents = [root / "README.md", root / "GUIDE.md", *(file for file in files if file.name == "README.md")]
+    documents = [*(root / name for name in ("README.md", "GUIDE.md", "CONTRIBUTING.md")), *(file for file in files if file.name == "README.md")]
     found = [f"{document.relative_to(root)}: {fault}" for document in documents for fault in faults(root, document, words)]
     print("\n".join(found) or f"{len(documents)} documents: all true")
     generated = subprocess.run([root / "nsa/bench/figures.py", "--check"], check=False)
