@@ -5,7 +5,7 @@
 
 #include "nsa/cuda/packing.hpp"
 #include "nsa/cuda/stream.hpp"
-#include "nsa/kernels/attention/params.hpp"
+#include "nsa/kernels/attention.hpp"
 #include "nsa/ops.hpp"
 
 namespace nsa::cuda {

@@ -1,7 +1,7 @@
 // The three branches, the choice of blocks and the gated sum as one node of autograd.
 //
 // Against one after the other: the window's kernel writes the sum too; the branches' backward passes share one dO (Note
-// [Gated statistics], kernels/combine/params.hpp), and each adds to the dQ of the one before, which autograd would do
+// [Gated statistics], kernels/combine.hpp), and each adds to the dQ of the one before, which autograd would do
 // with kernels of its own.
 //
 // Note [Taps]

@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "nsa/kernels/combine/params.hpp"
+#include "nsa/kernels/combine.hpp"
 
 namespace nsa::cuda {
 

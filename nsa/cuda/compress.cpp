@@ -5,7 +5,7 @@
 #include "nsa/cuda/packing.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
-#include "nsa/kernels/pool/params.hpp"
+#include "nsa/kernels/pool.hpp"
 #include "nsa/sdpa/sdpa.hpp"
 
 namespace nsa::cuda {

@@ -1,7 +1,7 @@
 // A packed batch as the kernels want it: for every token and for every block where its document begins, on the device.
 #pragma once
 
-#include "nsa/kernels/attention/params.hpp"
+#include "nsa/kernels/attention.hpp"
 #include "nsa/ops.hpp"
 
 namespace nsa::cuda {

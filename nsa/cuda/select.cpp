@@ -1,4 +1,4 @@
-#include "nsa/kernels/select/params.hpp"
+#include "nsa/kernels/select.hpp"
 
 #include <ATen/ATen.h>
 

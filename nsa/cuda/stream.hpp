@@ -1,5 +1,5 @@
-// Where the kernels of a call run. Their emulation (nsa/kernels/emulation) has neither device nor stream: it takes
-// tensors of the processor.
+// Where the kernels of a call run. Their emulation (nsa/kernels/tests/emulation) has neither device nor stream: it
+// takes tensors of the processor.
 #pragma once
 
 #include <ATen/core/Tensor.h>

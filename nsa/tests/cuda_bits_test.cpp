@@ -154,9 +154,9 @@ TEST_F(CudaKernels, GradientsOnlyForWhatNeedsThem) {
   }
 }
 
-// Of much work: all three gradients by hopper/interval_backward.cuh, whose blocks of threads add to the same sums in
-// turn, and one alone by the kernels for dQ or for dK, dV. Tiles of 64 rows, and of fewer; heads outside the tokens and
-// inside wider rows, which the copy engine reads as they lie, give the same bits.
+// Of much work: all three gradients by interval/sm90_backward/backward.cuh, whose blocks of threads add to the same
+// sums in turn, and one alone by the kernels for dQ or for dK, dV. Tiles of 64 rows, and of fewer; heads outside the
+// tokens and inside wider rows, which the copy engine reads as they lie, give the same bits.
 TEST_F(CudaKernels, AllGradientsOfIntervalsAtOnce) {
   const bool gpu = device().is_cuda();
   const Geometry g{.l = 4, .d = 2, .l_sel = 8, .n_sel = 4, .w = gpu ? 512 : 50};

@@ -1,7 +1,7 @@
 // Our own kernels through the backend: every function forward and backward against the reference in fp64.
 #include <ATen/ATen.h>
 
-#include "nsa/kernels/attention/params.hpp"
+#include "nsa/kernels/attention.hpp"
 #include "nsa/tests/cuda_fixtures.hpp"
 #include "nsa/tests/model_fixtures.hpp"
 #include "nsa/tests/ties.hpp"

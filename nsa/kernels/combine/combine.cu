@@ -3,9 +3,9 @@
 // those is the gate's gradient: a fixed order without shared memory.
 #include <algorithm>
 
-#include "nsa/kernels/combine/gates.cuh"
-#include "nsa/kernels/combine/params.hpp"
-#include "nsa/kernels/common/eight.cuh"
+#include "nsa/kernels/combine.hpp"
+#include "nsa/kernels/device/eight.cuh"
+#include "nsa/kernels/device/gates.cuh"
 
 namespace nsa::kernels {
 

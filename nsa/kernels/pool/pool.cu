@@ -4,8 +4,8 @@
 // in the same order: a mean is the same bits in a long and in a short sequence.
 #include <algorithm>
 
-#include "nsa/kernels/common/eight.cuh"
-#include "nsa/kernels/pool/params.hpp"
+#include "nsa/kernels/device/eight.cuh"
+#include "nsa/kernels/pool.hpp"
 
 namespace nsa::kernels {
 

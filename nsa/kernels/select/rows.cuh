@@ -1,8 +1,8 @@
 // What every kernel that chooses blocks does with the tokens of a tile.
 #pragma once
 
+#include "nsa/kernels/select.hpp"
 #include "nsa/kernels/select/best.cuh"
-#include "nsa/kernels/select/params.hpp"
 
 namespace nsa::kernels {
 

@@ -1,8 +1,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "nsa/kernels/hopper/select.hpp"
-#include "nsa/kernels/select/kernel.cuh"
+#include "nsa/kernels/select/sm80.cuh"
+#include "nsa/kernels/select/sm90.hpp"
 
 namespace nsa::kernels {
 

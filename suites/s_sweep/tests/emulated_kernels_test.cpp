@@ -1,5 +1,5 @@
-// Our own kernels, emulated on the processor (nsa/kernels/emulation), over every hostile content and layout: what the
-// sweep asks of the way `cuda` on a GPU.
+// Our own kernels, emulated on the processor (nsa/kernels/tests/emulation), over every hostile content and layout: what
+// the sweep asks of the way `cuda` on a GPU.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

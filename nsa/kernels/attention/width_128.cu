@@ -1,7 +1,0 @@
-#include "nsa/kernels/attention/launch.cuh"
-
-namespace nsa::kernels {
-
-NSA_INSTANTIATE_WIDTH(128, 128);
-
-}  // namespace nsa::kernels

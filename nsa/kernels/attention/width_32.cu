@@ -1,7 +1,0 @@
-#include "nsa/kernels/attention/launch.cuh"
-
-namespace nsa::kernels {
-
-NSA_INSTANTIATE_WIDTH(32, 32);
-
-}  // namespace nsa::kernels

@@ -1,7 +1,0 @@
-#include "nsa/kernels/attention/launch.cuh"
-
-namespace nsa::kernels {
-
-NSA_INSTANTIATE_WIDTH(64, 64);
-
-}  // namespace nsa::kernels

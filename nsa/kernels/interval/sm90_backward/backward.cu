@@ -1,0 +1,133 @@
+#include "nsa/kernels/interval/sm90_backward/backward.cuh"
+
+#include <algorithm>
+
+#include "nsa/kernels/device/hopper.hpp"
+#include "nsa/kernels/device/multiprocessors.hpp"
+#include "nsa/kernels/device/tensor_map.hpp"
+#include "nsa/kernels/interval/sm90.hpp"
+#include "nsa/kernels/plan/arena.hpp"
+#include "nsa/kernels/plan/limits.hpp"
+
+namespace nsa::kernels {
+namespace hopper {
+namespace {
+
+std::int64_t tiles_of(std::int64_t count, std::int64_t tile) { return (count + tile - 1) / tile; }
+
+// The work of a problem: how often 64 rows meet 128 keys, about.
+std::int64_t steps_of(const AttentionForward& f) {
+  const std::int64_t rows = std::int64_t{f.S} * (f.Hq / f.G);
+  const std::int64_t seen =
+      f.mask == Mask::window ? std::min<std::int64_t>(std::int64_t{f.geometry.w} + 128, f.S) : f.N / 2 + 64;
+  return tiles_of(rows, 64) * tiles_of(seen, 128) * f.B * f.G;
+}
+
+using Shape = IntervalBackwardShape<128>;
+
+struct Plan : IntervalBackwardPlan {
+  std::int64_t turns_bytes;  // of the numbers, from row_turns on
+
+  Plan(const AttentionForward& f, Arena& arena) {
+    constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys, kMost = 128;  // tiles of a chunk, at most
+    pairs = f.B * f.G;
+    tokens = kRows / (f.Hq / f.G);
+    row_tiles = static_cast<int>(tiles_of(f.S, tokens));
+    key_tiles = static_cast<int>(tiles_of(f.N, kKeys));
+    int longest;  // that an item walks through, and may not meet again in the ring
+    if (f.mask == Mask::window) {
+      seen = f.geometry.w;
+      chunk = row_tiles;
+      period = longest = static_cast<int>(
+          std::min<std::int64_t>(tiles_of(std::int64_t{f.geometry.w} + kKeys + 2, tokens) + 1, row_tiles));
+    } else {
+      seen = f.N;
+      const std::int64_t wanted =
+          std::clamp<std::int64_t>(steps_of(f) / kLimits.interval_items, kLimits.interval_tiles, kMost);
+      chunk = longest = static_cast<int>(std::min<std::int64_t>(wanted, row_tiles));
+      period = row_tiles;
+    }
+    chunks = static_cast<int>(tiles_of(row_tiles, chunk));
+    const std::int64_t key_tiles_of_all = std::int64_t{pairs} * key_tiles;
+    rows = arena.take<IntervalRows>(std::int64_t{pairs} * row_tiles);
+    const std::int64_t a_slot = key_tiles_of_all * Shape::kKeySums;
+    if (chunks * a_slot * static_cast<std::int64_t>(sizeof(float)) <= kLimits.interval_key_bytes) key_slots = chunks;
+    if (chunks > 1) key_sums = arena.take<float>(key_slots * a_slot);
+    const std::int64_t a_place = std::int64_t{pairs} * Shape::kSums * static_cast<std::int64_t>(sizeof(float));
+    // 8 MiB are kept for the numbers below. Whether all is within the bound is looked at in the end (supports()).
+    const std::int64_t left = kLimits.interval_bytes - arena.used() - (std::int64_t{8} << 20);
+    ring = static_cast<int>(
+        std::clamp<std::int64_t>(std::min(kLimits.interval_sums_bytes, left) / a_place, longest, row_tiles));
+    sums = arena.take<float>(std::int64_t{pairs} * ring * Shape::kSums);
+    const std::int64_t numbers = std::int64_t{pairs} * ring + key_tiles_of_all + 1;
+    row_turns = arena.take<int>(numbers);
+    key_turns = row_turns + std::int64_t{pairs} * ring;
+    ticket = key_turns + key_tiles_of_all;
+    turns_bytes = numbers * static_cast<std::int64_t>(sizeof(int));
+  }
+  [[nodiscard]] std::int64_t tickets() const { return std::int64_t{chunks} * key_tiles * pairs; }
+  // Whose turn it is has 16 bits for the tiles of keys of a row, and 15 for the rounds of the ring.
+  [[nodiscard]] bool counts() const {
+    return key_tiles < kRound && row_tiles / ring < kRound / 2 - 1 && tickets() < std::int64_t{1} << 30;
+  }
+};
+
+template <typename T>
+void launch(const AttentionBackward& p, cudaStream_t stream) {
+  const AttentionForward& f = p.forward;
+  Arena arena(p.workspace);
+  const Plan plan(f, arena);
+  cudaMemsetAsync(plan.row_turns, 0, static_cast<std::size_t>(plan.turns_bytes), stream);
+  describe_rows_kernel<<<dim3(static_cast<unsigned>(plan.row_tiles), static_cast<unsigned>(plan.pairs)),
+                         IntervalRows::kRows, 0, stream>>>(p, plan);
+  check_launch("attention_backward_hopper: describe_rows");
+  const auto kernel = p.adds_dq ? interval_backward_kernel<T, Shape, true> : interval_backward_kernel<T, Shape, false>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
+  const int h = f.Hq / f.G;
+  const auto q_map = rows_map(f.q, f.storage, f.B, f.S, f.Hq, Shape::D, h, plan.tokens);
+  const auto o_map = rows_map(p.dout, f.storage, f.B, f.S, f.Hq, Shape::D, h, plan.tokens);
+  const auto k_map = tensor_map(f.k, f.storage, f.B, f.N, f.G, Shape::D, Shape::kKeys);
+  const auto v_map = tensor_map(f.v, f.storage, f.B, f.N, f.G, Shape::D, Shape::kKeys);
+  const int blocks =
+      static_cast<int>(std::min<std::int64_t>(plan.tickets(), multiprocessors("attention_backward_hopper")));
+  kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, plan, q_map, o_map, k_map, v_map);
+  check_launch("attention_backward_hopper");
+  if (plan.key_slots == 1) return;
+  sum_chunks_kernel<T, Shape>
+      <<<dim3(2 * Shape::D / 32, static_cast<unsigned>(plan.key_tiles), static_cast<unsigned>(plan.pairs)),
+         Shape::kConsumers, 0, stream>>>(p, plan);
+  check_launch("attention_backward_hopper: sum_chunks");
+}
+
+}  // namespace
+}  // namespace hopper
+
+bool attention_backward_hopper_supports(const AttentionBackward& p) {
+  const AttentionForward& f = p.forward;
+  if (!p.dq.data || !p.dk.data || !p.dv.data || f.mask == Mask::selected || f.packed.first_token) return false;
+  if (f.Dk != 128 || f.Dv != 128 || f.S <= 0 || f.N <= 0 || f.Hq % f.G != 0 || f.Hq / f.G > 64) return false;
+  if (std::int64_t{f.S} * (f.Hq / f.G) >= std::int64_t{1} << 27 || std::int64_t{f.B} * f.G > 65535) return false;
+  const auto expanded = [&](const Rows& x, int tokens, int heads) { return hopper::expanded(x, f.B, tokens, heads); };
+  if (expanded(f.q, f.S, f.Hq) || expanded(p.dout, f.S, f.Hq) || expanded(f.k, f.N, f.G) || expanded(f.v, f.N, f.G))
+    return false;
+  if (hopper::steps_of(f) < kLimits.interval_steps) return false;
+  Arena arena(nullptr);
+  return hopper::Plan(f, arena).counts() && arena.most() <= kLimits.interval_bytes && hopper::is_here();
+}
+
+std::int64_t attention_backward_hopper_workspace(const AttentionBackward& p) {
+  Arena arena(nullptr);
+  hopper::Plan(p.forward, arena);
+  return arena.most();
+}
+
+void attention_backward_hopper(const AttentionBackward& p, cudaStream_t stream) {
+  if (!attention_backward_hopper_supports(p))
+    throw LaunchError("attention_backward_hopper: this problem is not supported");
+  if (p.forward.storage == Storage::bf16)
+    hopper::launch<bf16>(p, stream);
+  else
+    hopper::launch<fp16>(p, stream);
+}
+
+}  // namespace nsa::kernels

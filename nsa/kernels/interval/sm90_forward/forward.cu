@@ -1,0 +1,83 @@
+#include "nsa/kernels/interval/sm90_forward/forward.cuh"
+
+#include <algorithm>
+#include <string>
+
+#include "nsa/kernels/device/hopper.hpp"
+#include "nsa/kernels/device/multiprocessors.hpp"
+#include "nsa/kernels/device/tensor_map.hpp"
+#include "nsa/kernels/interval/sm90.hpp"
+
+namespace nsa::kernels {
+namespace hopper {
+namespace {
+
+void check(cudaError_t error) {
+  if (error != cudaSuccess) throw LaunchError(std::string("attention_forward_hopper: ") + cudaGetErrorString(error));
+}
+
+template <typename T, bool Combines, typename S>
+void launch(const AttentionForward& p, const Combine& sum, cudaStream_t stream) {
+  const auto kernel = attention_forward_kernel<T, Combines, S>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes));
+  // Without keys nothing is copied, but a description needs a tensor: any.
+  const Rows k = p.N > 0 ? p.k : p.q, v = p.N > 0 ? p.v : p.q;
+  const auto k_map = tensor_map(k, p.storage, p.B, std::max(p.N, 1), p.G, S::Dk, S::kKeys);
+  const auto v_map = tensor_map(v, p.storage, p.B, std::max(p.N, 1), p.G, S::Dv, S::kKeys);
+  const int rows = p.S * (p.Hq / p.G), tiles = (rows + S::kRows - 1) / S::kRows * p.B * p.G;
+  const int blocks = std::min(tiles, multiprocessors("attention_forward_hopper"));
+  kernel<<<blocks, S::kThreads, S::kSharedBytes, stream>>>(p, sum, k_map, v_map);
+  check_launch("attention_forward_hopper");
+}
+
+// What fits beside the accumulators in 160 registers, measured fastest. A window of 512 and a tile's own tokens are
+// five steps of 112 keys.
+using Narrow = Shape<64, 64, 144, 4, 2>;
+using NarrowWindow = Shape<64, 64, 112, 4, 2>;
+using Square = Shape<128, 128, 112, 2, 2>;
+using Wide = Shape<192, 128, 112, 2, 1>;
+
+template <typename T, bool Combines>
+void launch(const AttentionForward& p, const Combine& sum, cudaStream_t stream) {
+  if (p.Dk == 64 && p.mask == Mask::window) return launch<T, Combines, NarrowWindow>(p, sum, stream);
+  if constexpr (!Combines)
+    if (p.Dk == 64) return launch<T, Combines, Narrow>(p, sum, stream);
+  if (p.Dk == 128) return launch<T, Combines, Square>(p, sum, stream);
+  return launch<T, Combines, Wide>(p, sum, stream);
+}
+
+}  // namespace
+}  // namespace hopper
+
+bool attention_forward_hopper_supports(const AttentionForward& p) {
+  if (p.mask == Mask::selected) return false;
+  const bool widths = (p.Dk == 64 && p.Dv == 64) || (p.Dk == 128 && p.Dv == 128) || (p.Dk == 192 && p.Dv == 128);
+  if (!widths || p.S <= 0 || p.B <= 0 || p.G <= 0 || p.Hq % p.G != 0) return false;
+  if (static_cast<std::int64_t>(p.S) * (p.Hq / p.G) >= std::int64_t{1} << 27) return false;
+  if (hopper::expanded(p.k, p.B, p.N, p.G) || hopper::expanded(p.v, p.B, p.N, p.G)) return false;
+  return hopper::is_here();
+}
+
+void attention_forward_hopper(const AttentionForward& p, cudaStream_t stream) {
+  if (!attention_forward_hopper_supports(p))
+    throw LaunchError("attention_forward_hopper: this problem is not supported");
+  if (p.storage == Storage::bf16)
+    hopper::launch<bf16, false>(p, {}, stream);
+  else
+    hopper::launch<fp16, false>(p, {}, stream);
+}
+
+bool window_and_combine_hopper_supports(const AttentionForward& p) {
+  return p.mask == Mask::window && attention_forward_hopper_supports(p);
+}
+
+void window_and_combine_hopper(const AttentionForward& p, const Combine& sum, cudaStream_t stream) {
+  if (!window_and_combine_hopper_supports(p))
+    throw LaunchError("window_and_combine_hopper: this problem is not supported");
+  if (p.storage == Storage::bf16)
+    hopper::launch<bf16, true>(p, sum, stream);
+  else
+    hopper::launch<fp16, true>(p, sum, stream);
+}
+
+}  // namespace nsa::kernels

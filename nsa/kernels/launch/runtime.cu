@@ -1,0 +1,48 @@
+#include <string>
+
+#include "nsa/kernels/launch/fork.hpp"
+#include "nsa/kernels/params.hpp"
+
+namespace nsa::kernels {
+
+void check_launch(const char* kernel) {
+  const cudaError_t error = cudaPeekAtLastError();
+  if (error != cudaSuccess)
+    throw LaunchError(std::string(kernel) + ": the CUDA runtime refused the launch: " + cudaGetErrorString(error));
+}
+
+bool on_processor() { return false; }
+
+namespace {
+
+void wait_for(cudaStream_t later, cudaStream_t earlier) {
+  if (later == earlier) return;
+  cudaEvent_t event = nullptr;
+  cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (error == cudaSuccess) {
+    error = cudaEventRecord(event, earlier);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(later, event);
+    cudaEventDestroy(event);  // the runtime keeps it until it was reached
+  }
+  if (error != cudaSuccess)
+    throw LaunchError(std::string("one stream cannot wait for another: ") + cudaGetErrorString(error));
+}
+
+}  // namespace
+
+Fork::Fork(cudaStream_t main, cudaStream_t side) : main_(main), side_(side ? side : main) { wait_for(side_, main_); }
+
+Fork::~Fork() {
+  if (joined_) return;
+  try {
+    join();
+  } catch (const LaunchError&) {  // the one on its way says more
+  }
+}
+
+void Fork::join() {
+  joined_ = true;
+  wait_for(main_, side_);
+}
+
+}  // namespace nsa::kernels

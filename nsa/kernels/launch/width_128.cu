@@ -1,0 +1,7 @@
+#include "nsa/kernels/launch/launch.cuh"
+
+namespace nsa::kernels {
+
+NSA_INSTANTIATE_WIDTH(128, 128);
+
+}  // namespace nsa::kernels

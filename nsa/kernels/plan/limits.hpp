@@ -1,0 +1,49 @@
+// What bounds the workspaces of attention and decides between its ways.
+#pragma once
+
+#include <cstdint>
+
+namespace nsa::kernels {
+
+struct Limits {
+  // Up to so many tiles of keys, and to so many times the heads of a group, neighbouring queries are computed jointly
+  // forward (selected/sm90_union/joint.cuh): 4224 tokens for 6 heads, 11,264 for 16. The fewer heads the more tokens a
+  // tile of rows holds, and the larger the union of their blocks. In a longer sequence those are which see
+  // `first_tiles` at most, and of the others the device decides.
+  std::int64_t joint_tiles = 192, joint_tiles_a_head = 11, first_tiles = 64;
+  // The merged backward pass (selected/sm90_backward/parts_backward.cuh) is faster earlier: beyond so many tiles of
+  // keys the device decides for every chunk by its own queries.
+  std::int64_t merged_tiles = 80;
+  // By these costs (selected/ways.hpp; fitted in ../README.md), in tenths of the first: 64 rows with 64 keys jointly;
+  // 64 rows jointly before their first keys; 64 rows with 64 keys as parts, lists and joining included; what dQ's part
+  // adds to the merged backward pass, which computes dK and dV anyway.
+  std::int64_t joint_tile_cost = 10, joint_start_cost = 20, part_cost = 24, merged_part_cost = 15;
+  // Of dynamic shared memory. Where the blocks that joint_kernel's tiles walk through do not fit, all go by parts.
+  std::int64_t joint_bytes = 226 << 10;
+  // Of the parts that exist at once: a chunk of queries of some pairs (batch entry, group)
+  // (selected/sm90_split/parts.cuh). Not fewer than `fewest_queries`. 4096 queries of 16 heads with width 128 at n
+  // = 16.
+  std::int64_t parts_bytes = std::int64_t{264} << 20, fewest_queries = 256;
+  // Of what the merged backward pass (selected/sm90_backward/parts_backward.cuh) keeps besides: dK and dV in fp32 from
+  // chunk to chunk, and what the pieces of a chunk's lists add to them. Where a single pair needs more (at n = 16 and
+  // 16 heads beyond 163,000 tokens of widths 128), dQ and dK, dV are made one after the other.
+  std::int64_t sums_bytes = std::int64_t{192} << 20;
+  // Up to so many tokens chunks of queries are halved there, for two lanes (Note [Two lanes], merged_plan.cuh).
+  std::int64_t lane_tokens = 16384;
+  // There a piece of a list has so many rows (token, head): each but the first writes and reads its 64 keys' sums.
+  int piece_rows = 2048;
+  // Of the query lists that are made in one go, for parts or for dK and dV, and of the partial sums of dK and dV that
+  // exist at once. For dK and dV a single group is not divided: its lists are as long as its rows of the table of
+  // blocks.
+  std::int64_t lists_bytes = std::int64_t{128} << 20, partials_bytes = std::int64_t{128} << 20;
+  // The merged backward pass over intervals (interval/sm90_backward/backward.cuh): from so many meetings of 64 rows
+  // with 128 keys on (fewer do not fill a GPU); the compressed branch in about so many items, of so many tiles of rows
+  // at least; bytes of the sums of dQ that exist at once, where no more are needed, of dK and dV where each chunk
+  // leaves its own, and of the whole workspace.
+  std::int64_t interval_steps = 16384, interval_items = 400, interval_tiles = 16;
+  std::int64_t interval_sums_bytes = std::int64_t{256} << 20, interval_key_bytes = std::int64_t{128} << 20;
+  std::int64_t interval_bytes = std::int64_t{512} << 20;
+};
+inline constexpr Limits kLimits;
+
+}  // namespace nsa::kernels

@@ -1,0 +1,90 @@
+// What a call of attention is cut into, whichever its branch: slices of batch entries and groups, and the queries of a
+// tile of keys in pieces.
+#pragma once
+
+#include <algorithm>
+
+#include "nsa/kernels/attention.hpp"
+#include "nsa/kernels/device/pieces.cuh"
+#include "nsa/kernels/plan/arena.hpp"
+#include "nsa/kernels/plan/limits.hpp"
+
+namespace nsa::kernels {
+
+inline unsigned grid(std::int64_t count) { return static_cast<unsigned>(count); }
+inline std::int64_t tiles_of(std::int64_t count, std::int64_t tile) { return (count + tile - 1) / tile; }
+
+// Enough blocks for every chip of this kind to be full a few times over.
+inline constexpr std::int64_t kWantedBlocks = 1024;
+
+// Batch entries, and of a single one also groups, as a problem of their own.
+struct Slice {
+  int batch, batches, group, groups;
+};
+// `blocks` begins at the slice's first group and keeps its rows of p.G groups.
+template <typename T>
+AttentionForward slice(const AttentionForward& p, const Slice& x) {
+  const auto rows_of = [&](const Rows& rows, int head) {
+    Rows own = rows;
+    if (rows.data) own.data = static_cast<T*>(rows.data) + x.batch * rows.batch + head * rows.head;
+    return own;
+  };
+  const int h = p.Hq / p.G, head = x.group * h;
+  AttentionForward own = p;
+  own.q = rows_of(p.q, head), own.o = rows_of(p.o, head);
+  own.k = rows_of(p.k, x.group), own.v = rows_of(p.v, x.group);
+  own.stats = p.stats + (static_cast<std::int64_t>(x.batch) * p.Hq + head) * p.S * 2;
+  own.blocks = p.blocks + (static_cast<std::int64_t>(x.batch) * p.S * p.G + x.group) * p.geometry.n;
+  own.B = x.batches, own.G = x.groups, own.Hq = x.groups * h;
+  return own;
+}
+template <typename T>
+AttentionBackward slice(const AttentionBackward& p, const Slice& x) {
+  const AttentionForward& f = p.forward;
+  // What belongs to the gradients lies as what belongs to the inputs.
+  AttentionForward gradients = f;
+  gradients.q = p.dq, gradients.o = p.dout, gradients.k = p.dk, gradients.v = p.dv;
+  gradients = slice<T>(gradients, x);
+  AttentionBackward own = p;
+  own.forward = slice<T>(f, x);
+  own.dq = gradients.q, own.dout = gradients.o, own.dk = gradients.k, own.dv = gradients.v;
+  own.delta = p.delta + (static_cast<std::int64_t>(x.batch) * f.Hq + x.group * (f.Hq / f.G)) * f.S;
+  return own;
+}
+
+// How the queries of every tile of keys are cut, and the sums of the pieces.
+template <int Dk, int Dv>
+struct DkvPlan {
+  Pieces pieces;
+  std::int64_t tiles;  // of keys
+  float* partials = nullptr;
+
+  DkvPlan(const AttentionBackward& p, Arena& arena) {
+    const AttentionForward& f = p.forward;
+    const std::int64_t pairs = static_cast<std::int64_t>(f.B) * f.G;
+    const int h = f.Hq / f.G;
+    std::int64_t slots;
+    if (f.mask == Mask::selected) {
+      const std::int64_t entries = pairs * f.S * f.geometry.n;
+      pieces.tiles_a_block = static_cast<int>(tiles_of(f.geometry.l_sel, kKeyTile));
+      const std::int64_t a_slot = kPartial<Dk, Dv> * static_cast<std::int64_t>(sizeof(float));
+      const std::int64_t fewest = tiles_of(2 * entries * pieces.tiles_a_block * a_slot, kLimits.partials_bytes);
+      pieces.tokens = static_cast<int>(std::max(
+          std::clamp<std::int64_t>(tiles_of(entries / kWantedBlocks, 64) * 64, 128, 4096), tiles_of(fewest, 64) * 64));
+      pieces.count = static_cast<int>(tiles_of(f.S, pieces.tokens));
+      tiles = static_cast<std::int64_t>(f.selection.J) * pieces.tiles_a_block;
+      slots = (2 * entries / pieces.tokens + 2) * pieces.tiles_a_block;
+    } else {
+      tiles = tiles_of(f.N, kKeyTile);
+      const std::int64_t rows = static_cast<std::int64_t>(f.S) * h;
+      const std::int64_t longest =
+          f.mask == Mask::window ? std::min<std::int64_t>(rows, (f.geometry.w + kKeyTile) * h) : rows;
+      pieces.count = static_cast<int>(std::clamp<std::int64_t>(kWantedBlocks / std::max<std::int64_t>(tiles * pairs, 1),
+                                                               1, std::max<std::int64_t>(1, longest / 512)));
+      slots = tiles * pairs * pieces.count;
+    }
+    if (pieces.count > 1) partials = arena.take<float>(slots * kKeyTile * (Dk + Dv));
+  }
+};
+
+}  // namespace nsa::kernels

@@ -1,0 +1,357 @@
+// Note [Counting sort]
+// A chunk of tokens keeps, for every block, one bit a token in shared memory: repeated numbers of a row fall together,
+// the number of bits is the chunk's count and the number of lower bits a token's place in the list, whatever order the
+// threads come in. Three launches: counts of every chunk; their running sums over the chunks and over the lists; the
+// tokens, put into their places. A chunk is 256 tokens, or as many times 256 as keep the counts within the workspace's
+// limit.
+//
+// A set of lists is that of one pair (batch entry, group) and one stretch of tokens. Sets know nothing of each other:
+// the tokens of each start at a place that the host knows.
+//
+// Small problems cost latency, not work: they get shorter chunks, for more multiprocessors, and two launches. A set's
+// counts are so few that every block of threads that places tokens adds them up itself. Loops that seldom go round
+// twice are not unrolled: what a short kernel waits for is also its own code.
+#include <algorithm>
+
+#include "nsa/kernels/selected/forced.cuh"
+#include "nsa/kernels/selected/lists.hpp"
+
+namespace nsa::kernels {
+
+namespace {
+
+// kTokens: whose bits lie in shared memory at once; kWords: of a block's bits. kResident: blocks of threads that a
+// multiprocessor must hold; were it left open, the compiler would spill registers to make room for more.
+struct Many {
+  static constexpr int kThreads = 512, kResident = 2, kTokens = 256, kWords = kTokens / 32;
+  static constexpr bool kFew = false;
+};
+struct Few {
+  static constexpr int kThreads = 256, kResident = 1, kTokens = 128, kWords = kTokens / 32;
+  static constexpr bool kFew = true;
+};
+constexpr int kBatch = 8;                   // numbers that a thread asks for before it looks at the first
+constexpr int kBlocks = 2048;               // whose bits lie in shared memory at once
+constexpr std::int64_t kCounts = 12 << 20;  // at most as many counts: 48 MB (unless one chunk's are more)
+constexpr int kFewBlocks = 1024;            // of a small problem: shared memory that every GPU grants unasked
+constexpr std::int64_t kFewCounts = 8192;   // 32 KB
+
+int tokens_of(const Inverse& p) { return (p.end > 0 ? p.end : p.S) - p.begin; }
+int stretch_of(const Inverse& p) { return p.stretch > 0 ? std::min(p.stretch, tokens_of(p)) : tokens_of(p); }
+std::int64_t sets_of(const Inverse& p) {
+  const int stretch = std::max(stretch_of(p), 1);
+  return static_cast<std::int64_t>(p.B) * p.G * ((tokens_of(p) + stretch - 1) / stretch);
+}
+std::int64_t lists_of(const Inverse& p) { return sets_of(p) * p.J; }
+template <typename Shape>
+int parts_of(const Inverse& p) {
+  return (stretch_of(p) + Shape::kTokens - 1) / Shape::kTokens;
+}
+bool is_small(const Inverse& p) { return p.J <= kFewBlocks && lists_of(p) * parts_of<Few>(p) <= kFewCounts; }
+std::int64_t most_chunks(const Inverse& p) {
+  return std::clamp<std::int64_t>(kCounts / std::max<std::int64_t>(lists_of(p), 1), 1, parts_of<Many>(p));
+}
+
+// What the kernels share. A block of threads' set is blockIdx.y, whose chunk c has its counts in
+// counts[(set * chunks + c) * J ..].
+struct Work {
+  Inverse p;
+  int* counts;
+  int* finished;              // of every set, blocks of the scan that are done
+  int end;                    // of the tokens
+  int parts, chunks, window;  // parts of a chunk; blocks whose bits lie in shared memory at once
+  int row;                    // numbers in a row of the table
+  int pairs, stretch;
+
+  __device__ bool left_out() const { return p.unless && p.unless[blockIdx.y / pairs]; }
+  __device__ int* set_counts() const { return counts + static_cast<std::int64_t>(blockIdx.y) * chunks * p.J; }
+  __device__ int* offsets() const { return p.offsets + static_cast<std::int64_t>(blockIdx.y) * (p.J + 1); }
+  __device__ int first_entry() const { return static_cast<int>(blockIdx.y) * stretch * p.geometry.n; }
+};
+
+// A token in its document.
+struct Token {
+  int local, first_block;  // its number there; the number of the document's first block among all documents'
+  __device__ Token(const Inverse& p, int t)
+      : local(t - (p.packed.first_token ? p.packed.first_token[t] : 0)),
+        first_block(p.document_blocks ? p.document_blocks[t] : 0) {}
+};
+
+// Walks the parts of a chunk and the windows of blocks and sets the bits: of block j and token begin + t in
+// bits[t / 32 * window + j - base]. Then calls each(begin, base, end, choices), j in [base, end), where
+// choices(f) calls f(t, j, row, slot) for every valid number, in any order, by all threads. repeats[t], where wanted:
+// the row of token begin + t has a number twice.
+template <typename Shape, typename Each>
+__device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& each) {
+  constexpr int kThreads = Shape::kThreads, kTokens = Shape::kTokens, kWords = Shape::kWords;
+  const Inverse& p = w.p;
+  const int chunk = blockIdx.x, pair = blockIdx.y % w.pairs, b = pair / p.G, group = pair % p.G, n = p.geometry.n;
+  const int first = p.begin + static_cast<int>(blockIdx.y) / w.pairs * w.stretch, last = min(first + w.stretch, w.end);
+  const int step_t = kThreads / n, step_slot = kThreads % n;  // from one number of a thread to its next
+  const int parts = Shape::kFew ? 1 : w.parts;
+  for (int part = 0; part < parts; ++part) {
+    const int begin = first + (chunk * parts + part) * kTokens, count = min(kTokens, last - begin);
+    if (count <= 0) break;
+    const int* rows = p.blocks + (static_cast<std::int64_t>(b) * p.S + begin) * w.row + group * n;
+    const Token newest(p, begin + count - 1);
+    const int j_end = min(p.J, newest.first_block + newest.local / p.geometry.l_sel + 1);
+    for (int base = Token(p, begin).first_block; base < j_end; base += w.window) {
+      const int end = min(base + w.window, j_end);
+#pragma unroll 1
+      for (int j = threadIdx.x; j < end - base; j += kThreads)
+#pragma unroll
+        for (int word = 0; word < kWords; ++word) bits[word * w.window + j] = 0;
+      if (repeats && threadIdx.x < kTokens) repeats[threadIdx.x] = false;
+      __syncthreads();
+      const auto choices = [&](auto&& f) {
+        int t = threadIdx.x / n, slot = threadIdx.x % n;
+        for (int i = threadIdx.x; i < count * n; i += kBatch * kThreads) {
+          int tokens[kBatch], slots[kBatch], blocks[kBatch];
+#pragma unroll
+          for (int k = 0; k < kBatch; ++k) {
+            const bool exists = i + k * kThreads < count * n;
+            const int number = exists ? __ldg(rows + t * w.row + slot) : -1;
+            const Token token(p, exists ? begin + t : begin);
+            const int j = token.first_block + number;
+            const bool seen = number >= 0 && static_cast<std::int64_t>(number) * p.geometry.l_sel <= token.local &&
+                              (p.forced || !is_forced(number, token.local, p.geometry.l_sel));
+            tokens[k] = t, slots[k] = slot, blocks[k] = seen && j >= base && j < end ? j : -1;
+            t += step_t, slot += step_slot;
+            if (slot >= n) slot -= n, ++t;
+          }
+#pragma unroll
+          for (int k = 0; k < kBatch; ++k)
+            if (blocks[k] >= 0) f(tokens[k], blocks[k], rows + tokens[k] * w.row, slots[k]);
+        }
+      };
+      choices([&](int t, int j, const int*, int) {
+        const unsigned bit = 1u << t % 32, before = atomicOr(&bits[t / 32 * w.window + j - base], bit);
+        if (repeats && (before & bit)) repeats[t] = true;
+      });
+      __syncthreads();
+      each(begin, base, end, choices);
+      __syncthreads();
+    }
+  }
+}
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) count_kernel(const __grid_constant__ Work w) {
+  constexpr int kThreads = Shape::kThreads, kWords = Shape::kWords;
+  extern __shared__ unsigned bits[];
+  int* counts = w.set_counts() + static_cast<std::int64_t>(blockIdx.x) * w.p.J;
+#pragma unroll 1
+  for (int j = threadIdx.x; j < w.p.J; j += kThreads) counts[j] = 0;
+  if (blockIdx.x == 0 && threadIdx.x == 0) w.finished[blockIdx.y] = 0;
+  if (w.left_out()) return;
+  __syncthreads();
+  for_bits<Shape>(w, bits, nullptr, [&](int, int base, int end, auto&&) {
+#pragma unroll 1
+    for (int j = base + threadIdx.x; j < end; j += kThreads) {
+      int count = 0;
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) count += __popc(bits[word * w.window + j - base]);
+      counts[j] = w.parts > 1 ? counts[j] + count : count;
+    }
+  });
+}
+
+// The sums of x over the block's threads before this one, and over all in `total`.
+template <int Threads>
+__device__ int scan_block(int x, int* sums, int& total) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+  int sum = x;
+  for (int d = 1; d < 32; d *= 2) {
+    const int before = __shfl_up_sync(0xffffffffu, sum, d);
+    if (lane >= d) sum += before;
+  }
+  if (lane == 31) sums[warp] = sum;
+  __syncthreads();
+  int warps = lane < Threads / 32 ? sums[lane] : 0;
+  for (int d = 1; d < 32; d *= 2) {
+    const int before = __shfl_up_sync(0xffffffffu, warps, d);
+    if (lane >= d) warps += before;
+  }
+  total = __shfl_sync(0xffffffffu, warps, 31);
+  const int before_warp = __shfl_sync(0xffffffffu, warps, (warp + 31) % 32);
+  __syncthreads();
+  return sum - x + (warp > 0 ? before_warp : 0);
+}
+
+// 32 lists a block: lane j's warps share its chunks. Counts become the sums over the chunks before; the set's last
+// block to finish turns the lists' lengths into offsets.
+__global__ void __launch_bounds__(1024) scan_kernel(const __grid_constant__ Work w) {
+  __shared__ int sums[32][33];
+  __shared__ bool last;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32, J = w.p.J, j = blockIdx.x * 32 + lane;
+  const int share = (w.chunks + 31) / 32, begin = min(warp * share, w.chunks), end = min(begin + share, w.chunks);
+  int *counts = w.set_counts() + j, *offsets = w.offsets();
+  int sum = 0;
+  if (j < J)
+#pragma unroll 8
+    for (int c = begin; c < end; ++c) sum += counts[static_cast<std::int64_t>(c) * J];
+  sums[warp][lane] = sum;
+  __syncthreads();
+  int before = 0, length = 0;
+  for (int k = 0; k < 32; ++k) {
+    before += k < warp ? sums[k][lane] : 0;
+    length += sums[k][lane];
+  }
+  if (j < J) {
+#pragma unroll 8
+    for (int c = begin; c < end; ++c) {
+      int& place = counts[static_cast<std::int64_t>(c) * J];
+      const int count = place;
+      place = before;
+      before += count;
+    }
+    if (warp == 0) offsets[j + 1] = length;
+  }
+
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(&w.finished[blockIdx.y], 1) == static_cast<int>(gridDim.x) - 1;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  int carried = w.first_entry();
+  if (threadIdx.x == 0) offsets[0] = carried;
+  for (int first = 0; first < J; first += 4096) {  // four lists a thread
+    int x[4], own = 0;
+    const int at = first + static_cast<int>(threadIdx.x) * 4;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) own += x[k] = at + k < J ? __ldcg(&offsets[at + k + 1]) : 0;
+    int total;
+    int place = carried + scan_block<1024>(own, sums[0], total);
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (at + k < J) offsets[at + k + 1] = place += x[k];
+    carried += total;
+  }
+}
+
+// A small problem's scan: entries[j] becomes the entry of the set's list j that the chunk's first token gets. The set's
+// first block of threads writes the offsets.
+template <int Threads>
+__device__ void scan_few(const Work& w, int* entries) {
+  __shared__ int sums[32];
+  constexpr int kAtOnce = 16;
+  const int J = w.p.J, chunk = blockIdx.x;
+  const int* counts = w.set_counts();
+  int* offsets = w.offsets();
+  int carried = w.first_entry();
+  for (int first = 0; first < J; first += Threads) {
+    const int j = first + static_cast<int>(threadIdx.x), chunks = j < J ? w.chunks : 0;
+    int before = 0, length = 0;  // of the list's entries: from the chunks before, from all
+    for (int c = 0; c < chunks; c += kAtOnce) {
+      int x[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) x[k] = c + k < chunks ? counts[(c + k) * J + j] : 0;
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        before += c + k < chunk ? x[k] : 0;
+        length += x[k];
+      }
+    }
+    int total;
+    const int offset = carried + scan_block<Threads>(length, sums, total);
+    carried += total;
+    if (j >= J) continue;
+    entries[j] = offset + before;
+    if (chunk > 0) continue;
+    offsets[j] = offset;
+    if (j == J - 1) offsets[J] = offset + length;
+  }
+}
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) place_kernel(const __grid_constant__ Work w) {
+  constexpr int kThreads = Shape::kThreads, kTokens = Shape::kTokens, kWords = Shape::kWords;
+  extern __shared__ unsigned bits[];
+  // Of a block's list: the entry of the part's first token, and for every word of bits the count of the words before.
+  int* entries = reinterpret_cast<int*>(bits + kWords * w.window);
+  unsigned char* counts = reinterpret_cast<unsigned char*>(entries + w.window);
+  int* sums = w.set_counts() + static_cast<std::int64_t>(blockIdx.x) * w.p.J;
+  const int* offsets = w.offsets();
+  __shared__ bool repeats[kTokens];
+  if (Shape::kFew) scan_few<kThreads>(w, entries);
+  if (w.left_out()) return;
+  for_bits<Shape>(w, bits, w.p.places ? repeats : nullptr, [&](int begin, int base, int end, auto&& choices) {
+    const int origin = Shape::kFew ? 0 : base;  // whose entry is entries[0]
+#pragma unroll 1
+    for (int j = base + static_cast<int>(threadIdx.x); j < end; j += kThreads) {
+      const int sum = Shape::kFew ? 0 : sums[j];
+      if (!Shape::kFew) entries[j - origin] = offsets[j] + sum;
+      int count = 0;
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) {
+        counts[word * w.window + j - base] = static_cast<unsigned char>(count);
+        count += __popc(bits[word * w.window + j - base]);
+      }
+      if (w.parts > 1) sums[j] = sum + count;
+    }
+    __syncthreads();
+    choices([&](int t, int j, const int* row, int slot) {
+      const int at = t / 32 * w.window + j - base;
+      const int entry = entries[j - origin] + counts[at] + __popc(bits[at] & ((1u << t % 32) - 1));
+      w.p.tokens[entry] = begin + t;
+      if (w.p.places == nullptr) return;
+      bool first = true;  // of the same numbers
+      if (repeats[t]) {
+#pragma unroll 1
+        for (int i = 0; i < slot; ++i) first &= row[i] != row[slot];
+      }
+      if (first) w.p.places[entry] = slot;
+    });
+  });
+}
+
+}  // namespace
+
+std::int64_t inverse_workspace(const Inverse& p) {
+  // Enough for fewer pairs or tokens too, which may be cut into more chunks. A set's `finished` besides.
+  const std::int64_t counts = std::min(lists_of(p) * parts_of<Many>(p), std::max(lists_of(p), kCounts));
+  return (std::max(counts, kFewCounts) + sets_of(p)) * static_cast<std::int64_t>(sizeof(int));
+}
+
+void invert_choice(const Inverse& p, cudaStream_t stream) {
+  const auto sets = static_cast<unsigned>(sets_of(p));
+  if (sets == 0 || p.J == 0) {
+    const int pairs = p.B * p.G;
+    cudaMemsetAsync(p.offsets, 0, std::max<std::size_t>(sets, pairs) * (p.J + 1) * sizeof(int), stream);
+    return check_launch("invert_choice");
+  }
+  Work w{p,
+         p.workspace + sets,
+         p.workspace,
+         p.begin + tokens_of(p),
+         0,
+         0,
+         std::min(p.J, kBlocks),
+         (p.row_groups > 0 ? p.row_groups : p.G) * p.geometry.n,
+         p.B * p.G,
+         stretch_of(p)};
+  const auto bit_bytes = [&]<typename Shape>(Shape) { return w.window * Shape::kWords * 4; };
+  const auto place_bytes = [&]<typename Shape>(Shape) { return w.window * (Shape::kWords * 5 + 4); };
+  if (is_small(p)) {
+    w.parts = 1;
+    w.chunks = parts_of<Few>(p);
+    const dim3 grid(w.chunks, sets);
+    count_kernel<Few><<<grid, Few::kThreads, bit_bytes(Few()), stream>>>(w);
+    place_kernel<Few><<<grid, Few::kThreads, place_bytes(Few()), stream>>>(w);
+    return check_launch("invert_choice");
+  }
+  const int most = static_cast<int>(most_chunks(p));
+  w.parts = (parts_of<Many>(p) + most - 1) / most;
+  w.chunks = (parts_of<Many>(p) + w.parts - 1) / w.parts;
+  const dim3 grid(w.chunks, sets);
+  cudaFuncSetAttribute(count_kernel<Many>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * Many::kWords * 4);
+  cudaFuncSetAttribute(place_kernel<Many>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       kBlocks * (Many::kWords * 5 + 4));
+  count_kernel<Many><<<grid, Many::kThreads, bit_bytes(Many()), stream>>>(w);
+  scan_kernel<<<dim3((p.J + 31) / 32, sets), 1024, 0, stream>>>(w);
+  place_kernel<Many><<<grid, Many::kThreads, place_bytes(Many()), stream>>>(w);
+  check_launch("invert_choice");
+}
+
+}  // namespace nsa::kernels

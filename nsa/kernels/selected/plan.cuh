@@ -1,0 +1,190 @@
+// What the selected branch is cut into on Hopper, and its workspace: query lists, and parts in chunks and turns.
+#pragma once
+
+#include <algorithm>
+
+#include "nsa/kernels/plan/arena.hpp"
+#include "nsa/kernels/plan/limits.hpp"
+#include "nsa/kernels/plan/plan.cuh"
+#include "nsa/kernels/selected/lists.hpp"
+#include "nsa/kernels/selected/sm90_split/parts.cuh"
+#include "nsa/kernels/selected/ways.hpp"
+
+namespace nsa::kernels {
+
+// The query lists of so many tokens and what makes them. `row_groups`: groups in a row of the table. `stretch`: tokens
+// that have lists of their own; 0: all together.
+struct ListPlan {
+  Inverse inverse;
+  QueryLists lists;
+
+  ListPlan(const AttentionForward& p, int row_groups, int tokens, int stretch, bool places, Arena& arena) {
+    const std::int64_t stretches = stretch > 0 ? tiles_of(tokens, stretch) : 1;
+    const std::int64_t sets = static_cast<std::int64_t>(p.B) * p.G * stretches;
+    const std::int64_t entries = sets * (stretch > 0 ? stretch : tokens) * p.geometry.n;
+    inverse.document_blocks = p.selection.document_blocks;
+    inverse.packed = p.packed;
+    inverse.geometry = p.geometry;
+    inverse.B = p.B;
+    inverse.S = p.S;
+    inverse.G = p.G;
+    inverse.J = p.selection.J;
+    inverse.row_groups = row_groups;
+    inverse.end = tokens;
+    inverse.stretch = stretch;
+    inverse.offsets = arena.take<int>(sets * (p.selection.J + 1));
+    inverse.tokens = arena.take<int>(entries);
+    if (places) inverse.places = arena.take<int>(entries);
+    inverse.workspace = reinterpret_cast<int*>(arena.take<char>(inverse_workspace(inverse)));
+    lists = {inverse.offsets, inverse.tokens, inverse.places};
+  }
+  // Of p, which has no more pairs than the plan's.
+  void make(const AttentionForward& p, int begin, int end, cudaStream_t stream) {
+    inverse.blocks = p.blocks;
+    inverse.B = p.B;
+    inverse.G = p.G;
+    inverse.begin = begin;
+    inverse.end = end;
+    invert_choice(inverse, stream);
+  }
+};
+
+// How the selected branch goes on Hopper.
+// device: it decides chunk by chunk, by the queries before a chunk or by its own (selected/ways.hpp).
+enum class Way { joint, parts, device, device_by_own };
+
+// Queries in chunks, and the pairs (batch entry, group) in turns, so that the parts of a chunk and turn fit
+// Limits::parts_bytes. Chunks are long and turns short, because every block of keys is loaded once a chunk. Lists and
+// items are made for a slice of pairs, and for all chunks in one go as far as Limits::lists_bytes allows; where not all
+// chunks fit, the slice is a turn, so that a pair's chunks always follow each other.
+template <typename T, int D>
+class PartsPlan {
+ public:
+  std::int64_t chunk, turn;  // tokens, pairs
+  std::int64_t chunks;       // whose lists are made in one go
+  int batches, groups;       // of a slice
+  hopper::Ways ways;         // those before ways.first have no parts
+  Pieces pieces;
+  hopper::Parts parts;
+  hopper::Items items;
+  ListPlan lists;
+
+  struct Sizes {
+    std::int64_t chunk, turn, chunks, pairs;  // pairs of a slice
+  };
+  PartsPlan(const AttentionForward& p, Way way, Arena& arena)
+      : PartsPlan(p, way, sizes(p, way), piece_tokens(p), arena) {}
+  PartsPlan(const AttentionForward& p, Way way, Sizes sizes, int piece_tokens, Arena& arena)
+      : chunk(sizes.chunk),
+        turn(sizes.turn),
+        chunks(sizes.chunks),
+        batches(slice_of(p, sizes.pairs).B),
+        groups(slice_of(p, sizes.pairs).G),
+        ways(way == Way::device || way == Way::device_by_own ? ways_of(p, way, sizes, arena) : hopper::Ways()),
+        lists(slice_of(p, sizes.pairs), p.G, static_cast<int>(sizes.chunks * sizes.chunk),
+              static_cast<int>(sizes.chunk), true, arena) {
+    pieces.tiles_a_block = static_cast<int>(tiles_of(p.geometry.l_sel, kKeyTile));
+    pieces.tokens = piece_tokens;
+    items.capacity = static_cast<int>(item_capacity(p, chunk, piece_tokens));
+    items.data = arena.take<hopper::Item>(chunks * batches * groups * items.capacity);
+    parts.row_groups = p.G;
+    parts.per_token = static_cast<int>(parts_a_token(p));
+    parts.stats = arena.take<float2>(part_rows(p));
+    parts.data = arena.take<T>(part_rows(p) * D);
+  }
+  // Of a turn's chunk.
+  [[nodiscard]] std::int64_t part_rows(const AttentionForward& p) const {
+    return turn * chunk * (p.Hq / p.G) * parts.per_token;
+  }
+  // Tokens that always go jointly where the device decides, in whole tiles of rows.
+  static std::int64_t joint_tokens(const AttentionForward& p) {
+    const std::int64_t blocks = kLimits.first_tiles / tiles_of(p.geometry.l_sel, kKeyTile);
+    return tiles_of(std::max<std::int64_t>(blocks, 1) * p.geometry.l_sel, 64) * 64;
+  }
+  // Lists and items of the tokens [begin, end), whole chunks, for a slice p; of chunks that go jointly only on demand.
+  void make_lists(const AttentionForward& p, std::int64_t begin, std::int64_t end, bool joint_ones,
+                  cudaStream_t stream) {
+    lists.inverse.unless = joint_ones ? nullptr : ways.unless_jointly(begin);
+    lists.make(p, static_cast<int>(begin), static_cast<int>(end), stream);
+    const std::int64_t sets = tiles_of(end - begin, chunk) * p.B * p.G;
+    hopper::items_kernel<<<grid(sets), 1024, 0, stream>>>(lists.lists, p.selection, p.S, p.geometry.l_sel,
+                                                          pieces.tokens, items);
+    check_launch("items");
+  }
+  // The sets of the pairs from `pair` on, of the chunk-th chunk that make_lists was called for.
+  [[nodiscard]] hopper::Items items_of(const AttentionForward& p, std::int64_t chunk_number, std::int64_t pair) const {
+    return {items.data + (chunk_number * p.B * p.G + pair) * items.capacity, items.capacity};
+  }
+  [[nodiscard]] QueryLists lists_of(const AttentionForward& p, std::int64_t chunk_number, std::int64_t pair) const {
+    QueryLists own = lists.lists;
+    own.offsets += (chunk_number * p.B * p.G + pair) * (p.selection.J + 1);
+    return own;
+  }
+  // At most, of a pair's lists of the tokens [begin, end): no list of a later block has an entry.
+  [[nodiscard]] std::int64_t item_count(const AttentionForward& p, std::int64_t begin, std::int64_t end) const {
+    const std::int64_t lists = p.selection.starts ? p.selection.J : tiles_of(end, p.geometry.l_sel);
+    return (end - begin) * p.geometry.n / pieces.tokens + lists;
+  }
+
+  static Sizes sizes(const AttentionForward& p, Way way) {
+    const std::int64_t pairs = static_cast<std::int64_t>(p.B) * p.G;
+    const std::int64_t a_part = D * static_cast<std::int64_t>(sizeof(T)) + static_cast<std::int64_t>(sizeof(float2));
+    const std::int64_t queries = std::clamp<std::int64_t>(
+        kLimits.parts_bytes / (p.Hq / p.G * parts_a_token(p) * a_part), kLimits.fewest_queries, kMostQueries);
+    // Whole tiles of rows, which chunks may not share when they go different ways.
+    const std::int64_t chunk = std::min<std::int64_t>(
+        p.S, std::min(queries, std::clamp(queries / pairs, kLongChunk, kLongestChunk)) / 64 * 64);
+    return sizes(p, way, chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs), piece_tokens(p),
+                 kLimits.lists_bytes);
+  }
+  // With such chunks and turns.
+  static Sizes sizes(const AttentionForward& p, Way way, std::int64_t chunk, std::int64_t turn, int piece_tokens) {
+    // Sums take their room: several turns' lists in one go are for short sequences.
+    return sizes(p, way, chunk, turn, piece_tokens, kLimits.lists_bytes / 4);
+  }
+
+ private:
+  // Long enough for a block of keys to be worth its load; short enough for Divisor's 32 bits (queries * chunk < 2^32).
+  static constexpr std::int64_t kLongChunk = 4096, kLongestChunk = 16384, kMostQueries = 131072;
+  // As many turns in a slice as have their lists within `slice_bytes`.
+  static Sizes sizes(const AttentionForward& p, Way way, std::int64_t chunk, std::int64_t turn, int piece_tokens,
+                     std::int64_t slice_bytes) {
+    const std::int64_t all = all_chunks(p, way, chunk), a_set = set_bytes(p, chunk, piece_tokens);
+    const std::int64_t turns = slice_bytes / (a_set * std::max<std::int64_t>(all * turn, 1));
+    if (turns > 0) return {chunk, turn, all, std::min(turns * turn, static_cast<std::int64_t>(p.B) * p.G)};
+    return {chunk, turn, std::clamp<std::int64_t>(kLimits.lists_bytes / a_set / turn, 1, all), turn};
+  }
+  // A block of threads sees at most so many tokens: the first block of keys is chosen by every query.
+  static int piece_tokens(const AttentionForward& p) {
+    return std::max(64, static_cast<int>(tiles_of(512, p.Hq / p.G)));
+  }
+  static std::int64_t item_capacity(const AttentionForward& p, std::int64_t chunk, int piece_tokens) {
+    return chunk * p.geometry.n / piece_tokens + p.selection.J;
+  }
+  // Bytes of the lists and items of a pair's chunk.
+  static std::int64_t set_bytes(const AttentionForward& p, std::int64_t chunk, int piece_tokens) {
+    return static_cast<std::int64_t>(sizeof(int)) * (2 * chunk * p.geometry.n + p.selection.J + 1) +
+           item_capacity(p, chunk, piece_tokens) * static_cast<std::int64_t>(sizeof(hopper::Item));
+  }
+  static std::int64_t all_chunks(const AttentionForward& p, Way way, std::int64_t chunk) {
+    return tiles_of(p.S - (way == Way::device ? joint_tokens(p) : 0), chunk);
+  }
+  static std::int64_t parts_a_token(const AttentionForward& p) {
+    return p.geometry.n * tiles_of(p.geometry.l_sel, kKeyTile);
+  }
+  static AttentionForward slice_of(const AttentionForward& p, std::int64_t pairs) {
+    AttentionForward own = p;
+    own.G = static_cast<int>(std::min<std::int64_t>(pairs, p.G));
+    own.B = static_cast<int>(std::max<std::int64_t>(pairs / p.G, 1));
+    own.Hq = own.G * (p.Hq / p.G);
+    return own;
+  }
+  static hopper::Ways ways_of(const AttentionForward& p, Way way, Sizes sizes, Arena& arena) {
+    hopper::Ways own{way == Way::device ? static_cast<int>(joint_tokens(p)) : 0, static_cast<int>(sizes.chunk)};
+    own.by_own = way == Way::device_by_own;
+    own.jointly = arena.take<int>(own.chunks(p.S));
+    return own;
+  }
+};
+
+}  // namespace nsa::kernels

@@ -1,0 +1,348 @@
+// The selected branch from the keys' side. Every block of keys is loaded once for all the queries of a chunk
+// that chose it; what a query gets from one block is a part: its own softmax over at most 64 keys. A second kernel puts
+// a query's parts together (join_forward.cuh), and computes its forced blocks, which no list names, itself.
+//
+// The backward pass makes dQ's parts in the same way, of all blocks (join.cuh).
+//
+// Why: from the queries' side each token reads its n blocks from L2 (n * l' * (Dk + Dv) * 2 bytes a group), which
+// bounds that kernel. From this side a (query, block) pair costs h * Dk * 2 bytes of Q and h * Dv * 2 bytes of result,
+// written and read.
+//
+//   block of one warpgroup, two to four a multiprocessor: K, V of 64 keys; two stages of Q [64 rows (token, head)]
+//   gathered by the block's query list; S = Q K^T, P V with P in registers; the result leaves from registers
+#pragma once
+
+#include "nsa/kernels/attention.hpp"
+#include "nsa/kernels/device/early.cuh"
+#include "nsa/kernels/device/hopper.hpp"
+#include "nsa/kernels/device/pieces.cuh"
+#include "nsa/kernels/device/rows.cuh"
+#include "nsa/kernels/device/slab.cuh"
+#include "nsa/kernels/device/softmax.cuh"
+#include "nsa/kernels/device/tile.cuh"
+#include "nsa/kernels/selected/sm90_split/items.cuh"
+
+namespace nsa::kernels::hopper {
+
+// The parts of the tokens [first, first + count) and of the pairs (batch entry, group) [first_pair, first_pair +
+// pairs): [pairs, count, parts of a token, h, D].
+struct Parts {
+  void* data = nullptr;     // storage type
+  float2* stats = nullptr;  // forward, the same without D: (maximum of the plain scores, sum)
+  int first = 0, count = 0, first_pair = 0, pairs = 0;
+  int per_token = 0;            // n * tiles_a_block
+  int row_groups = 0;           // groups in a row of the table of blocks
+  const int* unless = nullptr;  // not null: where it is not 0, the chunk goes jointly (ways.hpp)
+
+  // Rows (part, head) of a chunk and turn are few enough for an int.
+  __device__ int at(int pair, int t, int part) const {
+    return ((pair - first_pair) * count + t - first) * per_token + part;
+  }
+};
+
+// Note [Order of a part]
+// A part's row stands in memory as a thread has it in m16n8k16's layout, what a thread has of 32 columns in 16 bytes:
+// after a product nothing is exchanged between threads, and who adds up a row's parts restores the order once for all.
+
+// Row g (half 0) or g + 8 of a product's result times `scale`.
+template <typename T, int N>
+__device__ inline void store_part(T* parts, int part, const float (&c)[N][4], int half, float scale) {
+  T* const row = parts + static_cast<std::int64_t>(part) * (N * 8) + (threadIdx.x & 3) * 8;
+#pragma unroll
+  for (int n = 0; n < N; n += 4) {
+    std::uint32_t x[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[e] = pack<T>(c[n + e][2 * half] * scale, c[n + e][2 * half + 1] * scale);
+    // Read once, when the chunk is done: rows that are read again and again are to stay in L2.
+    __stcs(reinterpret_cast<uint4*>(row + n * 8), make_uint4(x[0], x[1], x[2], x[3]));
+  }
+}
+
+template <int Dk, int Dv, bool Backward>
+struct PartsShape {
+  static constexpr int kThreads = 128, kRows = 64, kOut = Backward ? Dk : Dv;
+  static constexpr int kOwnRows = kRows * 8 / kThreads;  // of a tile, that a thread copies a share of
+  // A multiprocessor, as the registers allow.
+  static constexpr int kBlocks = Dk > 64 ? (Backward || Dk > 128 ? 2 : 3) : 4;
+  using K = Slab<kKeyTile, Dk>;
+  using V = Slab<kKeyTile, Dv>;
+  using Q = Slab<kRows, Dk>;
+  using O = Slab<kRows, Dv>;  // dO
+  // Where two stages of Q would leave room for one block only, there is one, filled anew once S has read it.
+  static constexpr bool kOneQ = Backward && Dk > 128;
+  static constexpr int kSharedBytes =
+      1024 + K::kBytes + V::kBytes + (kOneQ ? 1 : 2) * Q::kBytes + (Backward ? 2 * O::kBytes : 0);
+};
+
+// `dout` and `delta` are for the backward pass.
+template <typename T, int Dk, int Dv, bool Backward>
+__global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
+    parts_kernel(const AttentionForward p, const Rows dout, const float* delta, const QueryLists lists,
+                 const Pieces pieces, const Items items, const Parts parts) {
+#if NSA_ON_HOPPER
+  using Shape = PartsShape<Dk, Dv, Backward>;
+  constexpr int kRows = Shape::kRows, kTiles = kKeyTile / 8, kOut = Shape::kOut;
+  extern __shared__ char shared[];
+  // Of two tiles' rows, see Note [Rows ahead].
+  __shared__ int row_token[2][kRows];
+  __shared__ int row_part[2][kRows];        // h * part + head, or -1
+  __shared__ float2 row_softmax[2][kRows];  // backward
+  __shared__ float row_delta[2][kRows];
+  __shared__ int q_offset[2][kRows], o_offset[2][kRows];
+  const int4 item =
+      *reinterpret_cast<const int4*>(items.data + static_cast<std::int64_t>(blockIdx.z) * items.capacity + blockIdx.x);
+  const Heads heads(p.Hq / p.G);
+  const int pair = parts.first_pair + static_cast<int>(blockIdx.z), b = pair / p.G, group = pair % p.G;
+  const int tile_part = blockIdx.y, rows = item.y * heads.h;
+  const struct {
+    int first, last;
+  } keys{item.z + tile_part * kKeyTile, min(item.z + (tile_part + 1) * kKeyTile, item.w)};
+  let_next_begin();
+  if (keys.first >= keys.last) return wait_for_previous();
+
+  const std::uint32_t k_tile = (shared_address(shared) + 1023) & ~1023u, v_tile = k_tile + Shape::K::kBytes;
+  const auto o_tile = [&](int stage) { return v_tile + Shape::V::kBytes + stage * Shape::O::kBytes; };
+  const auto q_tile = [&](int stage) {
+    return o_tile(Backward ? 2 : 0) + (Shape::kOneQ ? 0 : stage * Shape::Q::kBytes);
+  };
+  const int tiles = (rows + kRows - 1) / kRows;
+  const RowOrder order{heads, lists.tokens, lists.places, 0, rows, item.x};
+  const T* q = group_rows<T>(p.q, b, group, heads.h);
+  const T* d_out = Backward ? group_rows<T>(dout, b, group, heads.h) : nullptr;
+  const int q_token = static_cast<int>(p.q.token / 8), q_head = static_cast<int>(p.q.head / 8);
+  const int o_token = static_cast<int>(dout.token / 8), o_head = static_cast<int>(dout.head / 8);
+  const bool owns_row = threadIdx.x < kRows;
+  // A row of a later tile; its head is counted when it is wanted, because registers are few.
+  struct Entry {
+    int token = -1, place = 0;
+  };
+  const auto entry_of = [&](int tile) -> Entry {
+    const Row row = order.row(tile * kRows + static_cast<int>(threadIdx.x));
+    return {row.token, row.place};
+  };
+  const auto row_of = [&](int tile, const Entry& x) -> Row {
+    const int row = tile * kRows + static_cast<int>(threadIdx.x);
+    return {x.token, heads.head(row, heads.token(row)), x.place};
+  };
+  const auto store_offsets = [&](int tile, int place, const Row& row) {
+    q_offset[tile % 2][place] = offset_of(row, q_token, q_head);
+    if constexpr (Backward) o_offset[tile % 2][place] = offset_of(row, o_token, o_head);
+  };
+  const auto statistics_of = [&](const Row& row) {
+    return Backward ? RowStatistics::load(p, delta, row, b, group, heads.h) : RowStatistics();
+  };
+  const auto store_row = [&](int tile, int place, const Row& row, const RowStatistics& x) {
+    row_token[tile % 2][place] = max(row.token, 0);
+    const int part = row.place * pieces.tiles_a_block + tile_part;
+    row_part[tile % 2][place] = row.token < 0 ? -1 : parts.at(pair, row.token, part) * heads.h + row.head;
+    if constexpr (Backward) {
+      row_softmax[tile % 2][place] = x.origin_and_normaliser();
+      row_delta[tile % 2][place] = x.delta;
+    }
+  };
+  const auto load_q = [&](int tile) {
+    if (tile < tiles) Shape::Q::template gather<Shape::kThreads>(q_tile(tile % 2), q, q_offset[tile % 2]);
+  };
+  const auto load_rows = [&](int tile) {
+    if (tile < tiles) {
+      if constexpr (!Shape::kOneQ) load_q(tile);
+      if constexpr (Backward) Shape::O::template gather<Shape::kThreads>(o_tile(tile % 2), d_out, o_offset[tile % 2]);
+    }
+    commit_copies();
+  };
+  Entry soon, later;  // of the tiles t+2, t+3
+  RowStatistics statistics;
+  const auto ask_ahead = [&](int tile) {
+    if (!owns_row) return;
+    statistics = statistics_of(row_of(tile + 2, soon));
+    later = entry_of(tile + 3);
+  };
+
+  // Note [First tiles]
+  // Few blocks of threads have more than sixteen tiles, so what passes before the first product counts: item, tokens,
+  // rows, each asked for by what came before it. For the first tile a thread asks for the tokens of those rows that it
+  // copies a share of, and waits for no other one; the second tile's rows belong to the other half of the threads. The
+  // first scores wait for K and the first tile alone (backward for V too, which dP wants at once).
+  int offsets[Shape::kOwnRows], o_offsets[Shape::kOwnRows];
+#pragma unroll
+  for (int i = 0; i < Shape::kOwnRows; ++i) {
+    const int row = Shape::Q::template own_row<Shape::kThreads>(i);
+    const Row x{order.token(row), heads.head(row, heads.token(row))};
+    offsets[i] = offset_of(x, q_token, q_head);
+    o_offsets[i] = offset_of(x, o_token, o_head);
+  }
+  const Row own = order.row(static_cast<int>(threadIdx.x));  // of the tile 0 or 1
+  if (owns_row) soon = entry_of(2);
+  const T* k = static_cast<const T*>(p.k.data) + b * p.k.batch + group * p.k.head;
+  const T* v = static_cast<const T*>(p.v.data) + b * p.v.batch + group * p.v.head;
+  const auto load_v = [&] {
+    Shape::V::template load<Shape::kThreads>(v_tile, v, static_cast<int>(p.v.token), keys.first, keys.last);
+  };
+  Shape::K::template load<Shape::kThreads>(k_tile, k, static_cast<int>(p.k.token), keys.first, keys.last);
+  if constexpr (Backward) load_v();
+  Shape::Q::template gather_own<Shape::kThreads>(q_tile(0), q, offsets);
+  if constexpr (Backward) Shape::O::template gather_own<Shape::kThreads>(o_tile(0), d_out, o_offsets);
+  commit_copies();
+  const RowStatistics own_statistics = statistics_of(own);
+  if constexpr (!Backward) load_v();
+  if (owns_row)
+    store_offsets(2, static_cast<int>(threadIdx.x), row_of(2, soon));
+  else
+    store_offsets(1, static_cast<int>(threadIdx.x) - kRows, own);
+  __syncthreads();
+  load_rows(1);
+  store_row(static_cast<int>(threadIdx.x) / kRows, static_cast<int>(threadIdx.x) % kRows, own, own_statistics);
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_row = warp * 16 + lane / 4;
+  const float factor = p.scale * kLog2E;
+  float s[kTiles][4], dp[kTiles][4], out[kOut / 8][4];
+  float scale[2] = {1.f, 1.f};           // of the result's rows
+  int part[2];                           // of these rows, or -1
+  std::uint32_t left[kKeyTile / 16][4];  // P or dS of one tile
+  // See Note [Scores ahead] (dkv.cuh): here they run while a tile's result is stored.
+  const auto start_s = [&](int tile) {
+    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile(tile % 2), typename Shape::K(), k_tile);
+    products_commit();
+  };
+  const auto start_dp = [&](int tile) {
+    if constexpr (Backward) {
+      product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile(tile % 2), typename Shape::V(), v_tile);
+      products_commit();
+    }
+  };
+  const auto start_result = [&] {
+    const auto right = [&](int kk) { return Backward ? Shape::K::rows(k_tile, kk) : Shape::V::rows(v_tile, kk); };
+    Product<T, kOut>::template values<0>(out, left[0], right(0));
+#pragma unroll
+    for (int kk = 1; kk < kKeyTile / 16; ++kk) Product<T, kOut>::values(out, left[kk], right(kk));
+    products_commit();
+  };
+  // From the scores, which are on their way, to what the result is the product of.
+  const auto weigh = [&](int tile) {
+    const int stage = tile % 2;
+    const int t[2] = {row_token[stage][own_row], row_token[stage][own_row + 8]};
+    // The list ascends: later tiles see every key.
+    const bool masked = row_token[stage][0] < keys.first + kKeyTile - 1 || keys.first + kKeyTile > keys.last;
+    const auto seen = [&](int n, int i) {
+      const int key = keys.first + n * 8 + lane % 4 * 2 + i % 2;
+      return key <= t[i / 2] && key < keys.last;
+    };
+#pragma unroll
+    for (int half = 0; half < 2; ++half) part[half] = row_part[stage][own_row + 8 * half];
+    products_wait<Backward ? 1 : 0>();
+    pin(s);
+    if constexpr (Shape::kOneQ) {
+      __syncthreads();  // all have this tile's S
+      load_q(tile + 1);
+      commit_copies();
+    }
+    if constexpr (Backward) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 softmax = row_softmax[stage][own_row + 8 * half];
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i)
+            s[n][i] = exp2_fast(fmaf(s[n][i], factor, -softmax.x)) * softmax.y;
+      }
+      products_wait<0>();
+      pin(dp);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float own_delta = row_delta[stage][own_row + 8 * half];
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) s[n][i] *= dp[n][i] - own_delta;
+      }
+      if (masked) {
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if (!seen(n, i)) s[n][i] = 0.f;
+      }
+    } else {
+      if (masked) {
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if (!seen(n, i)) s[n][i] = -INFINITY;
+      }
+      RunningSoftmax softmax;
+      softmax.update(s, factor, scale);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float sum = quad_sum(softmax.sum[half]);
+        scale[half] = normaliser(sum);
+        if (lane % 4 == 0 && part[half] >= 0 && keys.first <= t[half])
+          parts.stats[part[half]] = make_float2(softmax.maximum[half], sum);
+      }
+    }
+#pragma unroll
+    for (int kk = 0; kk < kKeyTile / 16; ++kk) as_a<T>(left[kk], s, kk);
+  };
+  // From the registers, see Note [Order of a part]: the tile's place may be filled anew meanwhile.
+  const auto store_result = [&] {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (part[half] >= 0) store_part(static_cast<T*>(parts.data), part[half], out, half, scale[half]);
+  };
+  wait_for_previous();
+  if (tiles > 0) {  // always; but ptxas keeps less across a branch
+    ask_ahead(0);
+    wait_copies<1>();
+    publish_to_async();
+    __syncthreads();
+    pin(s);
+    if constexpr (Backward) pin(dp);
+    products_begin();
+    start_s(0);
+    start_dp(0);
+    weigh(0);
+  }
+  for (int tile = 1; tile < tiles; ++tile) {
+    wait_copies<0>();
+    publish_to_async();
+    __syncthreads();  // this tile's rows are there, and the last one's place is free
+    pin(out);
+    pin(s);
+    products_begin();
+    start_result();
+    start_s(tile);
+    load_rows(tile + 1);
+    if (owns_row) {
+      store_row(tile + 1, static_cast<int>(threadIdx.x), row_of(tile + 1, soon), statistics);
+      store_offsets(tile + 2, static_cast<int>(threadIdx.x), row_of(tile + 2, later));
+      soon = later;
+    }
+    products_wait<1>();
+    pin(out);
+    if constexpr (Backward) {
+      pin(dp);
+      products_begin();
+      start_dp(tile);
+    }
+    store_result();
+    ask_ahead(tile);
+    weigh(tile);
+  }
+  wait_copies<0>();
+  if (tiles == 1) {  // nothing has waited for V
+    publish_to_async();
+    __syncthreads();
+  }
+  pin(out);
+  products_begin();
+  start_result();
+  products_wait<0>();
+  pin(out);
+  store_result();
+#else
+  __trap();
+#endif
+}
+
+}  // namespace nsa::kernels::hopper

@@ -1,0 +1,221 @@
+// The copy engine (TMA): boxes of tensors to shared memory.
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nsa/kernels/tests/emulation/block.hpp"
+#include "nsa/kernels/tests/emulation/cuda.hpp"
+#include "nsa/kernels/tests/emulation/emulator.hpp"
+#include "nsa/kernels/tests/emulation/launches.hpp"
+#include "nsa/kernels/tests/emulation/races.hpp"
+
+namespace nsa::kernels::emulation {
+namespace {
+
+constexpr int kRank = 5, kRowBytes = 128, kElementBytes = 2;
+
+// ---- descriptions of tensors
+
+// What stands in a CUtensorMap here. A dimension of one element fills up a lower rank.
+struct Description {
+  std::uint64_t mark;
+  const char* data;
+  std::uint64_t strides[kRank];  // bytes
+  std::uint32_t last[kRank];     // index
+  std::uint16_t box[kRank];
+};
+constexpr std::uint64_t kMark = 0x70616d20726f736e;
+static_assert(sizeof(Description) <= sizeof(CUtensorMap));
+
+// cuTensorMapEncodeTiled with the rules of its documentation. Their sentence that a stride contains the stride before
+// it is none: the driver takes the dimensions in any order.
+CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, const cuuint64_t* sizes,
+                const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* every,
+                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
+                CUtensorMapFloatOOBfill fill) {
+  const bool two_bytes = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  if (!two_bytes || interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle != CU_TENSOR_MAP_SWIZZLE_128B ||
+      fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+    throw Error("a kind of tensor map that is not emulated");
+  const auto aligned = [](const void* x, int bytes) { return reinterpret_cast<std::uintptr_t>(x) % bytes == 0; };
+  if (!aligned(map, 64) || !aligned(data, 16) || rank < 1 || rank > kRank) return CUDA_ERROR_INVALID_VALUE;
+  Description x{kMark, static_cast<const char*>(data), {}, {}, {}};
+  for (cuuint32_t i = 0; i < kRank; ++i) {
+    const bool exists = i < rank;
+    const cuuint64_t size = exists ? sizes[i] : 1;
+    const cuuint64_t stride = i == 0 ? 0 : exists ? strides[i - 1] : 16;
+    const cuuint32_t length = exists ? box[i] : 1;
+    if (size < 1 || size > std::uint64_t{1} << 32 || length < 1 || length > 256 || stride % 16 != 0 ||
+        stride >= std::uint64_t{1} << 40)
+      return CUDA_ERROR_INVALID_VALUE;
+    if (i > 0 && exists && every[i] != 1) throw Error("a tensor map with steps is not emulated");
+    x.last[i] = static_cast<std::uint32_t>(size - 1);
+    x.strides[i] = i == 0 ? kElementBytes : stride;
+    x.box[i] = static_cast<std::uint16_t>(length);
+  }
+  if (x.box[0] * kElementBytes > kRowBytes) return CUDA_ERROR_INVALID_VALUE;  // the swizzle's span
+  if (x.box[0] * kElementBytes < kRowBytes) throw Error("a box narrower than the swizzle is not emulated");
+  std::memcpy(map, &x, sizeof x);
+  return CUDA_SUCCESS;
+}
+
+// ---- boxes on their way
+
+struct Row {  // of 128 bytes
+  std::uint32_t to;
+  const char* from;       // the first element that is in the tensor
+  std::int64_t skipped;   // elements of the row before it
+  std::int64_t elements;  // of the tensor from there on
+};
+struct Box {
+  std::uint32_t barrier, begin, end;  // in shared memory
+  std::vector<Row> rows;              // in the order in which they come, the first last
+  bool swizzled = true;
+  Moment asked = {};
+};
+std::vector<Box> boxes;
+// From shared memory to floats elsewhere.
+struct Bulk {
+  float* to;
+  std::uint32_t from;
+  int bytes;
+  bool add;
+  unsigned thread;
+  Moment asked;
+};
+std::vector<Bulk> bulks;
+int patience;  // turns between deliveries, more or less; 0: nothing comes before all threads wait
+
+void deliver(const Row& row, const Box& box) {
+  char line[kRowBytes] = {};
+  if (row.elements > 0)
+    std::memcpy(line + row.skipped * kElementBytes, row.from, static_cast<std::size_t>(row.elements * kElementBytes));
+  for (int i = 0; i < kRowBytes; i += 16) {
+    const std::uint32_t at = row.to + i, place = box.swizzled ? at ^ (at >> 7 & 7) << 4 : at;  // works on address bits
+    std::memcpy(shared_at(place, 16), line + i, 16);
+    std::memcpy(published_at(place, 16), line + i, 16);
+  }
+  race_written_by(box.asked, shared_at(row.to, kRowBytes), kRowBytes);
+  race_written_by(box.asked, published_at(row.to, kRowBytes), kRowBytes);
+}
+
+// Nothing else may be on its way to where it goes, and what was there is gone.
+void take_place(Box& box) {
+  for (const Box& other : boxes)
+    require(box.end <= other.begin || other.end <= box.begin, "a box goes where another one is on its way");
+  const int bytes = static_cast<int>(box.end - box.begin);
+  box.asked = race_moment();
+  race_copy_starts(shared_at(box.begin, bytes), static_cast<std::size_t>(bytes));
+  race_copy_starts(published_at(box.begin, bytes), static_cast<std::size_t>(bytes));
+  spoil(shared_at(box.begin, bytes), bytes);
+  spoil(published_at(box.begin, bytes), bytes);
+}
+void start(Box box) {
+  for (std::size_t i = box.rows.size(); i > 1; --i) std::swap(box.rows[i - 1], box.rows[draw() % i]);
+  boxes.push_back(std::move(box));
+}
+
+}  // namespace
+
+void begin_engine() {
+  boxes.clear();
+  bulks.clear();
+  constexpr int kPatience[] = {0, 1, 8};
+  patience = kPatience[draw() % 3];
+}
+void end_engine() {
+  if (!boxes.empty()) throw Error("a block ends with boxes of the copy engine on their way");
+  if (!bulks.empty()) throw Error("a block ends with bulk copies of the copy engine on their way");
+}
+
+bool engine_turn(bool threads_wait) {
+  if (boxes.empty()) return false;
+  const std::uint64_t random = draw();
+  if (!threads_wait && (patience == 0 || random % patience != 0)) return false;
+  const std::size_t which = (random >> 8) % boxes.size();
+  Box& box = boxes[which];
+  for (std::size_t count = (random >> 32) % box.rows.size() + 1; count > 0; --count) {
+    deliver(box.rows.back(), box);
+    box.rows.pop_back();
+    barrier_deliver(box.barrier, kRowBytes);
+  }
+  if (box.rows.empty()) boxes.erase(boxes.begin() + static_cast<std::ptrdiff_t>(which));
+  return true;
+}
+
+void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5], std::uint32_t barrier) {
+  require(!on_a_stack(map), "a tensor map in a thread's own memory: is the parameter a __grid_constant__?");
+  Description x;
+  std::memcpy(&x, map, sizeof x);
+  require(x.mark == kMark, "no tensor map is here");
+  require(destination % kRowBytes == 0, "a box whose destination is not aligned");
+  ask_for_copy(barrier);
+  const int count = x.box[1] * x.box[2] * x.box[3] * x.box[4];
+  Box box{barrier, destination, destination + count * kRowBytes, {}};
+  take_place(box);
+
+  // Columns [begin, end) of the tensor are in the box.
+  const std::int64_t begin = std::max(corner[0], 0);
+  const std::int64_t end = std::min<std::int64_t>(corner[0] + std::int64_t{x.box[0]}, std::int64_t{x.last[0]} + 1);
+  for (int i = 0; i < count; ++i) {
+    Row row{destination + i * kRowBytes, x.data + begin * kElementBytes, begin - corner[0], end - begin};
+    for (int d = 1, rest = i; d < kRank; rest /= x.box[d++]) {
+      const std::int64_t index = corner[d] + std::int64_t{rest % x.box[d]};
+      if (index < 0 || index > x.last[d])
+        row.elements = 0;
+      else
+        row.from += index * static_cast<std::int64_t>(x.strides[d]);
+    }
+    if (row.elements >= 8) check_inside(row.from);
+    if (row.elements > 0) launch_reads(row.from, static_cast<std::size_t>(row.elements * kElementBytes));
+    box.rows.push_back(row);
+  }
+  start(std::move(box));
+}
+void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier) {
+  require(
+      bytes > 0 && bytes % kRowBytes == 0 && destination % 16 == 0 && reinterpret_cast<std::uintptr_t>(from) % 16 == 0,
+      "a bulk copy that is not aligned, or not whole rows of 128 bytes, which alone are emulated");
+  ask_for_copy(barrier);
+  Box box{barrier, destination, destination + bytes, {}, false};
+  take_place(box);
+  launch_reads(from, static_cast<std::size_t>(bytes));
+  for (int at = 0; at < bytes; at += kRowBytes)
+    box.rows.push_back({destination + at, static_cast<const char*>(from) + at, 0, kRowBytes / kElementBytes});
+  start(std::move(box));
+}
+
+void copy_bulk(float* to, std::uint32_t from, int bytes, bool add) {
+  require(bytes > 0 && bytes % 16 == 0 && from % 16 == 0 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0,
+          "a bulk copy that is not aligned");
+  launch_writes(to, static_cast<std::size_t>(bytes));
+  bulks.push_back({to, from, bytes, add, threadIdx.x, race_moment()});
+}
+void wait_bulk() {
+  const auto mine = [](const Bulk& x) { return x.thread == threadIdx.x; };
+  for (const Bulk& x : bulks) {
+    if (!mine(x)) continue;
+    require(std::memcmp(shared_at(x.from, x.bytes), published_at(x.from, x.bytes), x.bytes) == 0,
+            "the copy engine reads what no thread has published");
+    race_read_since(x.asked, shared_at(x.from, x.bytes), static_cast<std::size_t>(x.bytes));
+    race_check_written(x.asked, published_at(x.from, x.bytes), static_cast<std::size_t>(x.bytes));
+    const auto* values = reinterpret_cast<const float*>(published_at(x.from, x.bytes));
+    for (int i = 0; i < x.bytes / 4; ++i) x.to[i] = x.add ? x.to[i] + values[i] : values[i];
+  }
+  std::erase_if(bulks, mine);
+}
+
+}  // namespace nsa::kernels::emulation
+
+// How tensor_map.cpp finds the driver's function.
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  const bool known = std::string_view(symbol) == "cuTensorMapEncodeTiled";
+  *function = known ? reinterpret_cast<void*>(&nsa::kernels::emulation::encode) : nullptr;
+  *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
