@@ -31,7 +31,7 @@ bool lies_well(const at::Tensor& t) {
 
 void require(const at::Tensor& q, const CallOptions& options, Op op) {
   Call call = call_of(q, options);
-  if (kernels::on_processor() && !call.cuda) {  // their emulation is to serve what a GPU would
+  if (kernels::is_emulated() && !call.cuda) {  // their emulation is to serve what a GPU would
     call.cuda = true;
     call.cuda_major = 9;
   }

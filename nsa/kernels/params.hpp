@@ -38,6 +38,6 @@ void check_launch(const char* kernel);
 
 // Whether these are not the kernels but their emulation (tests/emulation/README.md), which works on memory of the
 // processor.
-[[nodiscard]] bool on_processor();
+[[nodiscard]] bool is_emulated();
 
 }  // namespace nsa::kernels

@@ -33,7 +33,7 @@ void expect_same_bits(const std::string& name, const Evaluated& a, const Evaluat
     EXPECT_TRUE(at::equal(a.gradients[i], b.gradients[i])) << name << ", gradient " << i;
 }
 
-// Blocks of threads come in another order every time, in the emulation too.
+// CTAs come in another order every time, in the emulation too.
 TEST_F(CudaKernels, TheSameBitsEveryTime) {
   const int times = device().is_cuda() ? 100 : 2;
   const std::int64_t S = device().is_cuda() ? 1000 : 150;
@@ -112,7 +112,7 @@ TEST_F(CudaKernels, AnEmptyRowOfBlocksGivesZeros) {
 
 // Duplicates and numbers outside the document are ignored, wherever they stand.
 TEST_F(CudaKernels, NonsenseInTheBlockTableIsIgnored) {
-  if (!device().is_cuda()) GTEST_SKIP() << "on the processor the contract reads the table and refuses it";
+  if (!device().is_cuda()) GTEST_SKIP() << "on the CPU the contract reads the table and refuses it";
   for (const auto& documents : {CuSeqlens(), CuSeqlens(cu({0, 100, 300}))}) {
     const CudaShape s{.S = 300, .h = 3, .g = {.l = 32, .d = 16, .l_sel = 64, .n_sel = 6, .w = 64}};
     const auto rows = [&](std::vector<std::int32_t> row) {
@@ -154,9 +154,9 @@ TEST_F(CudaKernels, GradientsOnlyForWhatNeedsThem) {
   }
 }
 
-// Of much work: all three gradients by interval/sm90_backward/backward.cuh, whose blocks of threads add to the same
+// Of much work: all three gradients by interval/sm90_backward/backward.cuh, whose CTAs add to the same
 // sums in turn, and one alone by the kernels for dQ or for dK, dV. Tiles of 64 rows, and of fewer; heads outside the
-// tokens and inside wider rows, which the copy engine reads as they lie, give the same bits.
+// tokens and inside wider rows, which TMA reads as they lie, give the same bits.
 TEST_F(CudaKernels, AllGradientsOfIntervalsAtOnce) {
   const bool gpu = device().is_cuda();
   const Geometry g{.l = 4, .d = 2, .l_sel = 8, .n_sel = 4, .w = gpu ? 512 : 50};

@@ -22,13 +22,13 @@ using Tensors = std::vector<at::Tensor>;
 inline constexpr double kOutputBound = 3e-3, kGradientBound = 4e-3, kFewKeysBound = 8e-3;
 inline constexpr std::int64_t kFewTokensCompressed = 100, kFewTokens = 4;
 
-inline at::Device device() { return kernels::on_processor() ? at::kCPU : at::kCUDA; }
+inline at::Device device() { return kernels::is_emulated() ? at::kCPU : at::kCUDA; }
 
 // Skips with a reason where neither is. Every at::empty is filled with NaN, so that what a kernel leaves out is seen.
 class CudaKernels : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!at::hasCUDA() && !kernels::on_processor()) GTEST_SKIP() << "no CUDA device; their emulation is tested";
+    if (!at::hasCUDA() && !kernels::is_emulated()) GTEST_SKIP() << "no CUDA device; their emulation is tested";
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
     at::globalContext().setDeterministicFillUninitializedMemory(true);
   }

@@ -93,7 +93,7 @@ RowMaxima::Tensor parameters_of(const at::Tensor& t, const Layout& layout, bool 
 
 bool serves_row_maxima(const at::Tensor& value) {
   const auto type = value.scalar_type();
-  return (value.is_cuda() || nsa::kernels::on_processor()) && value.layout() == at::kStrided &&
+  return (value.is_cuda() || nsa::kernels::is_emulated()) && value.layout() == at::kStrided &&
          (type == at::kBFloat16 || type == at::kHalf || type == at::kFloat || type == at::kDouble) &&
          value.numel() > 0 && value.numel() <= std::numeric_limits<std::int32_t>::max();
 }

@@ -1,9 +1,9 @@
 // Kernels that begin while the one before them on the stream ends (programmatic dependent launch).
 //
 // Note [Early kernels]
-// Of a chain of short kernels each waits for the last blocks of threads of the one before, and then for its own first
-// loads. A kernel that is launched early gets the multiprocessors as they become free, and asks for what does not hang
-// on the kernel before. Rules: every block of threads of every kernel of the chain waits (wait_for_previous) before it
+// Of a chain of short kernels each waits for the last CTAs of the one before, and then for its own first
+// loads. A kernel that is launched early gets the SMs as they become free, and asks for what does not hang
+// on the kernel before. Rules: every CTA of every kernel of the chain waits (griddepcontrol_wait) before it
 // writes anything or ends, so that a kernel's end is the end of all before it; and what it reads before that was
 // written before the chain, whose first kernel is launched as usual.
 #pragma once
@@ -12,28 +12,28 @@
 
 namespace nsa::kernels {
 
-// The next kernel may begin as soon as all blocks of threads of this one have called it or ended.
-__device__ inline void let_next_begin() {
+// The next kernel may begin as soon as all CTAs of this one have called it or ended.
+__device__ inline void griddepcontrol_launch_dependents() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 // Until the kernel before has ended. What it has written is then to be seen.
-__device__ inline void wait_for_previous() {
+__device__ inline void griddepcontrol_wait() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// kernel<<<blocks, threads, bytes, stream>>>(arguments...), early or as usual.
+// kernel<<<ctas, threads, bytes, stream>>>(arguments...), early or as usual.
 template <typename... Parameters, typename... Arguments>
-void launch(bool early, void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes, cudaStream_t stream,
+void launch(bool early, void (*kernel)(Parameters...), dim3 ctas, int threads, int bytes, cudaStream_t stream,
             const Arguments&... arguments) {
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = blocks;
+  config.gridDim = ctas;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
   config.stream = stream;

@@ -1,7 +1,7 @@
 // How the queries of a tile of 64 keys are dealt out, and how the parts of their sum come together again.
 //
 // Intervals: the queries of a tile of keys are neighbours. Selected: they come from the block's query list. In both
-// cases a long row of queries is cut into `pieces`, each with a block of threads of its own, whose fp32 results
+// cases a long row of queries is cut into `pieces`, each with a CTA of its own, whose fp32 results
 // sum_pieces_kernel adds in order.
 #pragma once
 
@@ -29,7 +29,7 @@ struct Pieces {
   int tiles_a_block = 1;  // selected: tiles of keys a selection block
 };
 
-// The keys of one block of threads, and where its results go.
+// The keys of one CTA, and where its results go.
 struct KeyTile {
   int first, last;         // key rows
   int row_begin, row_end;  // rows (token, head) in list order
@@ -112,7 +112,7 @@ __device__ inline void store_keys(const AttentionBackward& p, const KeyTile& key
 }
 
 // Adds the pieces of every tile of keys that was cut, in order. Grid: (shares of a tile, tiles of keys, B*G). Nothing
-// but waits for memory costs time here: few tiles are divided among many blocks, and pieces are asked for kAtOnce at a
+// but waits for memory costs time here: few tiles are divided among many CTAs, and pieces are asked for kAtOnce at a
 // time.
 inline constexpr int kSumThreads = 128;
 template <typename T, int Dk, int Dv, bool Lists>

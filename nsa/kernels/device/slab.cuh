@@ -1,5 +1,5 @@
 // Tiles [Count][D] in the layout that wgmma reads (Note [Operands in shared memory] in wgmma.cuh), filled by cp.async:
-// rows may come from anywhere, which the copy engine's boxes cannot do.
+// rows may come from anywhere, which TMA's boxes cannot do.
 #pragma once
 
 #include "nsa/kernels/device/wgmma.cuh"
@@ -17,11 +17,11 @@ struct Slab {
   // The operand of step k when D is summed over: columns 16*k.. of all rows. A constant away from the first, so that
   // the steps of a product cost one addition each.
   __device__ static std::uint64_t columns(std::uint32_t base, int k) {
-    return operand(base, 16, 1024) + static_cast<std::uint64_t>(k / 4 * (Count * 128) + k % 4 * 32) / 16;
+    return wgmma_descriptor(base, 16, 1024) + static_cast<std::uint64_t>(k / 4 * (Count * 128) + k % 4 * 32) / 16;
   }
   // The operand of step k when the rows are summed over: rows 16*k.. of all D columns.
   __device__ static std::uint64_t rows(std::uint32_t base, int k) {
-    return operand(base, Count * 128, 1024) + static_cast<std::uint64_t>(k) * 128;
+    return wgmma_descriptor(base, Count * 128, 1024) + static_cast<std::uint64_t>(k) * 128;
   }
 
   // The rows first.. below `end` of a matrix, `stride` elements apart; zeros beyond.
@@ -32,7 +32,7 @@ struct Slab {
     });
   }
   // Row i starts `offsets[i]` times 8 elements after `data`; -1: zeros (and nothing is read). By the first `Threads`
-  // threads of the block, or by such a team of them of which the calling one is number `thread`.
+  // threads of the CTA, or by such a team of them of which the calling one is number `thread`.
   template <int Threads, typename T>
   __device__ static void gather(std::uint32_t base, const T* data, const int* offsets,
                                 int thread = static_cast<int>(threadIdx.x)) {
@@ -83,17 +83,17 @@ struct Slab {
     for (int i = 0; i < Count * 8 / Threads; ++i)
 #pragma unroll
       for (int slab = 0; slab < D / 64; ++slab)
-        copy_async(first + static_cast<std::uint32_t>(slab * (Count * 128) + i * (Threads / 8 * 128)),
-                   own + sources[i].at + slab * 64, sources[i].valid);
+        cp_async(first + static_cast<std::uint32_t>(slab * (Count * 128) + i * (Threads / 8 * 128)),
+                 own + sources[i].at + slab * 64, sources[i].valid);
   }
 };
 
 // Starts c = x * y^T, x [64 x 16 * Steps] and y [N x 16 * Steps] being tiles whose columns are summed over.
 template <typename T, int Steps, int Tiles, typename X, typename Y>
 __device__ inline void product_of_columns(float (&c)[Tiles][4], X, std::uint32_t x, Y, std::uint32_t y) {
-  Product<T, Tiles * 8>::template keys<0>(c, X::columns(x, 0), Y::columns(y, 0));
+  Wgmma<T, Tiles * 8>::template keys<0>(c, X::columns(x, 0), Y::columns(y, 0));
 #pragma unroll
-  for (int k = 1; k < Steps; ++k) Product<T, Tiles * 8>::template keys<1>(c, X::columns(x, k), Y::columns(y, k));
+  for (int k = 1; k < Steps; ++k) Wgmma<T, Tiles * 8>::template keys<1>(c, X::columns(x, k), Y::columns(y, k));
 }
 
 }  // namespace nsa::kernels::hopper

@@ -1,4 +1,4 @@
-// The copy engine's description of a [B, N, G, D] tensor of keys or values.
+// TMA's description of a [B, N, G, D] tensor of keys or values.
 #pragma once
 
 #include <cuda.h>

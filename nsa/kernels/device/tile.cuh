@@ -25,21 +25,21 @@ struct Tile {
   // A [16 x 16]: rows row.., columns 16*k..
   __device__ static void a(std::uint32_t (&r)[4], std::uint32_t base, int row, int k) {
     const int lane = threadIdx.x & 31;
-    load_matrices(r, at(base, row + (lane & 15), k * 2 + (lane >> 4)));
+    ldmatrix(r, at(base, row + (lane & 15), k * 2 + (lane >> 4)));
   }
   // B of two products, the tile's rows being B's columns (X * tile^T): rows row..row+15, columns 16*k..
   // b0, b1 of the first eight rows in r[0], r[1]; of the next eight in r[2], r[3].
   __device__ static void b(std::uint32_t (&r)[4], std::uint32_t base, int row, int k) {
     const int lane = threadIdx.x & 31;
-    load_matrices(r, at(base, row + (lane & 7) + ((lane >> 4) << 3), k * 2 + ((lane >> 3) & 1)));
+    ldmatrix(r, at(base, row + (lane & 7) + ((lane >> 4) << 3), k * 2 + ((lane >> 3) & 1)));
   }
   // B of two products, the tile's rows being B's rows (X * tile): rows row..row+15, columns 16*n..
   __device__ static void b_transposed(std::uint32_t (&r)[4], std::uint32_t base, int row, int n) {
     const int lane = threadIdx.x & 31;
-    load_matrices_transposed(r, at(base, row + (lane & 15), n * 2 + (lane >> 4)));
+    ldmatrix_trans(r, at(base, row + (lane & 15), n * 2 + (lane >> 4)));
   }
 
-  // Starts the copy of Count rows by all Threads of the block; source(row) is the row's first element, or null for
+  // Starts the copy of Count rows by all Threads of the CTA; source(row) is the row's first element, or null for
   // zeros.
   template <int Count, int Threads, typename Source>
   __device__ static void load(std::uint32_t base, const void* somewhere, Source&& source) {
@@ -50,7 +50,7 @@ struct Tile {
       if (Count * kChunks < Threads && place >= Count * kChunks) break;
       const int row = place / kChunks, chunk = place % kChunks;
       const char* from = reinterpret_cast<const char*>(source(row));
-      copy_async(at(base, row, chunk), from ? from + chunk * 16 : somewhere, from != nullptr);
+      cp_async(at(base, row, chunk), from ? from + chunk * 16 : somewhere, from != nullptr);
     }
   }
 };

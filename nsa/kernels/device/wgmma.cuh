@@ -1,10 +1,9 @@
-// What only Hopper (sm_90a) has, thinly wrapped: barriers in shared memory that count bytes, tile copies by the copy
-// engine (TMA), and the matrix product of a warpgroup (four warps), which reads its operands from shared memory by
-// itself.
+// The matrix product of a warpgroup (four warps) on Hopper, wgmma, which reads its operands from shared memory by
+// itself; and setmaxnreg.
 //
 // Note [Operands in shared memory]
 // A tile [rows][D] of 16-bit values lies as D/64 slabs [rows][64], so that a row of a slab is 128 bytes; its 16-byte
-// chunk c lies at place c ^ (row % 8). This is what the copy engine writes and wgmma reads as "128-byte swizzle"; a
+// chunk c lies at place c ^ (row % 8). This is what TMA writes and wgmma reads as "128-byte swizzle"; a
 // slab starts at a multiple of 1024 bytes.
 //   D is summed over (Q and K in Q*K^T, "K-major"): eight rows are 1024 bytes apart from the next eight (stride
 //   offset);
@@ -19,7 +18,7 @@
 // product.
 #pragma once
 
-#include "nsa/kernels/device/mma.cuh"
+#include "nsa/kernels/device/tma.cuh"
 
 namespace nsa::kernels::hopper {
 
@@ -34,131 +33,36 @@ __device__ inline std::uint32_t anew(std::uint32_t x) {
   return x;
 }
 
-// ---- barriers
-
-__device__ inline void barrier_start(std::uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ inline void barrier_arrive(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Arrives, and the phase ends only after so many bytes were copied too.
-__device__ inline void barrier_expect(std::uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-// Until the phase of this parity has ended; a new barrier counts as one whose phase of parity 1 has.
-__device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra end;\nbra "
-      "wait;\nend:\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-// Four 8 x 8 matrices of a warp to shared memory, as load_matrices reads them: lane i says where row i % 8 of matrix i
-// / 8 goes. as_a()'s registers are rows 0..7 and 8..15 of the first eight columns, then of the next eight.
-__device__ inline void store_matrices(std::uint32_t address, const std::uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
-               "r"(r[2]), "r"(r[3])
-               : "memory");
-}
-// Makes this thread's plain writes to shared memory visible to wgmma and the copy engine.
-__device__ inline void publish_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// All threads of a warpgroup meet, and have then seen each other's writes. `number` is theirs alone: 1 to 15.
-__device__ inline void warpgroup_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
-
-// So many threads, whole warps, meet in the same way.
-__device__ inline void meet(int number, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
-// ---- the copy engine
-
-// A box of a 5-dimensional tensor (see tensor_map.hpp); rows outside the tensor arrive as zeros. `barrier` counts the
-// bytes.
-__device__ inline void copy_box(std::uint32_t destination, const void* map, int row, int head, int batch,
-                                std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %3, %5, "
-      "%6}], [%2];" ::"r"(destination),
-      "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(head), "r"(batch)
-      : "memory");
-}
-
-// The same of a tensor as rows_map (tensor_map.hpp) describes it: one slab of 64 columns.
-__device__ inline void copy_rows(std::uint32_t destination, const void* map, int head, int token, int slab, int batch,
-                                 std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
-      "%7}], [%2];" ::"r"(destination),
-      "l"(map), "r"(barrier), "r"(0), "r"(head), "r"(token), "r"(slab), "r"(batch)
-      : "memory");
-}
-// So many bytes, a multiple of 16 as both addresses are.
-__device__ inline void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-// 16 bytes of shared memory that the engine is to read (after publish_to_async).
-__device__ inline void stage(std::uint32_t to, const float4& x) {
-  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
-}
-// From shared memory to `to`, or added to the fp32 there. One thread; wait_bulk_read(): all that it started so was
-// read; wait_bulk(): has been written too.
-__device__ inline void store_bulk(float* to, std::uint32_t from, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
-               "r"(from), "r"(bytes)
-               : "memory");
-}
-__device__ inline void add_bulk(float* to, std::uint32_t from, int bytes) {
-  asm volatile(
-      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(
-          to),
-      "r"(from), "r"(bytes)
-      : "memory");
-}
-__device__ inline void wait_bulk_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ inline void wait_bulk() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-
-// ---- turns of blocks of threads: numbers in memory
-
-// Until the number is this one. What was done before it was passed on is then done, for the copy engine too.
-__device__ inline void wait_for_turn(const int* number, int expected) {
-  int found;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(number) : "memory");
-  } while (found != expected);
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-// What this thread has seen done, it and others, is done for who waits for `next`.
-__device__ inline void pass_turn(int* number, int next) {
-  asm volatile("fence.proxy.async.global;\nst.release.gpu.global.s32 [%0], %1;" ::"l"(number), "r"(next) : "memory");
-}
-
 // ---- registers: warpgroups of one kernel share them unevenly
 
 template <int Count>
-__device__ inline void take_registers() {
+__device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
 }
 template <int Count>
-__device__ inline void give_registers() {
+__device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
 }
 
 // ---- matrix products
 
-__device__ inline std::uint64_t operand(std::uint32_t address, int leading_bytes, int stride_bytes) {
+// Four 8 x 8 matrices of a warp to shared memory, as ldmatrix reads them: lane i says where row i % 8 of matrix i
+// / 8 goes. as_a()'s registers are rows 0..7 and 8..15 of the first eight columns, then of the next eight.
+__device__ inline void stmatrix(std::uint32_t address, const std::uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+__device__ inline std::uint64_t wgmma_descriptor(std::uint32_t address, int leading_bytes, int stride_bytes) {
   return (address & 0x3FFFF) >> 4 | static_cast<std::uint64_t>(leading_bytes >> 4) << 16 |
          static_cast<std::uint64_t>(stride_bytes >> 4) << 32 | std::uint64_t{1} << 62;
 }
 // Before the first product, and whenever registers that a product reads or adds to were written.
-__device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int Pending>
-__device__ inline void products_wait() {
+__device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 // Holds the compiler from moving uses of a result across this point: it does not know that a product runs on.
@@ -172,7 +76,7 @@ __device__ inline void pin(float (&c)[N][4]) {
 // Accumulate is 0). `values`: b from shared memory, summed over its rows; a from registers, or from shared memory,
 // where it is summed over its columns, or, `OfRows` (a tile [16][64] of which a is the transpose), over its rows too.
 template <typename T, int N>
-struct Product;
+struct Wgmma;
 
 // The operands of the instruction: the accumulators are %0 .. %(N/2 - 1), then come a and b.
 #define NSA_C(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
@@ -195,9 +99,9 @@ struct Product;
 #define NSA_C_144 NSA_C8(0), NSA_C8(8), NSA_C(16), NSA_C(17)
 #define NSA_C_192 NSA_C8(0), NSA_C8(8), NSA_C8(16)
 
-#define NSA_PRODUCT(T, NAME, N, I0, I1, I2, I3, I4, I5)                                                 \
+#define NSA_WGMMA(T, NAME, N, I0, I1, I2, I3, I4, I5)                                                   \
   template <>                                                                                           \
-  struct Product<T, N> {                                                                                \
+  struct Wgmma<T, N> {                                                                                  \
     template <int Accumulate>                                                                           \
     __device__ static void keys(float (&c)[N / 8][4], std::uint64_t a, std::uint64_t b) {               \
       asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" I2                                          \
@@ -229,18 +133,18 @@ struct Product;
                    : "l"(a), "l"(b), "n"(Accumulate), "n"(OfRows ? 1 : 0));                             \
     }                                                                                                   \
   };
-#define NSA_PRODUCTS(T, NAME)                                   \
-  NSA_PRODUCT(T, NAME, 32, "16", "17", "18", "19", "20", "21")  \
-  NSA_PRODUCT(T, NAME, 64, "32", "33", "34", "35", "36", "37")  \
-  NSA_PRODUCT(T, NAME, 96, "48", "49", "50", "51", "52", "53")  \
-  NSA_PRODUCT(T, NAME, 112, "56", "57", "58", "59", "60", "61") \
-  NSA_PRODUCT(T, NAME, 128, "64", "65", "66", "67", "68", "69") \
-  NSA_PRODUCT(T, NAME, 144, "72", "73", "74", "75", "76", "77") \
-  NSA_PRODUCT(T, NAME, 192, "96", "97", "98", "99", "100", "101")
-NSA_PRODUCTS(bf16, "bf16")
-NSA_PRODUCTS(fp16, "f16")
-#undef NSA_PRODUCTS
-#undef NSA_PRODUCT
+#define NSA_WGMMAS(T, NAME)                                   \
+  NSA_WGMMA(T, NAME, 32, "16", "17", "18", "19", "20", "21")  \
+  NSA_WGMMA(T, NAME, 64, "32", "33", "34", "35", "36", "37")  \
+  NSA_WGMMA(T, NAME, 96, "48", "49", "50", "51", "52", "53")  \
+  NSA_WGMMA(T, NAME, 112, "56", "57", "58", "59", "60", "61") \
+  NSA_WGMMA(T, NAME, 128, "64", "65", "66", "67", "68", "69") \
+  NSA_WGMMA(T, NAME, 144, "72", "73", "74", "75", "76", "77") \
+  NSA_WGMMA(T, NAME, 192, "96", "97", "98", "99", "100", "101")
+NSA_WGMMAS(bf16, "bf16")
+NSA_WGMMAS(fp16, "f16")
+#undef NSA_WGMMAS
+#undef NSA_WGMMA
 #undef NSA_C_32
 #undef NSA_C_64
 #undef NSA_C_96

@@ -1,11 +1,11 @@
 // dK and dV of a tile of 64 keys: the queries that see them pass by.
 //
-//   block of 4 warps: 64 keys, 16 a warp; rows (token, head) in tiles of 64 (32 where Dk is 192)
+//   CTA of 4 warps: 64 keys, 16 a warp; rows (token, head) in tiles of 64 (32 where Dk is 192)
 //   shared memory: K, V; two stages of Q, dO, and of what a row needs besides (statistics, delta, interval)
 //   a warp, everything transposed: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q
 //
 // Intervals: the queries of a tile of keys are neighbours. Selected: they come from the block's query list. In both
-// cases a long row of queries is cut into `pieces`, each with a block of its own, whose fp32 results sum_pieces_kernel
+// cases a long row of queries is cut into `pieces`, each with a CTA of its own, whose fp32 results sum_pieces_kernel
 // adds in order.
 #pragma once
 
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(128)
         row_interval[stage][threadIdx.x] = seen;
       }
     }
-    commit_copies();
+    cp_async_commit();
   };
   load_rows(0);
   load_rows(1);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(128)
   const float factor = f.scale * kLog2E;
   float dk[Dk / 8][4] = {}, dv[Dv / 8][4] = {};
   for (int tile = 0; tile < tiles; ++tile) {
-    wait_copies<1>();
+    cp_async_wait<1>();
     __syncthreads();
     const int stage = tile % 2;
     const std::uint32_t q_now = q_tile(stage), o_now = o_tile(stage);
@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
       for (int n = 0; n < kRows / 16; ++n) {
         Tile<Dk>::b(fragment, q_now, n * 16, kk);
-        multiply<T>(s[2 * n], a, fragment[0], fragment[1]);
-        multiply<T>(s[2 * n + 1], a, fragment[2], fragment[3]);
+        mma<T>(s[2 * n], a, fragment[0], fragment[1]);
+        mma<T>(s[2 * n + 1], a, fragment[2], fragment[3]);
       }
     }
 #pragma unroll
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
       for (int n = 0; n < kRows / 16; ++n) {
         Tile<Dv>::b(fragment, o_now, n * 16, kk);
-        multiply<T>(dp[2 * n], a, fragment[0], fragment[1]);
-        multiply<T>(dp[2 * n + 1], a, fragment[2], fragment[3]);
+        mma<T>(dp[2 * n], a, fragment[0], fragment[1]);
+        mma<T>(dp[2 * n + 1], a, fragment[2], fragment[3]);
       }
     }
     // Both ends of the rows' intervals rise along the tile: its first and last row tell whether all see all keys.
@@ -151,21 +151,21 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
       for (int n = 0; n < Dv / 16; ++n) {
         Tile<Dv>::b_transposed(fragment, o_now, kk * 16, n);
-        multiply<T>(dv[2 * n], a, fragment[0], fragment[1]);
-        multiply<T>(dv[2 * n + 1], a, fragment[2], fragment[3]);
+        mma<T>(dv[2 * n], a, fragment[0], fragment[1]);
+        mma<T>(dv[2 * n + 1], a, fragment[2], fragment[3]);
       }
       as_a<T>(a, dp, kk);
 #pragma unroll
       for (int n = 0; n < Dk / 16; ++n) {
         Tile<Dk>::b_transposed(fragment, q_now, kk * 16, n);
-        multiply<T>(dk[2 * n], a, fragment[0], fragment[1]);
-        multiply<T>(dk[2 * n + 1], a, fragment[2], fragment[3]);
+        mma<T>(dk[2 * n], a, fragment[0], fragment[1]);
+        mma<T>(dk[2 * n + 1], a, fragment[2], fragment[3]);
       }
     }
     __syncthreads();
     load_rows(tile + 2);
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 
   store_keys<T, Dk, Dv>(p, keys, b, group, own_key, dk, dv, partials);
 }

@@ -1,6 +1,6 @@
 // dQ over intervals of keys (compressed, window).
 //
-//   block of 4 warps: 64 rows (token, head), 16 a warp; keys in tiles of 64 (32 where Dk is 192)
+//   CTA of 4 warps: 64 rows (token, head), 16 a warp; keys in tiles of 64 (32 where Dk is 192)
 //   shared memory: Q [64][Dk], dO [64][Dv], two stages of K and V
 //   a warp: S = Q K^T, dP = dO V^T, dS = P (dP - delta), dQ += dS K
 #pragma once
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackwa
       Tile<Dk>::template load<kKeys, Shape::kThreads>(k_tile(tile % 2), f.k.data, key_of(k, f.k.token));
       Tile<Dv>::template load<kKeys, Shape::kThreads>(v_tile(tile % 2), f.v.data, key_of(v, f.v.token));
     }
-    commit_copies();
+    cp_async_commit();
   };
   load_keys(0);
   load_keys(1);
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackwa
   const float factor = f.scale * kLog2E;
   float dq[Dk / 8][4] = {};
   for (int tile = 0; tile < tiles; ++tile) {
-    wait_copies<1>();
+    cp_async_wait<1>();
     __syncthreads();
     const std::uint32_t k_now = k_tile(tile % 2), v_now = v_tile(tile % 2);
     const int first = begin + tile * kKeys;
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackwa
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         Tile<Dk>::b(fragment, k_now, n * 16, kk);
-        multiply<T>(s[2 * n], a, fragment[0], fragment[1]);
-        multiply<T>(s[2 * n + 1], a, fragment[2], fragment[3]);
+        mma<T>(s[2 * n], a, fragment[0], fragment[1]);
+        mma<T>(s[2 * n + 1], a, fragment[2], fragment[3]);
       }
     }
 #pragma unroll
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackwa
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         Tile<Dv>::b(fragment, v_now, n * 16, kk);
-        multiply<T>(dp[2 * n], a, fragment[0], fragment[1]);
-        multiply<T>(dp[2 * n + 1], a, fragment[2], fragment[3]);
+        mma<T>(dp[2 * n], a, fragment[0], fragment[1]);
+        mma<T>(dp[2 * n + 1], a, fragment[2], fragment[3]);
       }
     }
     const bool masked = first < open_begin || first + kKeys > open_end;
@@ -129,14 +129,14 @@ __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackwa
 #pragma unroll
       for (int n = 0; n < Dk / 16; ++n) {
         Tile<Dk>::b_transposed(fragment, k_now, kk * 16, n);
-        multiply<T>(dq[2 * n], a, fragment[0], fragment[1]);
-        multiply<T>(dq[2 * n + 1], a, fragment[2], fragment[3]);
+        mma<T>(dq[2 * n], a, fragment[0], fragment[1]);
+        mma<T>(dq[2 * n + 1], a, fragment[2], fragment[3]);
       }
     }
     __syncthreads();
     load_keys(tile + 2);
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
   __syncthreads();
 
 #pragma unroll

@@ -1,6 +1,6 @@
 // Forward pass over intervals of keys (compressed, window).
 //
-//   block of 4 warps: 128 rows (token, head), 32 a warp; keys in tiles of 64
+//   CTA of 4 warps: 128 rows (token, head), 32 a warp; keys in tiles of 64
 //   shared memory: Q [128][Dk], two stages of K [64][Dk] and V [64][Dv], filled by cp.async one tile ahead
 //   registers: scores [32][64] and output [32][Dv] a warp
 #pragma once
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(const AttentionF
       Tile<Dk>::template load<kKeys, Shape::kThreads>(k_tile(tile % 2), p.k.data, row_of(k, p.k.token));
       Tile<Dv>::template load<kKeys, Shape::kThreads>(v_tile(tile % 2), p.v.data, row_of(v, p.v.token));
     }
-    commit_copies();
+    cp_async_commit();
   };
   load_keys(0);
   load_keys(1);
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(const AttentionF
   RunningSoftmax softmax[2];
   float o[2][Dv / 8][4] = {};
   for (int tile = 0; tile < tiles; ++tile) {
-    wait_copies<1>();
+    cp_async_wait<1>();
     __syncthreads();
     const int first = begin + tile * kKeys;
 
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(const AttentionF
         Tile<Dk>::b(keys, k_tile(tile % 2), n * 16, kk);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          multiply<T>(s[m][2 * n], a[m], keys[0], keys[1]);
-          multiply<T>(s[m][2 * n + 1], a[m], keys[2], keys[3]);
+          mma<T>(s[m][2 * n], a[m], keys[0], keys[1]);
+          mma<T>(s[m][2 * n + 1], a[m], keys[2], keys[3]);
         }
       }
     }
@@ -126,15 +126,15 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(const AttentionF
         Tile<Dv>::b_transposed(values, v_tile(tile % 2), kk * 16, n);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
-          multiply<T>(o[m][2 * n], weights[m], values[0], values[1]);
-          multiply<T>(o[m][2 * n + 1], weights[m], values[2], values[3]);
+          mma<T>(o[m][2 * n], weights[m], values[0], values[1]);
+          mma<T>(o[m][2 * n + 1], weights[m], values[2], values[3]);
         }
       }
     }
     __syncthreads();
     load_keys(tile + 2);
   }
-  wait_copies<0>();  // with no tile at all, Q may still be arriving
+  cp_async_wait<0>();  // with no tile at all, Q may still be arriving
   __syncthreads();
 
 #pragma unroll

@@ -1,7 +1,7 @@
 // dK and dV of tiles of 64 keys by wgmma; what interval/sm80_dkv.cuh does, and cut into pieces in the same way.
 //
-//   two warpgroups a multiprocessor: while one computes weights the other one's products run. A block of each, or,
-//   where shared memory has no room for two (Dk 192), one block of both: over intervals they are one team that shares
+//   two warpgroups per SM: while one computes weights the other one's products run. A CTA of each, or,
+//   where shared memory has no room for two (Dk 192), one CTA of both: over intervals they are one team that shares
 //   the rows, with a tile of keys each; in a list they are two that share the keys, walk through every other 64 rows
 //   each, and add what they have at the end
 //   shared memory: K [keys][Dk], V [keys][Dv]; of a team, two stages of Q, dO [64 rows (token, head)]
@@ -14,11 +14,11 @@
 // on its way where the loop begins anew: the assembler would otherwise let none of them run beside another.
 //
 // Note [Rows together]
-// Every row of queries goes to many tiles of keys, and comes from memory each time unless the blocks of threads that
-// want it do so at about the same time. Neighbouring tiles of keys begin with different rows. So over intervals a block
-// of threads begins in the middle, with the first of its tiles of rows whose number is a multiple of `period`, and goes
-// round: all that start together then stand at numbers equal modulo `period`. A window's tiles of keys are all seen by
-// as many rows, which are its period; the compressed branch's is a sixteenth of the sequence.
+// Every row of queries goes to many tiles of keys, and comes from memory each time unless the CTAs that
+// want it do so at about the same time. Neighbouring tiles of keys begin with different rows. So over intervals a CTA
+// begins in the middle, with the first of its tiles of rows whose number is a multiple of `period`, and goes round: all
+// that start together then stand at numbers equal modulo `period`. A window's tiles of keys are all seen by as many
+// rows, which are its period; the compressed branch's is a sixteenth of the sequence.
 #pragma once
 
 #include "nsa/kernels/device/hopper.hpp"
@@ -32,7 +32,7 @@ namespace nsa::kernels::hopper {
 
 template <int Dk, int Dv, bool Lists>
 struct DkvShape {
-  static constexpr int kWarpgroups = Dk > 128 ? 2 : 1, kThreads = kWarpgroups * 128, kBlocks = 2 / kWarpgroups;
+  static constexpr int kWarpgroups = Dk > 128 ? 2 : 1, kThreads = kWarpgroups * 128, kCtasPerSm = 2 / kWarpgroups;
   static constexpr int kTeams = Lists ? kWarpgroups : 1, kTeam = kThreads / kTeams;  // threads
   static constexpr int kKeyTiles = kWarpgroups / kTeams;
   static constexpr int kRows = 64;
@@ -48,7 +48,7 @@ struct DkvShape {
 };
 
 template <typename T, int Dk, int Dv, bool Lists>
-__global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk, Dv, Lists>::kBlocks)
+__global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk, Dv, Lists>::kCtasPerSm)
     dkv_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, float* partials) {
 #if NSA_ON_HOPPER
   using Shape = DkvShape<Dk, Dv, Lists>;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
   const int thread = static_cast<int>(threadIdx.x) - team * kTeam;  // of the team
   const auto meet_team = [&] {
     if constexpr (kTeams > 1)
-      warpgroup_barrier(1 + team);
+      bar_sync_warpgroup(1 + team);
     else
       __syncthreads();
   };
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
       Shape::Q::template gather<kTeam>(q_tile(tile), q, q_offset[team][tile % 2], thread);
       Shape::O::template gather<kTeam>(o_tile(tile), dout, o_offset[team][tile % 2], thread);
     }
-    commit_copies();
+    cp_async_commit();
   };
   Row soon, later;  // of the tiles t+2, t+3
   RowStatistics statistics;
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
   __syncthreads();
   load_rows(0);
   load_rows(1);
-  wait_copies<1>();
-  publish_to_async();
+  cp_async_wait<1>();
+  fence_proxy_async();
   __syncthreads();
   if (owns_row) store_offsets(2, soon);
 
@@ -168,21 +168,21 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
   // See Note [Scores ahead].
   const auto start_s = [&](int tile) {
     product_of_columns<T, Dk / 16>(s, typename Shape::K(), own_k, typename Shape::Q(), q_tile(tile));
-    products_commit();
+    wgmma_commit();
   };
   const auto start_dp = [&](int tile) {
     product_of_columns<T, Dv / 16>(dp, typename Shape::V(), own_v, typename Shape::O(), o_tile(tile));
-    products_commit();
+    wgmma_commit();
   };
   const auto start_dv = [&](int tile) {
 #pragma unroll
-    for (int kk = 0; kk < kRows / 16; ++kk) Product<T, Dv>::values(dv, weights[kk], Shape::O::rows(o_tile(tile), kk));
+    for (int kk = 0; kk < kRows / 16; ++kk) Wgmma<T, Dv>::values(dv, weights[kk], Shape::O::rows(o_tile(tile), kk));
   };
   const auto start_sums = [&](int tile) {
     if constexpr (!Shape::kDvUnderDs) start_dv(tile);
 #pragma unroll
-    for (int kk = 0; kk < kRows / 16; ++kk) Product<T, Dk>::values(dk, gradients[kk], Shape::Q::rows(q_tile(tile), kk));
-    products_commit();
+    for (int kk = 0; kk < kRows / 16; ++kk) Wgmma<T, Dk>::values(dk, gradients[kk], Shape::Q::rows(q_tile(tile), kk));
+    wgmma_commit();
   };
   // Of P for dS: as it goes into dV where there are no registers for S besides.
   const auto weight = [&](int n, int i) {
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
     // Both ends of the rows' intervals rise along the tile: its first and last row tell whether all see all keys.
     const bool masked =
         (!Lists && keys.first < row_interval[team][stage][kRows - 1].x) || keys.last > row_interval[team][stage][0].y;
-    products_wait<1>();
+    wgmma_wait<1>();
     pin(s);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -213,11 +213,11 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
     if constexpr (!Shape::kRoundLate) round_weights();
     if constexpr (Shape::kDvUnderDs) {
       pin(dv);
-      products_begin();
+      wgmma_fence();
       start_dv(tile);
-      products_commit();
+      wgmma_commit();
     }
-    products_wait<Shape::kDvUnderDs ? 1 : 0>();
+    wgmma_wait<Shape::kDvUnderDs ? 1 : 0>();
     pin(dp);
     if constexpr (Shape::kRoundLate) round_weights();
 #pragma unroll
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
 #pragma unroll
     for (int kk = 0; kk < kRows / 16; ++kk) as_a<T>(gradients[kk], dp, kk);
     if constexpr (Shape::kDvUnderDs) {
-      products_wait<0>();
+      wgmma_wait<0>();
       pin(dv);
     }
   };
@@ -244,19 +244,19 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
     ask_ahead(0);
     pin(s);
     pin(dp);
-    products_begin();
+    wgmma_fence();
     start_s(0);
     start_dp(0);
     weigh(0);
   }
   for (int tile = 1; tile < tiles; ++tile) {
-    wait_copies<0>();
-    publish_to_async();
+    cp_async_wait<0>();
+    fence_proxy_async();
     meet_team();  // this tile's rows are there, and the last one's statistics are used up
     pin(dv);
     pin(dk);
     pin(s);
-    products_begin();
+    wgmma_fence();
     start_sums(tile - 1);
     start_s(tile);
     if (owns_row) {
@@ -264,24 +264,24 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
       store_offsets(tile + 2, later);
       soon = later;
     }
-    products_wait<1>();
+    wgmma_wait<1>();
     pin(dv);
     pin(dk);
     pin(dp);
-    products_begin();
+    wgmma_fence();
     start_dp(tile);
     meet_team();  // the last tile's rows are used up
     load_rows(tile + 1);
     ask_ahead(tile);
     weigh(tile);
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
   if (tiles > 0) {
     pin(dv);
     pin(dk);
-    products_begin();
+    wgmma_fence();
     start_sums(tiles - 1);
-    products_wait<0>();
+    wgmma_wait<0>();
     pin(dv);
     pin(dk);
   }

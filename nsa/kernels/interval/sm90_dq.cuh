@@ -1,6 +1,6 @@
 // dQ over intervals of keys (compressed, window) by wgmma; what interval/sm80_dq.cuh does.
 //
-//   block of one warpgroup with 64 rows (token, head), two or three a multiprocessor, or, where shared memory has no
+//   CTA of one warpgroup with 64 rows (token, head), two or three per SM, or, where shared memory has no
 //   room for two (Dk 192), of two warpgroups; keys in tiles of 64 for all of them
 //   S = Q K^T and dP = dO V^T from shared memory; dQ += dS K with dS in registers
 //
@@ -23,7 +23,7 @@ namespace nsa::kernels::hopper {
 template <int Dk, int Dv>
 struct DqShape {
   static constexpr int kWarpgroups = Dk > 128 ? 2 : 1, kThreads = kWarpgroups * 128;
-  static constexpr int kBlocks = Dk > 128 ? 1 : Dk > 64 ? 2 : 3;  // a multiprocessor, as the registers allow
+  static constexpr int kCtasPerSm = Dk > 128 ? 1 : Dk > 64 ? 2 : 3;  // per SM, as the registers allow
   static constexpr int kRows = kWarpgroups * 64, kKeys = 64, kKStages = kWarpgroups + 1, kVStages = 2;
   using Q = Slab<kRows, Dk>;
   using O = Slab<kRows, Dv>;
@@ -34,7 +34,7 @@ struct DqShape {
 };
 
 template <typename T, int Dk, int Dv>
-__global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kBlocks)
+__global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kCtasPerSm)
     dq_kernel(const AttentionBackward p) {
 #if NSA_ON_HOPPER
   using Shape = DqShape<Dk, Dv>;
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kB
       Shape::K::template load<Shape::kThreads>(k_tile(tile), k, static_cast<int>(f.k.token), first, end);
       Shape::V::template load<Shape::kThreads>(v_tile(tile), v, static_cast<int>(f.v.token), first, end);
     }
-    commit_copies();
+    cp_async_commit();
   };
   load_keys(0);
 
@@ -102,25 +102,25 @@ __global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kB
   // As in Note [Scores ahead] (dkv.cuh), dP too: here the registers suffice.
   const auto start_scores = [&](int tile) {
     product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile + own_rows, typename Shape::K(), k_tile(tile));
-    products_commit();
+    wgmma_commit();
     product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile + own_rows, typename Shape::V(), v_tile(tile));
-    products_commit();
+    wgmma_commit();
   };
   const auto start_sum = [&](int tile) {
 #pragma unroll
-    for (int kk = 0; kk < kKeys / 16; ++kk) Product<T, Dk>::values(dq, gradients[kk], Shape::K::rows(k_tile(tile), kk));
-    products_commit();
+    for (int kk = 0; kk < kKeys / 16; ++kk) Wgmma<T, Dk>::values(dq, gradients[kk], Shape::K::rows(k_tile(tile), kk));
+    wgmma_commit();
   };
   // From S and dP, which are on their way, to dS.
   const auto weigh = [&](int tile) {
     const int first = begin + tile * kKeys;
-    products_wait<1>();
+    wgmma_wait<1>();
     pin(s);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] = exp2_fast(fmaf(s[n][i], factor, -origin[i / 2])) * inverse[i / 2];
-    products_wait<0>();
+    wgmma_wait<0>();
     pin(dp);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
@@ -139,28 +139,28 @@ __global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kB
     for (int kk = 0; kk < kKeys / 16; ++kk) as_a<T>(gradients[kk], s, kk);
   };
   if (tiles > 0) {
-    wait_copies<0>();
-    publish_to_async();
+    cp_async_wait<0>();
+    fence_proxy_async();
     __syncthreads();
     load_keys(1);
     pin(s);
     pin(dp);
-    products_begin();
+    wgmma_fence();
     start_scores(0);
     weigh(0);
   }
   for (int tile = 1; tile < tiles; ++tile) {
-    wait_copies<0>();
-    publish_to_async();
+    cp_async_wait<0>();
+    fence_proxy_async();
     __syncthreads();  // this tile's keys are there; of the last one nobody wants V any more
     pin(dq);
     pin(s);
     pin(dp);
-    products_begin();
+    wgmma_fence();
     start_sum(tile - 1);
     start_scores(tile);
     if constexpr (Shape::kKStages > 2) load_keys(tile + 1);
-    products_wait<2>();
+    wgmma_wait<2>();
     pin(dq);
     if constexpr (Shape::kKStages == 2) {
       __syncthreads();  // the last tile's K is used up
@@ -170,12 +170,12 @@ __global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kB
   }
   if (tiles > 0) {
     pin(dq);
-    products_begin();
+    wgmma_fence();
     start_sum(tiles - 1);
-    products_wait<0>();
+    wgmma_wait<0>();
     pin(dq);
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
   __syncthreads();
 
   char* staging = shared + (q_tile - start);

@@ -77,11 +77,11 @@ void window_and_combine(const AttentionForward& p, const Combine& sum, cudaStrea
 
 void attention_delta(const AttentionDelta& p, cudaStream_t stream) {
   const std::int64_t rows = static_cast<std::int64_t>(p.B) * p.S * p.Hq;
-  const auto blocks = static_cast<unsigned>((rows + 31) / 32);
+  const auto ctas = static_cast<unsigned>((rows + 31) / 32);
   if (p.storage == Storage::bf16)
-    delta_kernel<bf16><<<blocks, 256, 0, stream>>>(p);
+    delta_kernel<bf16><<<ctas, 256, 0, stream>>>(p);
   else
-    delta_kernel<fp16><<<blocks, 256, 0, stream>>>(p);
+    delta_kernel<fp16><<<ctas, 256, 0, stream>>>(p);
   check_launch("attention_delta");
 }
 

@@ -18,7 +18,7 @@
 
 namespace nsa::kernels {
 
-inline constexpr std::int64_t kWantedSums = 4096;  // blocks of sum_pieces_kernel, which are small
+inline constexpr std::int64_t kWantedSums = 4096;  // CTAs of sum_pieces_kernel, which are small
 
 template <typename T, int Dk, int Dv>
 struct Launches {
@@ -77,7 +77,7 @@ struct Launches {
       if ((done = on_hopper(f))) launch(hopper::dkv_kernel<T, Dk, Dv, Lists>, hopper::DkvShape<Dk, Dv, Lists>());
     if (!done) launch(attention_dkv_kernel<T, Dk, Dv, Lists>, DkvShape<Dk, Dv>());
     if (plan.pieces.count == 1) return;
-    // At most a block for every kSumThreads quads of a tile. At least four: of many lists only some are cut, and one
+    // At most a CTA for every kSumThreads quads of a tile. At least four: of many lists only some are cut, and one
     // that is may be as long as all queries.
     const std::int64_t shares =
         std::clamp<std::int64_t>(kWantedSums / (plan.tiles * f.B * f.G), 4, kPartial<Dk, Dv> / 4 / kSumThreads);

@@ -5,7 +5,7 @@
 
 #include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/hopper.hpp"
-#include "nsa/kernels/device/multiprocessors.hpp"
+#include "nsa/kernels/device/sm_count.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/launch/fork.hpp"
 #include "nsa/kernels/plan/arena.hpp"
@@ -74,7 +74,7 @@ struct SelectedLaunches {
       hopper::Joint problem;
       problem.forward = p, problem.out = out, problem.ways = ways;
       if (backward) problem.dout = backward->dout, problem.delta = backward->delta, problem.adds = backward->adds_dq;
-      kernel<<<grid(std::min<std::int64_t>(tiles, hopper::multiprocessors("joint"))), Shape::kThreads, bytes, stream>>>(
+      kernel<<<grid(std::min<std::int64_t>(tiles, hopper::sm_count("joint"))), Shape::kThreads, bytes, stream>>>(
           problem, k_map, v_map);
       check_launch("joint");
     }
@@ -104,8 +104,8 @@ struct SelectedLaunches {
     using Shape = hopper::JoinForwardShape<Dk, Dv>;
     const auto kernel = hopper::join_forward_kernel<T, Dk, Dv>;
     allow_shared(kernel, Shape::kSharedBytes);
-    const dim3 blocks(grid(tiles_of(std::int64_t{parts.count} * (p.Hq / p.G), Shape::kRows)), grid(parts.pairs));
-    launch(true, kernel, blocks, Shape::kThreads, Shape::kSharedBytes, stream, p, pieces, Divisor(pieces.tiles_a_block),
+    const dim3 ctas(grid(tiles_of(std::int64_t{parts.count} * (p.Hq / p.G), Shape::kRows)), grid(parts.pairs));
+    launch(true, kernel, ctas, Shape::kThreads, Shape::kSharedBytes, stream, p, pieces, Divisor(pieces.tiles_a_block),
            parts);
     check_launch("join_forward");
   }
@@ -131,11 +131,11 @@ struct SelectedLaunches {
             plan.parts.count = static_cast<int>(count);
             plan.parts.first_pair = static_cast<int>(pair);
             plan.parts.pairs = static_cast<int>(turn);
-            const dim3 blocks(grid(plan.item_count(p, begin, begin + count)), grid(plan.pieces.tiles_a_block),
-                              grid(turn));
+            const dim3 ctas(grid(plan.item_count(p, begin, begin + count)), grid(plan.pieces.tiles_a_block),
+                            grid(turn));
             const bool first_of_chain = pair == 0 && number == 0;
-            launch(!Backward && !first_of_chain, kernel, blocks, Shape::kThreads, Shape::kSharedBytes, stream, p,
-                   x.dout, x.delta, plan.lists.lists, plan.pieces, plan.items_of(p, number, pair), plan.parts);
+            launch(!Backward && !first_of_chain, kernel, ctas, Shape::kThreads, Shape::kSharedBytes, stream, p, x.dout,
+                   x.delta, plan.lists.lists, plan.pieces, plan.items_of(p, number, pair), plan.parts);
             check_launch("parts");
             if constexpr (Backward)
               join_parts(x, plan.pieces, plan.parts, stream);
@@ -228,22 +228,21 @@ struct SelectedLaunches {
     // Of a long sequence few lists have more than a piece, of a short one all.
     constexpr int kShares = kPartial<Dk, Dv> / 4 / kSumThreads;
     const std::int64_t adding =
-        std::clamp<std::int64_t>(kWantedBlocks / (kShares * pairs), tiles_of(plan.tiles, kSumThreads), plan.tiles);
+        std::clamp<std::int64_t>(kWantedCtas / (kShares * pairs), tiles_of(plan.tiles, kSumThreads), plan.tiles);
     const hopper::Adders adders{kShares, static_cast<int>(adding), static_cast<int>(pairs)};
     if (from == 0) cudaMemsetAsync(lane.sums.sums, 0, plan.sums_bytes(pairs), stream);
     hopper::Parts parts = own.parts;
     parts.data = lane.parts;
     parts.pairs = static_cast<int>(pairs);
-    // Blocks of threads that wait would stand where the other lane's could work.
+    // CTAs that wait would stand where the other lane's could work.
     const bool early = plan.lanes == 1;
     for (std::int64_t begin = from, number = 0; begin < to; begin += own.chunk, ++number) {
       const QueryLists lists = own.lists_of(slice, number, pair);
       parts.first = static_cast<int>(begin);
       parts.count = static_cast<int>(std::min(own.chunk, to - begin));
       parts.unless = own.ways.unless_jointly(begin);
-      const dim3 blocks(grid(own.item_count(f, begin, begin + parts.count)), grid(own.pieces.tiles_a_block),
-                        grid(pairs));
-      launch(early && number > 0, kernel, blocks, Shape::kThreads, Shape::kSharedBytes, stream, p, lists, own.pieces,
+      const dim3 ctas(grid(own.item_count(f, begin, begin + parts.count)), grid(own.pieces.tiles_a_block), grid(pairs));
+      launch(early && number > 0, kernel, ctas, Shape::kThreads, Shape::kSharedBytes, stream, p, lists, own.pieces,
              own.items_of(slice, number, pair), parts, lane.sums);
       check_launch("parts_backward");
       const hopper::JoinRows rows(f.Hq / f.G, parts, own.pieces);

@@ -11,7 +11,7 @@ void check_launch(const char* kernel) {
     throw LaunchError(std::string(kernel) + ": the CUDA runtime refused the launch: " + cudaGetErrorString(error));
 }
 
-bool on_processor() { return false; }
+bool is_emulated() { return false; }
 
 namespace {
 

@@ -14,8 +14,8 @@ namespace nsa::kernels {
 inline unsigned grid(std::int64_t count) { return static_cast<unsigned>(count); }
 inline std::int64_t tiles_of(std::int64_t count, std::int64_t tile) { return (count + tile - 1) / tile; }
 
-// Enough blocks for every chip of this kind to be full a few times over.
-inline constexpr std::int64_t kWantedBlocks = 1024;
+// Enough CTAs for every chip of this kind to be full a few times over.
+inline constexpr std::int64_t kWantedCtas = 1024;
 
 // Batch entries, and of a single one also groups, as a problem of their own.
 struct Slice {
@@ -70,7 +70,7 @@ struct DkvPlan {
       const std::int64_t a_slot = kPartial<Dk, Dv> * static_cast<std::int64_t>(sizeof(float));
       const std::int64_t fewest = tiles_of(2 * entries * pieces.tiles_a_block * a_slot, kLimits.partials_bytes);
       pieces.tokens = static_cast<int>(std::max(
-          std::clamp<std::int64_t>(tiles_of(entries / kWantedBlocks, 64) * 64, 128, 4096), tiles_of(fewest, 64) * 64));
+          std::clamp<std::int64_t>(tiles_of(entries / kWantedCtas, 64) * 64, 128, 4096), tiles_of(fewest, 64) * 64));
       pieces.count = static_cast<int>(tiles_of(f.S, pieces.tokens));
       tiles = static_cast<std::int64_t>(f.selection.J) * pieces.tiles_a_block;
       slots = (2 * entries / pieces.tokens + 2) * pieces.tiles_a_block;
@@ -79,7 +79,7 @@ struct DkvPlan {
       const std::int64_t rows = static_cast<std::int64_t>(f.S) * h;
       const std::int64_t longest =
           f.mask == Mask::window ? std::min<std::int64_t>(rows, (f.geometry.w + kKeyTile) * h) : rows;
-      pieces.count = static_cast<int>(std::clamp<std::int64_t>(kWantedBlocks / std::max<std::int64_t>(tiles * pairs, 1),
+      pieces.count = static_cast<int>(std::clamp<std::int64_t>(kWantedCtas / std::max<std::int64_t>(tiles * pairs, 1),
                                                                1, std::max<std::int64_t>(1, longest / 512)));
       slots = tiles * pairs * pieces.count;
     }

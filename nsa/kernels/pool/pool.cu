@@ -12,7 +12,7 @@ namespace nsa::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-// Few outputs: every multiprocessor gets some, and a thread asks for all tokens of a usual block at once.
+// Few outputs: every SM gets some, and a thread asks for all tokens of a usual block at once.
 constexpr int kFewThreads = 32, kFewAtOnce = 32, kAtOnce = 8;
 constexpr std::int64_t kFew = 264 * kThreads;
 constexpr int kMostBatches = 65535;  // of a grid's second dimension

@@ -15,7 +15,7 @@
 namespace nsa::kernels {
 
 template <typename Plan>
-__global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
+__global__ void __launch_bounds__(Plan::kThreads, Plan::kCtasPerSm)
     select_kernel(const __grid_constant__ Select p, const __grid_constant__ Overlap o) {
   extern __shared__ __align__(128) char shared[];
   const std::uint32_t keys = shared_address(shared), queries = keys + Plan::kListsAt;
@@ -38,17 +38,17 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     Best<Plan::kQuadTokens> best[Plan::kQuads];
     if (scored) {
       if (!loaded) Columns<Plan>::start_copies(queries, p, b, group, t0);
-      commit_copies();
+      cp_async_commit();
       const int steps = ((document.current - 1) * o.stride + Plan::kKeys - 1) / Plan::kKeys;
       KeyCopies<Plan> copies(keys, p, b, group, document.first_key);
 #pragma unroll
       for (int s = 0; s < Plan::kStages - 1; ++s) {
         if (s < steps) copies.start(p, s);
-        commit_copies();
+        cp_async_commit();
       }
       if (!loaded) {
         Columns<Plan>::stage_offsets(offsets, p, b, group, t0);
-        wait_copies<Plan::kStages - 1>();
+        cp_async_wait<Plan::kStages - 1>();
         __syncthreads();
         columns.load(queries, offsets);
         __syncthreads();
@@ -62,10 +62,10 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
       std::conditional_t<Plan::kTrapezoid, TrapezoidScores<Plan>, PaperScores<Plan>> scores(
           reinterpret_cast<float*>(shared + Plan::kTrapezoidsAt));
       for (int step = 0; step < steps; ++step) {
-        wait_copies<Plan::kStages - 2>();
+        cp_async_wait<Plan::kStages - 2>();
         __syncthreads();
         if (step + Plan::kStages - 1 < steps) copies.start(p, (step + Plan::kStages - 1) % Plan::kStages);
-        commit_copies();
+        cp_async_commit();
 #pragma unroll 1
         for (int row = 0; row < Plan::kKeys; row += 32) {
           float own[Plan::kQuads][4];

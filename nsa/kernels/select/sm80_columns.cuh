@@ -17,7 +17,7 @@
 
 namespace nsa::kernels {
 
-// A block of four warps shares the keys; each has columns of its own, in registers throughout.
+// A CTA of four warps shares the keys; each has columns of its own, in registers throughout.
 // Trapezoid: any geometry; else selection block j has the keys 4j-1 .. 4j+3, weights 1,2,2,2,1, as 32/16/64 has.
 template <typename Type, int Width, int HeadPairs, bool Trapezoid>
 struct SelectPlan {
@@ -27,8 +27,8 @@ struct SelectPlan {
   static constexpr int kSplit = Dk == 192 && kPairs == 8 ? 2 : 1;  // lanes that share a token
   static constexpr int kQuads = Dk == 192 || kPairs == 8 ? 1 : 2;
   static constexpr int kQuadTokens = 4 / kSplit, kQuadTiles = kPairs / kSplit;
-  static constexpr int kTiles = kQuads * kQuadTiles;  // n8 tiles of a warp
-  static constexpr int kBlocks = Dk >= 128 ? 2 : 3;   // of a multiprocessor: what registers and shared memory allow
+  static constexpr int kTiles = kQuads * kQuadTiles;    // n8 tiles of a warp
+  static constexpr int kCtasPerSm = Dk >= 128 ? 2 : 3;  // per SM: what registers and shared memory allow
   static constexpr int kThreads = 128;
   static constexpr int kWarpTokens = kQuads * kQuadTokens, kTokens = 4 * kWarpTokens;
   static constexpr int kWarpColumns = (kTiles + 1) / 2 * 16, kColumns = 4 * kWarpColumns;
@@ -74,7 +74,7 @@ struct KeyCopies {
       const char* source = from + key_in(r) * row_bytes;
 #pragma unroll
       for (int c = 0; c < Plan::Dk / 8 / kLanes; ++c)
-        copy_async(row + r * Plan::Dk * 2 + c * 128, valid ? source + c * 128 : p.k_cmp.data, valid);
+        cp_async(row + r * Plan::Dk * 2 + c * 128, valid ? source + c * 128 : p.k_cmp.data, valid);
     }
     from += Plan::kKeys * row_bytes;
     left -= Plan::kKeys;
@@ -114,7 +114,7 @@ struct Columns {
       const std::uint32_t to = Tile<Plan::Dk>::at(queries, column, chunk);
 #pragma unroll
       for (int c = 0; c < Plan::Dk / 8 / kLanes; ++c)
-        copy_async(to + c * 128, source.valid ? from + c * 128 : data, source.valid);
+        cp_async(to + c * 128, source.valid ? from + c * 128 : data, source.valid);
     }
   }
   // Padding and rows that see nothing have p = 0.
@@ -154,7 +154,7 @@ struct Columns {
         Tile<Plan::Dk>::a(a, keys, row + half * 16, k);
 #pragma unroll
         for (int tile = 0; tile < Plan::kTiles; ++tile)
-          multiply<typename Plan::T>(c[tile], a, q[k][tile / 2][tile % 2 * 2], q[k][tile / 2][tile % 2 * 2 + 1]);
+          mma<typename Plan::T>(c[tile], a, q[k][tile / 2][tile % 2 * 2], q[k][tile / 2][tile % 2 * 2 + 1]);
       }
 #pragma unroll
       for (int quad = 0; quad < Plan::kQuads; ++quad)

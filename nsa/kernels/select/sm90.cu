@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "nsa/kernels/device/hopper.hpp"
-#include "nsa/kernels/device/multiprocessors.hpp"
+#include "nsa/kernels/device/sm_count.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/select/sm90.hpp"
 
@@ -34,8 +34,8 @@ void launch(Select p, cudaStream_t stream) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   const auto k_map = tensor_map(p.k_cmp, p.storage, p.B, p.N, p.G, S::Dk, S::kKeys);
   const int tiles = (p.S + S::kTokens - 1) / S::kTokens * p.B * p.G,
-            blocks = std::min(tiles, multiprocessors("select_blocks_hopper"));
-  kernel<<<blocks, S::kThreads, S::kSharedBytes, stream>>>(p, tiles, k_map);
+            ctas = std::min(tiles, sm_count("select_blocks_hopper"));
+  kernel<<<ctas, S::kThreads, S::kSharedBytes, stream>>>(p, tiles, k_map);
   check_launch("select_blocks_hopper");
 }
 

@@ -1,8 +1,8 @@
 // The choice of blocks on Hopper (Eq 8 to 11): what select/sm80.cuh does, by wgmma, for l = 2d and l' = 4d.
 //
-//   block: two consumer warpgroups with tokens of their own, and a producer; one a multiprocessor, tile after tile
+//   CTA: two consumer warpgroups with tokens of their own, and a producer; one per SM, tile after tile
 //   S^T = K_cmp Q^T, 64 keys at a time from the ring of keys; Q of a tile stays in shared memory
-//   producer warpgroup: warp 0 has the copy engine fill the ring, warps 1..3 copy Q and the statistics of its rows
+//   producer warpgroup: warp 0 has TMA fill the ring, warps 1..3 copy Q and the statistics of its rows
 //   consumer warpgroup: probabilities, summed over the heads in a thread's registers, go to shared memory [token][key];
 //   after 128 keys each warp scores 32 blocks of its tokens at once, a lane a block
 //
@@ -35,9 +35,9 @@ __device__ inline void produce_keys(const SelectWork<S>& work, const SelectPlace
       for (int first = 0; first < keys; first += S::kKeys, ring.advance()) {
         if ((threadIdx.x & 31) != 0) continue;
         const int place = ring.place();
-        barrier_wait(places.k_empty(place), ring.parity() ^ 1);
-        barrier_expect(places.k_full(place), S::Keys::kBytes);
-        copy_box(places.k(place), &k, document.first_key + first, tile.group, tile.b, places.k_full(place));
+        mbarrier_wait(places.k_empty(place), ring.parity() ^ 1);
+        mbarrier_arrive_expect_tx(places.k_full(place), S::Keys::kBytes);
+        tma_load(places.k(place), &k, document.first_key + first, tile.group, tile.b, places.k_full(place));
       }
       token = document.end;
     }
@@ -65,17 +65,17 @@ __device__ inline void produce_queries(const SelectWork<S>& work, const SelectPl
     const TokenTile tile = work.tile(number);
     if (!work.scored(tile)) continue;
     const int place = ring.place();
-    barrier_wait(places.q_empty(place), ring.parity() ^ 1);
+    mbarrier_wait(places.q_empty(place), ring.parity() ^ 1);
     const T* q = static_cast<const T*>(p.q.data) + tile.b * p.q.batch + tile.first * p.q.token +
                  tile.group * heads * p.q.head + chunk * 8;
 #pragma unroll 1
     for (unsigned column = loader / kChunks; column < kColumns; column += kStep) {
       const Source source(column);
       const bool valid = source.head < heads && source.token < tile.count;
-      copy_async(S::Queries::at(places.q(place, column / S::kColumns), column % S::kColumns, chunk),
-                 valid ? q + source.token * p.q.token + source.head * p.q.head : q, valid);
+      cp_async(S::Queries::at(places.q(place, column / S::kColumns), column % S::kColumns, chunk),
+               valid ? q + source.token * p.q.token + source.head * p.q.head : q, valid);
     }
-    commit_copies();
+    cp_async_commit();
 #pragma unroll 1
     for (unsigned column = loader; column < kColumns; column += S::kLoaders) {
       const Source source(column);
@@ -86,9 +86,9 @@ __device__ inline void produce_queries(const SelectWork<S>& work, const SelectPl
       }
       places.offsets(place)[column] = stats.y == 0 ? -INFINITY : -(stats.x + log2f(stats.y));
     }
-    wait_copies<0>();
-    publish_to_async();
-    barrier_arrive(places.q_full(place));
+    cp_async_wait<0>();
+    fence_proxy_async();
+    mbarrier_arrive(places.q_full(place));
     ring.advance();
   }
 }
@@ -104,24 +104,24 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
   float* const own_place =
       places.probabilities(warpgroup * S::kGroupTokens + lane % 4) + warp * 16 + lane / 4;  // of its sums
   const auto release = [&](std::uint32_t barrier) {
-    if (lane == 0) barrier_arrive(barrier);
+    if (lane == 0) mbarrier_arrive(barrier);
   };
   float s[2][S::kTiles][4], offset[S::kTiles][2];
   Ring<S::kQStages> q_ring;
   Ring<S::kStages> ring;
   int q = 0;
   // The next 64 keys: each of them is waited for, started and finished in turn.
-  const auto await = [&] { barrier_wait(places.k_full(ring.place()), ring.parity()); };
+  const auto await = [&] { mbarrier_wait(places.k_full(ring.place()), ring.parity()); };
   const auto start = [&](float(&c)[S::kTiles][4]) {
     const int k = uniform(places.k(ring.place()));
     ring.advance();
     pin(c);
-    products_begin();
+    wgmma_fence();
     product_of_columns<T, S::Dk / 16>(c, typename S::Keys(), k, typename S::Queries(), q);
-    products_commit();
+    wgmma_commit();
   };
   const auto finish = [&](float(&c)[S::kTiles][4]) {
-    products_wait<0>();
+    wgmma_wait<0>();
     pin(c);
     release(places.k_empty(ring.last().place()));
   };
@@ -158,7 +158,7 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
       BestOfWarp<S::kWarpTokens> best;
       if (steps > 0) {
         if (!loaded) {
-          barrier_wait(places.q_full(q_ring.place()), q_ring.parity());
+          mbarrier_wait(places.q_full(q_ring.place()), q_ring.parity());
           const float* offsets = places.offsets(q_ring.place()) + warpgroup * S::kColumns + lane % 4 * 2;
 #pragma unroll
           for (int n8 = 0; n8 < S::kTiles; ++n8)
@@ -194,23 +194,23 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
         for (int step = 0; step + 1 < steps; ++step) {
           start(s[1]);
           await();
-          warpgroup_barrier(number_of_barrier);  // the last step's probabilities have been read
+          bar_sync_warpgroup(number_of_barrier);  // the last step's probabilities have been read
           weigh(s[0], 0);
           finish(s[1]);
           start(s[0]);
           await();
           weigh(s[1], S::kKeys);
-          warpgroup_barrier(number_of_barrier);
+          bar_sync_warpgroup(number_of_barrier);
           offer(step);
           finish(s[0]);
         }
         start(s[1]);
-        warpgroup_barrier(number_of_barrier);
+        bar_sync_warpgroup(number_of_barrier);
         weigh(s[0], 0);
         finish(s[1]);
         done_with_q();
         weigh(s[1], S::kKeys);
-        warpgroup_barrier(number_of_barrier);
+        bar_sync_warpgroup(number_of_barrier);
         offer(steps - 1);
         best.compact(lists, want);
       }
@@ -238,13 +238,13 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x < 128) {
-    give_registers<S::kProducerRegisters>();
+    setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x < 32)
       produce_keys<S>(work, places, k);
     else
       produce_queries<T, S>(work, places, threadIdx.x - 32);
   } else {
-    take_registers<S::kConsumerRegisters>();
+    setmaxnreg_inc<S::kConsumerRegisters>();
     consume<T, S>(work, places, uniform(threadIdx.x / 128 - 1));
   }
 #else

@@ -97,14 +97,14 @@ struct SelectPlaces {
 
   __device__ void start_barriers() const {
     for (int i = 0; i < S::kQStages; ++i) {
-      barrier_start(q_full(i), S::kLoaders);
-      barrier_start(q_empty(i), S::kConsumerWarps);
+      mbarrier_init(q_full(i), S::kLoaders);
+      mbarrier_init(q_empty(i), S::kConsumerWarps);
     }
     for (int i = 0; i < S::kStages; ++i) {
-      barrier_start(k_full(i), 1);
-      barrier_start(k_empty(i), S::kConsumerWarps);
+      mbarrier_init(k_full(i), 1);
+      mbarrier_init(k_empty(i), S::kConsumerWarps);
     }
-    publish_barriers();
+    fence_mbarrier_init();
   }
 };
 

@@ -5,9 +5,9 @@
 
 namespace nsa::kernels {
 
-// All threads of the block call it; `tokens` has room for n * l_sel numbers in shared memory. Blocks that start after
+// All threads of the CTA call it; `tokens` has room for n * l_sel numbers in shared memory. Blocks that start after
 // token t and repeated numbers are ignored, so any row is safe. Returns how many tokens are visible: those <= t, of
-// each chosen block in the row's order. Synchronises the block.
+// each chosen block in the row's order. Synchronises the CTA.
 template <int Threads>
 __device__ inline int visible_tokens(int* tokens, const int* row, int n, int l_sel, int t, int first_token) {
   __shared__ int visible;

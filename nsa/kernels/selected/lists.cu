@@ -8,8 +8,8 @@
 // A set of lists is that of one pair (batch entry, group) and one stretch of tokens. Sets know nothing of each other:
 // the tokens of each start at a place that the host knows.
 //
-// Small problems cost latency, not work: they get shorter chunks, for more multiprocessors, and two launches. A set's
-// counts are so few that every block of threads that places tokens adds them up itself. Loops that seldom go round
+// Small problems cost latency, not work: they get shorter chunks, for more SMs, and two launches. A set's
+// counts are so few that every CTA that places tokens adds them up itself. Loops that seldom go round
 // twice are not unrolled: what a short kernel waits for is also its own code.
 #include <algorithm>
 
@@ -20,8 +20,8 @@ namespace nsa::kernels {
 
 namespace {
 
-// kTokens: whose bits lie in shared memory at once; kWords: of a block's bits. kResident: blocks of threads that a
-// multiprocessor must hold; were it left open, the compiler would spill registers to make room for more.
+// kTokens: whose bits lie in shared memory at once; kWords: of a block's bits. kResident: CTAs that an SM must hold;
+// were it left open, the compiler would spill registers to make room for more.
 struct Many {
   static constexpr int kThreads = 512, kResident = 2, kTokens = 256, kWords = kTokens / 32;
   static constexpr bool kFew = false;
@@ -52,7 +52,7 @@ std::int64_t most_chunks(const Inverse& p) {
   return std::clamp<std::int64_t>(kCounts / std::max<std::int64_t>(lists_of(p), 1), 1, parts_of<Many>(p));
 }
 
-// What the kernels share. A block of threads' set is blockIdx.y, whose chunk c has its counts in
+// What the kernels share. A CTA' set is blockIdx.y, whose chunk c has its counts in
 // counts[(set * chunks + c) * J ..].
 struct Work {
   Inverse p;
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) count_kerne
   });
 }
 
-// The sums of x over the block's threads before this one, and over all in `total`.
+// The sums of x over the CTA's threads before this one, and over all in `total`.
 template <int Threads>
 __device__ int scan_block(int x, int* sums, int& total) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(1024) scan_kernel(const __grid_constant__ Work
 }
 
 // A small problem's scan: entries[j] becomes the entry of the set's list j that the chunk's first token gets. The set's
-// first block of threads writes the offsets.
+// first CTA writes the offsets.
 template <int Threads>
 __device__ void scan_few(const Work& w, int* entries) {
   __shared__ int sums[32];

@@ -154,7 +154,7 @@ class PartsPlan {
     if (turns > 0) return {chunk, turn, all, std::min(turns * turn, static_cast<std::int64_t>(p.B) * p.G)};
     return {chunk, turn, std::clamp<std::int64_t>(kLimits.lists_bytes / a_set / turn, 1, all), turn};
   }
-  // A block of threads sees at most so many tokens: the first block of keys is chosen by every query.
+  // A CTA sees at most so many tokens: the first block of keys is chosen by every query.
   static int piece_tokens(const AttentionForward& p) {
     return std::max(64, static_cast<int>(tiles_of(512, p.Hq / p.G)));
   }

@@ -1,7 +1,7 @@
 // The selected branch, one query token at a time: forward pass and dQ.
 //
 // All heads of the group share the token's blocks and are the 16 rows of the matrix product (a group of fewer leaves
-// rows empty). The block's warps deal the visible tokens out among themselves, 16 at a time; each warp runs through its
+// rows empty). The CTA's warps deal the visible tokens out among themselves, 16 at a time; each warp runs through its
 // share on its own, with its own ring of stages and its own softmax, and the shares are put together at the end in a
 // fixed order. Nothing synchronises the warps in between. K and V come from L2 once a token: this is what bounds the
 // kernel.
@@ -49,7 +49,7 @@ struct KeyWalk {
       copy<Dk>(k_tile(step), first(step), k, k_stride);
       copy<Dv>(v_tile(step), first(step), v, v_stride);
     }
-    commit_copies();
+    cp_async_commit();
   }
 
  private:
@@ -61,7 +61,7 @@ struct KeyWalk {
       const int place = lane + 32 * i, row = place / Tile<D>::kChunks, chunk = place % Tile<D>::kChunks;
       const bool exists = at + row < visible;
       const T* from = data + (exists ? tokens[at + row] : 0) * stride + chunk * 8;
-      copy_async(Tile<D>::at(tile, row, chunk), from, exists);
+      cp_async(Tile<D>::at(tile, row, chunk), from, exists);
     }
   }
 };
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(128) selected_forward_kernel(const AttentionFo
   int* tokens = reinterpret_cast<int*>(shared + kRing + kQBytes);
 
   load_heads<T, Dk, Shape::kThreads>(q_tile, p.q, b, t, group, h);
-  commit_copies();
+  cp_async_commit();
   const int* row = p.blocks + ((static_cast<std::int64_t>(b) * p.S + t) * p.G + group) * p.geometry.n;
   const int first_token = p.packed.first_token ? p.packed.first_token[t] : 0;
   const int visible = visible_tokens<Shape::kThreads>(tokens, row, p.geometry.n, p.geometry.l_sel, t, first_token);
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(128) selected_forward_kernel(const AttentionFo
                                 p.v.token};
 #pragma unroll
   for (int step = 0; step < kStages - 1; ++step) walk.load(step);
-  wait_copies<kStages - 1>();
+  cp_async_wait<kStages - 1>();
   __syncthreads();  // Q
   std::uint32_t q[Dk / 16][4];
 #pragma unroll
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(128) selected_forward_kernel(const AttentionFo
   float o[Dv / 8][4] = {};
   const int steps = walk.steps();
   for (int step = 0; step < steps; ++step) {
-    wait_copies<kStages - 2>();
+    cp_async_wait<kStages - 2>();
     __syncwarp();
     walk.load(step + kStages - 1);
     float s[2][4] = {};
@@ -150,8 +150,8 @@ __global__ void __launch_bounds__(128) selected_forward_kernel(const AttentionFo
     for (int kk = 0; kk < Dk / 16; ++kk) {
       std::uint32_t keys[4];
       Tile<Dk>::b(keys, walk.k_tile(step), 0, kk);
-      multiply<T>(s[0], q[kk], keys[0], keys[1]);
-      multiply<T>(s[1], q[kk], keys[2], keys[3]);
+      mma<T>(s[0], q[kk], keys[0], keys[1]);
+      mma<T>(s[1], q[kk], keys[2], keys[3]);
     }
     if (walk.first(step) + Shape::kKeys > visible) {
 #pragma unroll
@@ -171,12 +171,12 @@ __global__ void __launch_bounds__(128) selected_forward_kernel(const AttentionFo
 #pragma unroll
     for (int n = 0; n < Dv / 16; ++n) {
       Tile<Dv>::b_transposed(values, walk.v_tile(step), 0, n);
-      multiply<T>(o[2 * n], weights, values[0], values[1]);
-      multiply<T>(o[2 * n + 1], weights, values[2], values[3]);
+      mma<T>(o[2 * n], weights, values[0], values[1]);
+      mma<T>(o[2 * n + 1], weights, values[2], values[3]);
     }
     __syncwarp();
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 
   // The warps' shares, brought to one common maximum.
 #pragma unroll
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(128) selected_dq_kernel(const AttentionBackwar
 
   load_heads<T, Dk, Shape::kThreads>(q_tile, f.q, b, t, group, h);
   load_heads<T, Dv, Shape::kThreads>(o_tile, p.dout, b, t, group, h);
-  commit_copies();
+  cp_async_commit();
   const int* row = f.blocks + ((static_cast<std::int64_t>(b) * f.S + t) * f.G + group) * f.geometry.n;
   const int first_token = f.packed.first_token ? f.packed.first_token[t] : 0;
   const int visible = visible_tokens<Shape::kThreads>(tokens, row, f.geometry.n, f.geometry.l_sel, t, first_token);
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(128) selected_dq_kernel(const AttentionBackwar
     inverse[half] = normaliser(stats.y);
     delta[half] = head < h ? p.delta[at] : 0.f;
   }
-  wait_copies<kStages - 1>();
+  cp_async_wait<kStages - 1>();
   __syncthreads();  // Q, dO
   std::uint32_t q[Dk / 16][4], dout[Dv / 16][4];
 #pragma unroll
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(128) selected_dq_kernel(const AttentionBackwar
   float dq[Dk / 8][4] = {};
   const int steps = walk.steps();
   for (int step = 0; step < steps; ++step) {
-    wait_copies<kStages - 2>();
+    cp_async_wait<kStages - 2>();
     __syncwarp();
     walk.load(step + kStages - 1);
     float s[2][4] = {}, dp[2][4] = {};
@@ -273,14 +273,14 @@ __global__ void __launch_bounds__(128) selected_dq_kernel(const AttentionBackwar
 #pragma unroll
     for (int kk = 0; kk < Dk / 16; ++kk) {
       Tile<Dk>::b(b_fragment, walk.k_tile(step), 0, kk);
-      multiply<T>(s[0], q[kk], b_fragment[0], b_fragment[1]);
-      multiply<T>(s[1], q[kk], b_fragment[2], b_fragment[3]);
+      mma<T>(s[0], q[kk], b_fragment[0], b_fragment[1]);
+      mma<T>(s[1], q[kk], b_fragment[2], b_fragment[3]);
     }
 #pragma unroll
     for (int kk = 0; kk < Dv / 16; ++kk) {
       Tile<Dv>::b(b_fragment, walk.v_tile(step), 0, kk);
-      multiply<T>(dp[0], dout[kk], b_fragment[0], b_fragment[1]);
-      multiply<T>(dp[1], dout[kk], b_fragment[2], b_fragment[3]);
+      mma<T>(dp[0], dout[kk], b_fragment[0], b_fragment[1]);
+      mma<T>(dp[1], dout[kk], b_fragment[2], b_fragment[3]);
     }
 #pragma unroll
     for (int n = 0; n < 2; ++n)
@@ -295,12 +295,12 @@ __global__ void __launch_bounds__(128) selected_dq_kernel(const AttentionBackwar
 #pragma unroll
     for (int n = 0; n < Dk / 16; ++n) {
       Tile<Dk>::b_transposed(b_fragment, walk.k_tile(step), 0, n);
-      multiply<T>(dq[2 * n], ds, b_fragment[0], b_fragment[1]);
-      multiply<T>(dq[2 * n + 1], ds, b_fragment[2], b_fragment[3]);
+      mma<T>(dq[2 * n], ds, b_fragment[0], b_fragment[1]);
+      mma<T>(dq[2 * n + 1], ds, b_fragment[2], b_fragment[3]);
     }
     __syncwarp();
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
   __syncthreads();
   float* shares = reinterpret_cast<float*>(shared);
   const float scale[2] = {f.scale, f.scale};

@@ -13,7 +13,7 @@ struct Costs {
   std::int64_t joint_tile, joint_start, part;
 };
 
-// A block of threads a chunk. What is counted are integers: their sums have no order.
+// A CTA a chunk. What is counted are integers: their sums have no order.
 __global__ void __launch_bounds__(kThreads)
     ways_kernel(const AttentionForward p, const Ways ways, const int words, const Costs costs) {
   extern __shared__ unsigned bits[];  // [sampled tile][words]: of every block, whether a token of the tile chose it

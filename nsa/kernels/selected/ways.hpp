@@ -1,6 +1,6 @@
 // Which way the queries of a long sequence's selected branch go, jointly (joint.cuh) or by parts (parts.cuh). What is
 // faster depends on how much neighbours share, which only the device knows: it decides, both ways are launched, and the
-// blocks of threads of the other one return at once.
+// CTAs of the other one return at once.
 #pragma once
 
 #include "nsa/kernels/attention.hpp"

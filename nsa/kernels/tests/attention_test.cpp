@@ -24,7 +24,7 @@ const Problem kIntervals[] = {
     {.h = 6, .G = 1, .boundaries = {0, 5, 6, 77, 77, 141, 200}},
     {.S = 180, .h = 6, .G = 1, .geometry = {4, 2, 64, 4, 300}},  // dK, dV in pieces
 };
-// Many tiles of queries a block of threads, and many steps of keys a tile: every place of
+// Many tiles of queries a CTA, and many steps of keys a tile: every place of
 // interval/sm90_forward/forward.cuh's rings is used several times.
 const Problem kRings[] = {
     {.S = 401, .h = 1, .G = 1, .geometry = {4, 2, 64, 4, 255}},  // token 255 alone does not see key 0
@@ -213,7 +213,7 @@ TEST_P(EmulatedMma, ManyPieces) {  // more than sum_pieces_kernel asks for at on
   check(pieces, {.mask = Mask::compressed, .hopper = false});
 }
 TEST_P(EmulatedMma, Selected) { check(kSelected, {.mask = Mask::selected, .hopper = false, .adds = true}, 3); }
-TEST_P(EmulatedMma, SelectedPacked) {  // the slowest: a block of threads a token
+TEST_P(EmulatedMma, SelectedPacked) {  // the slowest: a CTA a token
   const Problem packed[] = {{.h = 16, .G = 1, .geometry = {16, 8, 32, 5, 50}, .boundaries = {0, 5, 6, 77, 77, 90}}};
   check(packed, {.mask = Mask::selected, .hopper = false});
 }

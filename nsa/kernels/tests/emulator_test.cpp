@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 float of_bf16(std::uint16_t bits) { return __bfloat162float(std::bit_cast<__nv_bfloat16>(bits)); }
-std::uint64_t operand(std::uint32_t address) {
+std::uint64_t wgmma_descriptor(std::uint32_t address) {
   return address >> 4 | std::uint64_t{1} << 16 | std::uint64_t{64} << 32 | std::uint64_t{1} << 62;
 }
 
@@ -33,19 +33,20 @@ struct Mistake {
 void ones_kernel(const Tile* tile, Mistake mistake, float* out) {
   const std::uint32_t base = (shared_address(shared()) + 1023) & ~1023u;
   for (std::uint32_t at = threadIdx.x * 16; at < kBytes; at += 128 * 16)
-    copy_async(base + at, reinterpret_cast<const char*>(tile) + at);
-  commit_copies();
-  wait_copies(0);
-  if (mistake.publish) publish_to_async();
+    cp_async(base + at, reinterpret_cast<const char*>(tile) + at);
+  cp_async_commit();
+  cp_async_wait(0);
+  if (mistake.publish) fence_proxy_async();
   if (mistake.barrier) __syncthreads();
   float c[8][4];
-  if (mistake.begin) products_begin();
-  start_product(&c[0][0], 64, false, Operands::columns, nullptr, operand(base), operand(base), of_bf16);
-  products_commit();
+  if (mistake.begin) wgmma_fence();
+  start_product(&c[0][0], 64, false, Operands::columns, nullptr, wgmma_descriptor(base), wgmma_descriptor(base),
+                of_bf16);
+  wgmma_commit();
   if (mistake.write && threadIdx.x == 5) std::memset(shared_at(base, 16), 0, 16);
-  if (mistake.wait) products_wait(0);
+  if (mistake.wait) wgmma_wait(0);
   out[threadIdx.x] = c[0][0];
-  if (!mistake.wait) products_wait(0);
+  if (!mistake.wait) wgmma_wait(0);
 }
 std::vector<float> ones(Mistake mistake) {
   const Tile tile;
@@ -54,7 +55,7 @@ std::vector<float> ones(Mistake mistake) {
   return out;
 }
 // One launch of a block.
-auto block(int threads, void (*kernel)()) {
+auto cta(int threads, void (*kernel)()) {
   return [=] { launch(nullptr, Grid(dim3(1), static_cast<unsigned>(threads), 1024, nullptr), kernel); };
 }
 
@@ -78,12 +79,13 @@ void sums_kernel(Operands operands, bool publish, float (*out)[8][4]) {
     *reinterpret_cast<uint4*>(
         to_be_published(base + static_cast<std::uint32_t>(row * 128 + ((chunk ^ (row & 7)) << 4)))) = eight;
   }
-  if (publish) publish_to_async();
+  if (publish) fence_proxy_async();
   __syncthreads();
-  products_begin();
-  start_product(&out[threadIdx.x][0][0], 64, false, operands, nullptr, operand(base), operand(base), of_bf16);
-  products_commit();
-  products_wait(0);
+  wgmma_fence();
+  start_product(&out[threadIdx.x][0][0], 64, false, operands, nullptr, wgmma_descriptor(base), wgmma_descriptor(base),
+                of_bf16);
+  wgmma_commit();
+  wgmma_wait(0);
 }
 TEST(Emulator, WhatIsSummedOver) {
   for (const Operands operands : {Operands::columns, Operands::columns_rows, Operands::rows}) {
@@ -129,58 +131,58 @@ TEST(Emulator, OperandsOfOtherThreadsAreWaitedFor) {
   EXPECT_TRUE(seen);
 }
 TEST(Emulator, ProductsBegin) {
-  EXPECT_THAT([] { ones({.begin = false}); }, ThrowsMessage<Error>(HasSubstr("products_begin")));
+  EXPECT_THAT([] { ones({.begin = false}); }, ThrowsMessage<Error>(HasSubstr("wgmma_fence")));
 }
 TEST(Emulator, OperandsStayWhileAProductRuns) {
   EXPECT_THAT([] { ones({.write = true}); }, ThrowsMessage<Error>(HasSubstr("a product")));
 }
 TEST(Emulator, Deadlock) {
-  EXPECT_THAT(block(64,
-                    [] {
-                      if (threadIdx.x != 3) __syncthreads();
-                    }),
+  EXPECT_THAT(cta(64,
+                  [] {
+                    if (threadIdx.x != 3) __syncthreads();
+                  }),
               ThrowsMessage<Error>(HasSubstr("deadlock")));
 }
 TEST(Emulator, WarpgroupsMeet) {
-  EXPECT_NO_THROW(block(256, [] {
-    for (int i = 0; i < 9; ++i) warpgroup_barrier(1 + static_cast<int>(threadIdx.x) / 128);
+  EXPECT_NO_THROW(cta(256, [] {
+    for (int i = 0; i < 9; ++i) bar_sync_warpgroup(1 + static_cast<int>(threadIdx.x) / 128);
   })());
-  EXPECT_NO_THROW(block(128, [] {  // what was written before is read behind it, at once and again
+  EXPECT_NO_THROW(cta(128, [] {  // what was written before is read behind it, at once and again
     const int x = static_cast<int>(threadIdx.x);
     int* const all = static_cast<int*>(shared());
     for (int i = 0; i < 9; ++i) {
       all[x] = i * x;
-      warpgroup_barrier(3);
+      bar_sync_warpgroup(3);
       require(all[127 - x] == i * (127 - x), "too early");
-      warpgroup_barrier(3);
+      bar_sync_warpgroup(3);
     }
   })());
-  EXPECT_THAT(block(256, [] { warpgroup_barrier(1); }), ThrowsMessage<Error>(HasSubstr("two warpgroups")));
-  EXPECT_THAT(block(128, [] { warpgroup_barrier(0); }), ThrowsMessage<Error>(HasSubstr("1 to 15")));
-  EXPECT_THAT(block(128,
-                    [] {
-                      if (threadIdx.x != 77) warpgroup_barrier(2);
-                    }),
+  EXPECT_THAT(cta(256, [] { bar_sync_warpgroup(1); }), ThrowsMessage<Error>(HasSubstr("two warpgroups")));
+  EXPECT_THAT(cta(128, [] { bar_sync_warpgroup(0); }), ThrowsMessage<Error>(HasSubstr("1 to 15")));
+  EXPECT_THAT(cta(128,
+                  [] {
+                    if (threadIdx.x != 77) bar_sync_warpgroup(2);
+                  }),
               ThrowsMessage<Error>(HasSubstr("127 of 128 at barrier 2")));
 }
 TEST(Emulator, ThreadsMeet) {
-  EXPECT_NO_THROW(block(128, [] {
+  EXPECT_NO_THROW(cta(128, [] {
     for (int i = 0; i < 9; ++i)
-      if (threadIdx.x >= 64) meet(1, 64);
+      if (threadIdx.x >= 64) bar_sync(1, 64);
   })());
-  EXPECT_THAT(block(96, [] { meet(1, threadIdx.x < 32 ? 64 : 96); }),
+  EXPECT_THAT(cta(96, [] { bar_sync(1, threadIdx.x < 32 ? 64 : 96); }),
               ThrowsMessage<Error>(HasSubstr("different numbers of threads")));
 }
 TEST(Emulator, TurnsArePassedOn) {
   static int number;
   number = 0;
-  EXPECT_NO_THROW(block(64, [] {
+  EXPECT_NO_THROW(cta(64, [] {
     const int own = static_cast<int>(threadIdx.x);
     wait_for_turn(&number, 63 - own);
     pass_turn(&number, 64 - own);
   })());
   EXPECT_EQ(number, 64);
-  EXPECT_THAT(block(32, [] { wait_for_turn(&number, 65); }), ThrowsMessage<Error>(HasSubstr("32 for their turn")));
+  EXPECT_THAT(cta(32, [] { wait_for_turn(&number, 65); }), ThrowsMessage<Error>(HasSubstr("32 for their turn")));
 }
 TEST(Emulator, BulkCopiesTakeWhatWasPublished) {
   alignas(16) static float sum[4];
@@ -188,14 +190,14 @@ TEST(Emulator, BulkCopiesTakeWhatWasPublished) {
   const auto copied = [](bool publish, bool wait) {
     std::fill_n(sum, 4, 1.f);
     published = publish, awaited = wait;
-    block(32, [] {
+    cta(32, [] {
       if (threadIdx.x > 0) return;
       const std::uint32_t at = shared_address(shared());
       for (const bool add : {false, true}) {
         *reinterpret_cast<float4*>(to_be_published(at)) = {2, 3, 4, 5};
-        if (published) publish_to_async();
-        copy_bulk(sum, at, 16, add);
-        if (awaited) wait_bulk();
+        if (published) fence_proxy_async();
+        bulk_store(sum, at, 16, add);
+        if (awaited) bulk_wait();
       }
     })();
     return sum[3];
@@ -205,13 +207,13 @@ TEST(Emulator, BulkCopiesTakeWhatWasPublished) {
   EXPECT_THAT([&] { copied(true, false); }, ThrowsMessage<Error>(HasSubstr("on their way")));
 }
 TEST(Emulator, WarpsStayTogether) {
-  EXPECT_THAT(block(32, [] { threadIdx.x < 16 ? __syncwarp() : void(__any_sync(0xffffffffu, true)); }),
+  EXPECT_THAT(cta(32, [] { threadIdx.x < 16 ? __syncwarp() : void(__any_sync(0xffffffffu, true)); }),
               ThrowsMessage<Error>(HasSubstr("different places")));
 }
 TEST(Emulator, SharedMemoryEnds) {
-  EXPECT_THAT(block(32, [] { static_cast<char*>(shared())[1024] = 0; }),
+  EXPECT_THAT(cta(32, [] { static_cast<char*>(shared())[1024] = 0; }),
               ThrowsMessage<Error>(HasSubstr("beyond shared memory")));
-  EXPECT_THAT(block(32, [] { copy_async(shared_address(shared()) + 1024, nullptr); }),
+  EXPECT_THAT(cta(32, [] { cp_async(shared_address(shared()) + 1024, nullptr); }),
               ThrowsMessage<Error>(HasSubstr("outside shared memory")));
 }
 TEST(Emulator, LaunchesAskForSharedMemory) {
@@ -219,7 +221,7 @@ TEST(Emulator, LaunchesAskForSharedMemory) {
               ThrowsMessage<Error>(HasSubstr("than it asked for")));
 }
 
-// ---- the copy engine and its barriers
+// ---- TMA and its barriers
 
 // [1][tokens][2][128] of 2 bytes each, every element its own index.
 struct Elements {
@@ -242,13 +244,13 @@ std::vector<std::uint16_t> box_at(int token) {
   launch(nullptr, Grid(dim3(1), 32, 8192, nullptr), [&] {
     const std::uint32_t box = ((shared_address(shared()) + 1023) & ~1023u) + 256, barrier = box + 2048;
     if (threadIdx.x == 0) {
-      barrier_start(barrier, 1);
-      publish_barriers();
-      barrier_expect(barrier, 2048);
-      copy_box(box, &map, {0, token, 0, 1, 0}, barrier);
+      mbarrier_init(barrier, 1);
+      fence_mbarrier_init();
+      mbarrier_arrive_expect_tx(barrier, 2048);
+      tma_load(box, &map, {0, token, 0, 1, 0}, barrier);
     }
     __syncwarp();
-    barrier_wait(barrier, 0);
+    mbarrier_wait(barrier, 0);
     for (std::uint32_t i = threadIdx.x; i < got.size(); i += 32) {
       const std::uint32_t at = box + i * 2;
       std::memcpy(&got[i], shared_at(at ^ (at >> 7 & 7) << 4, 2), 2);
@@ -278,27 +280,27 @@ void ring_kernel(const CUtensorMap* map, const Ring& x, std::int64_t* sums) {
   const std::uint32_t empty = full + 16;
   if (threadIdx.x == 0) {
     for (int place = 0; place < 2; ++place) {
-      barrier_start(full + 8 * place, 1);
-      barrier_start(empty + 8 * place, x.arrivals);
+      mbarrier_init(full + 8 * place, 1);
+      mbarrier_init(empty + 8 * place, x.arrivals);
     }
-    if (x.publish) publish_barriers();
+    if (x.publish) fence_mbarrier_init();
   }
   __syncthreads();
   for (int i = 0; i < Ring::kBoxes; ++i) {
     const std::uint32_t place = i % 2, parity = i / 2 % 2, box = base + place * Ring::kBytes;
     if (threadIdx.x == 0) {
-      if (x.wait_empty) barrier_wait(empty + 8 * place, parity ^ x.empty_parity);
-      barrier_expect(full + 8 * place, x.bytes);
-      copy_box(box, map, {0, i, 0, 1, 0}, full + 8 * place);
+      if (x.wait_empty) mbarrier_wait(empty + 8 * place, parity ^ x.empty_parity);
+      mbarrier_arrive_expect_tx(full + 8 * place, x.bytes);
+      tma_load(box, map, {0, i, 0, 1, 0}, full + 8 * place);
     } else if (threadIdx.x >= 32) {
-      if (x.wait_full) barrier_wait(full + 8 * place, parity ^ x.full_parity);
+      if (x.wait_full) mbarrier_wait(full + 8 * place, parity ^ x.full_parity);
       for (std::uint32_t at = threadIdx.x % 32 * 2; at < Ring::kBytes; at += 64) {
         std::uint16_t element;
         std::memcpy(&element, shared_at(box + at, 2), 2);
         sums[threadIdx.x - 32] += element;
       }
       __syncwarp();
-      if (threadIdx.x % 32 == 0 && x.arrive) barrier_arrive(empty + 8 * place);
+      if (threadIdx.x % 32 == 0 && x.arrive) mbarrier_arrive(empty + 8 * place);
       if (threadIdx.x == 32 && x.overwrite) std::memset(shared_at(empty, 8), 0, 8);
     }
   }
@@ -359,16 +361,16 @@ TEST(Engine, BarriersAreNotOverwritten) {
   EXPECT_THAT(ring({.overwrite = true}), ThrowsMessage<Error>(HasSubstr("overwritten")));
 }
 TEST(Engine, BarriersAreStartedOnceAndUsedAsStarted) {
-  EXPECT_THAT(block(32, [] { barrier_wait(shared_address(shared()), 0); }),
+  EXPECT_THAT(cta(32, [] { mbarrier_wait(shared_address(shared()), 0); }),
               ThrowsMessage<Error>(HasSubstr("no barrier was started")));
-  EXPECT_THAT(block(32, [] { barrier_start(shared_address(shared()), 1); }),
+  EXPECT_THAT(cta(32, [] { mbarrier_init(shared_address(shared()), 1); }),
               ThrowsMessage<Error>(HasSubstr("started again")));
-  EXPECT_THAT(block(1,
-                    [] {
-                      barrier_start(shared_address(shared()), 1);
-                      barrier_expect(shared_address(shared()), 16);
-                      barrier_arrive(shared_address(shared()));
-                    }),
+  EXPECT_THAT(cta(1,
+                  [] {
+                    mbarrier_init(shared_address(shared()), 1);
+                    mbarrier_arrive_expect_tx(shared_address(shared()), 16);
+                    mbarrier_arrive(shared_address(shared()));
+                  }),
               ThrowsMessage<Error>(HasSubstr("more arrivals")));
 }
 // One thread starts two boxes, the second so many bytes behind the first, and ends.
@@ -378,11 +380,11 @@ auto boxes(int apart) {
     const CUtensorMap map = elements.map(4);
     launch(nullptr, Grid(dim3(1), 1, 4096, nullptr), [&] {
       const std::uint32_t base = (shared_address(shared()) + 127) & ~127u, barrier = base + 2048;
-      barrier_start(barrier, 1);
-      publish_barriers();
-      barrier_expect(barrier, 2048);
-      copy_box(base, &map, {}, barrier);
-      copy_box(base + apart, &map, {}, barrier);
+      mbarrier_init(barrier, 1);
+      fence_mbarrier_init();
+      mbarrier_arrive_expect_tx(barrier, 2048);
+      tma_load(base, &map, {}, barrier);
+      tma_load(base + apart, &map, {}, barrier);
     });
   };
 }
@@ -392,7 +394,7 @@ TEST(Engine, BoxesDoNotMeet) {
   EXPECT_THAT(boxes(4096), ThrowsMessage<Error>(HasSubstr("outside shared memory")));
 }
 TEST(Engine, BlocksWaitForTheirBoxes) {
-  EXPECT_THAT(boxes(1024), ThrowsMessage<Error>(HasSubstr("boxes of the copy engine on their way")));
+  EXPECT_THAT(boxes(1024), ThrowsMessage<Error>(HasSubstr("boxes of TMA on their way")));
 }
 TEST(Engine, TensorsThatItRefuses) {
   Elements elements;
@@ -409,24 +411,24 @@ TEST(Engine, TensorsThatItRefuses) {
   EXPECT_THROW(made(8, 264, 257)(), LaunchError);
 }
 TEST(Engine, NeedsATensorMap) {
-  EXPECT_THAT(block(1,
-                    [] {
-                      static const char nothing[128] = {};
-                      copy_box(512, nothing, {}, 1024);
-                    }),
+  EXPECT_THAT(cta(1,
+                  [] {
+                    static const char nothing[128] = {};
+                    tma_load(512, nothing, {}, 1024);
+                  }),
               ThrowsMessage<Error>(HasSubstr("no tensor map")));
-  EXPECT_THAT(block(1,
-                    [] {
-                      const char own[128] = {};
-                      copy_box(512, own, {}, 1024);
-                    }),
+  EXPECT_THAT(cta(1,
+                  [] {
+                    const char own[128] = {};
+                    tma_load(512, own, {}, 1024);
+                  }),
               ThrowsMessage<Error>(HasSubstr("own memory")));
 }
 TEST(Emulator, RegistersAreTakenOfThoseGiven) {
-  EXPECT_NO_THROW(block(512, [] { threadIdx.x < 128 ? set_registers(32, false) : set_registers(160, true); })());
-  EXPECT_THAT(block(512, [] { threadIdx.x < 128 ? set_registers(32, false) : set_registers(168, true); }),
+  EXPECT_NO_THROW(cta(512, [] { threadIdx.x < 128 ? setmaxnreg(32, false) : setmaxnreg(160, true); })());
+  EXPECT_THAT(cta(512, [] { threadIdx.x < 128 ? setmaxnreg(32, false) : setmaxnreg(168, true); }),
               ThrowsMessage<Error>(HasSubstr("for registers")));
-  EXPECT_THAT(block(32, [] { set_registers(100, false); }), ThrowsMessage<Error>(HasSubstr("setmaxnreg")));
+  EXPECT_THAT(cta(32, [] { setmaxnreg(100, false); }), ThrowsMessage<Error>(HasSubstr("setmaxnreg")));
 }
 
 }  // namespace

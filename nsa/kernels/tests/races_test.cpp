@@ -41,12 +41,12 @@ testing::AssertionResult seen(const std::vector<std::string>& all, const std::st
 
 int* words() { return static_cast<int*>(shared()); }
 int own() { return static_cast<int>(threadIdx.x); }
-std::uint64_t operand(std::uint32_t address) {
+std::uint64_t wgmma_descriptor(std::uint32_t address) {
   return address >> 4 | std::uint64_t{1} << 16 | std::uint64_t{64} << 32 | std::uint64_t{1} << 62;
 }
 float of_bf16(std::uint16_t bits) { return __bfloat162float(std::bit_cast<__nv_bfloat16>(bits)); }
 
-// ---- barriers of the block
+// ---- barriers of the CTA
 
 // Every thread writes a word, reads its neighbour's in another warp, and writes that.
 void exchange(int* out, bool before_read, bool before_write) {
@@ -105,7 +105,7 @@ TEST(Races, SaysWhoAndWhere) {
     if (threadIdx.x % 32 == 5) words()[9] = own();
   };
   EXPECT_TRUE(seen(outcomes(64, kernel), "shared memory + 36 is written by thread "));
-  EXPECT_TRUE(seen(outcomes(64, kernel), " of block 0,0,0 and written by thread "));
+  EXPECT_TRUE(seen(outcomes(64, kernel), " of CTA 0,0,0 and written by thread "));
   EXPECT_TRUE(seen(outcomes(64, kernel), "launched by races_test.cpp:"));
 }
 
@@ -137,13 +137,13 @@ TEST(Races, MatricesAreReadByTheirLanes) {
     for (int i = 0; i < 4; ++i) words()[i * 32 + own()] = own();
     if (barrier) __syncwarp();
     std::uint32_t r[4];
-    load_matrices(r, shared_address(shared()) + own() * 16, false);
+    ldmatrix(r, shared_address(shared()) + own() * 16, false);
   };
   EXPECT_TRUE(silent(outcomes(32, [&] { kernel(true); })));
   EXPECT_TRUE(seen(outcomes(32, [&] { kernel(false); })));
 }
 
-// ---- blocks
+// ---- CTAs
 
 TEST(Races, BlocksShareGlobalMemory) {
   std::vector<int> out(64);
@@ -167,7 +167,7 @@ TEST(Races, Atomics) {
   EXPECT_TRUE(seen(outcomes(64, [&] { own() == 40 ? void(out[1] = out[0]) : void(atomicAdd(&out[0], own())); })));
   EXPECT_TRUE(seen(outcomes(64, [&] { own() == 40 ? void(out[0] = 1) : void(atomicAdd(&out[0], own())); })));
 }
-// The last block to finish reads what the others wrote.
+// The last CTA to finish reads what the others wrote.
 struct Ticket {
   bool writer_fence = true, barrier = true, reader_fence = true;
 };
@@ -205,12 +205,12 @@ TEST(Races, Copies) {
   std::vector<int> out(64);
   const auto kernel = [&](bool wait, bool barrier, int reader) {
     const std::uint32_t to = shared_address(shared());
-    if (own() == 0) copy_async(to, source);
-    commit_copies();
-    if (wait) wait_copies(0);
+    if (own() == 0) cp_async(to, source);
+    cp_async_commit();
+    if (wait) cp_async_wait(0);
     if (barrier) __syncthreads();
     if (own() == reader) out[0] = words()[1];
-    wait_copies(0);
+    cp_async_wait(0);
   };
   EXPECT_TRUE(silent(outcomes(64, [&] { kernel(true, true, 40); })));
   EXPECT_TRUE(silent(outcomes(64, [&] { kernel(true, false, 0); })));
@@ -223,9 +223,9 @@ TEST(Races, CopiesOverwrite) {
   const auto kernel = [&](bool barrier) {
     out[own()] = words()[1];
     if (barrier) __syncthreads();
-    if (own() == 40) copy_async(shared_address(shared()), nullptr);
-    commit_copies();
-    wait_copies(0);
+    if (own() == 40) cp_async(shared_address(shared()), nullptr);
+    cp_async_commit();
+    cp_async_wait(0);
   };
   EXPECT_TRUE(silent(outcomes(64, [&] { kernel(true); })));
   EXPECT_TRUE(seen(outcomes(64, [&] { kernel(false); })));
@@ -233,9 +233,9 @@ TEST(Races, CopiesOverwrite) {
 TEST(Races, CopiesReadTheirSource) {
   alignas(16) int source[4] = {};
   const auto kernel = [&](bool barrier) {
-    if (own() == 0) copy_async(shared_address(shared()), source);
-    commit_copies();
-    wait_copies(0);
+    if (own() == 0) cp_async(shared_address(shared()), source);
+    cp_async_commit();
+    cp_async_wait(0);
     if (barrier) __syncthreads();
     if (own() == 40) source[2] = 1;
   };
@@ -254,12 +254,12 @@ TEST(Races, BarriersThatCount) {
   std::vector<int> out(64);
   const auto kernel = [&](Handover has) {
     const std::uint32_t barrier = shared_address(shared()) + 1024;
-    if (own() == 0) barrier_start(barrier, 1);
+    if (own() == 0) mbarrier_init(barrier, 1);
     __syncthreads();
     if (own() == 0) words()[0] = 1;
     if (own() < 32 && has.warp_barrier) __syncwarp();
-    if (own() == has.arrives) barrier_arrive(barrier);
-    if (has.wait) barrier_wait(barrier, 0);
+    if (own() == has.arrives) mbarrier_arrive(barrier);
+    if (has.wait) mbarrier_wait(barrier, 0);
     if (own() == 40) out[0] = words()[0];
   };
   EXPECT_TRUE(silent(outcomes(64, [&] { kernel({}); })));
@@ -273,12 +273,12 @@ TEST(Races, AnArrivalOrdersWhatCameBefore) {
   std::vector<int> out(64);
   const auto kernel = [&](bool late) {
     const std::uint32_t barrier = shared_address(shared()) + 1024;
-    if (own() == 0) barrier_start(barrier, 1);
+    if (own() == 0) mbarrier_init(barrier, 1);
     __syncthreads();
     if (own() == 0 && !late) words()[0] = 1;
-    if (own() == 0) barrier_arrive(barrier);
+    if (own() == 0) mbarrier_arrive(barrier);
     if (own() == 0 && late) words()[0] = 1;
-    barrier_wait(barrier, 0);
+    mbarrier_wait(barrier, 0);
     if (own() == 40) out[0] = words()[0];
   };
   EXPECT_TRUE(silent(outcomes(64, [&] { kernel(false); })));
@@ -289,14 +289,14 @@ TEST(Races, BarriersThatCountInARow) {
   std::vector<int> out(96);
   const auto kernel = [&](bool waits) {
     const std::uint32_t first = shared_address(shared()) + 1024, second = first + 8;
-    if (own() == 0) barrier_start(first, 1);
-    if (own() == 0) barrier_start(second, 1);
+    if (own() == 0) mbarrier_init(first, 1);
+    if (own() == 0) mbarrier_init(second, 1);
     __syncthreads();
     if (own() == 0) words()[0] = 1;
-    if (own() == 0) barrier_arrive(first);
-    if (own() == 32 && waits) barrier_wait(first, 0);
-    if (own() == 32) barrier_arrive(second);
-    if (own() == 64) barrier_wait(second, 0);
+    if (own() == 0) mbarrier_arrive(first);
+    if (own() == 32 && waits) mbarrier_wait(first, 0);
+    if (own() == 32) mbarrier_arrive(second);
+    if (own() == 64) mbarrier_wait(second, 0);
     if (own() == 64) out[0] = words()[0];
   };
   EXPECT_TRUE(silent(outcomes(96, [&] { kernel(true); })));
@@ -306,7 +306,7 @@ TEST(Races, BarriersWithANumber) {
   std::vector<int> out(96);
   const auto kernel = [&](int reader) {
     if (own() == 0) words()[0] = 1;
-    if (own() < 64) meet(1, 64);
+    if (own() < 64) bar_sync(1, 64);
     if (own() == reader) out[0] = words()[0];
   };
   EXPECT_TRUE(silent(outcomes(96, [&] { kernel(40); })));
@@ -324,54 +324,54 @@ TEST(Races, BoxesInARing) {
     const std::uint32_t place = (shared_address(shared()) + 127) & ~127u, full = place + 1024, empty = full + 8;
     const auto* const words = static_cast<const int*>(static_cast<const void*>(shared_at(place, 128)));
     if (own() == 0) {
-      barrier_start(full, 1);
-      barrier_start(empty, has.arriving_warps);
-      publish_to_async();
+      mbarrier_init(full, 1);
+      mbarrier_init(empty, has.arriving_warps);
+      fence_proxy_async();
     }
     __syncthreads();
     for (unsigned round = 0; round < 2; ++round)
       if (own() == 0) {
-        if (round > 0 && has.wait_empty) barrier_wait(empty, 0);
-        barrier_expect(full, 128);
-        load_bulk(place, source, 128, full);
-        if (round == 1) barrier_wait(full, 1);
+        if (round > 0 && has.wait_empty) mbarrier_wait(empty, 0);
+        mbarrier_arrive_expect_tx(full, 128);
+        bulk_load(place, source, 128, full);
+        if (round == 1) mbarrier_wait(full, 1);
       } else if (own() >= 32) {
-        if (round > 0 || has.wait_full) barrier_wait(full, round);
-        meet(1, 64);
+        if (round > 0 || has.wait_full) mbarrier_wait(full, round);
+        bar_sync(1, 64);
         if (round == 0) out[own()] = words[own() % 32];
         if (has.warp_barrier) __syncwarp();
-        if (own() % 32 == 0 && own() / 32 <= has.arriving_warps) barrier_arrive(empty);
+        if (own() % 32 == 0 && own() / 32 <= has.arriving_warps) mbarrier_arrive(empty);
       }
   };
-  const std::string either = "(block 0,0,0";  // also what the emulation says of boxes
+  const std::string either = "(CTA 0,0,0";  // also what the emulation says of boxes
   EXPECT_TRUE(silent(outcomes(96, [&] { kernel({}); })));
   EXPECT_TRUE(seen(outcomes(96, [&] { kernel({.wait_full = false}); }), either));
   EXPECT_TRUE(seen(outcomes(96, [&] { kernel({.warp_barrier = false}); })));
   EXPECT_TRUE(seen(outcomes(96, [&] { kernel({.arriving_warps = 1}); })));
 }
-// The copy engine reads until its thread has waited.
+// TMA reads until its thread has waited.
 TEST(Races, BulkCopiesReadTheirSource) {
   std::vector<float> sums(4);
   const auto kernel = [&](bool late) {
     const std::uint32_t place = shared_address(shared());
     if (own() == 0) {
       *reinterpret_cast<int4*>(to_be_published(place)) = {};
-      publish_to_async();
-      copy_bulk(sums.data(), place, 16, true);
-      if (!late) wait_bulk();
+      fence_proxy_async();
+      bulk_store(sums.data(), place, 16, true);
+      if (!late) bulk_wait();
     }
-    meet(1, 64);
+    bar_sync(1, 64);
     if (own() == 40) words()[0] = 1;
-    if (own() == 0 && late) wait_bulk();
+    if (own() == 0 && late) bulk_wait();
   };
   EXPECT_TRUE(silent(outcomes(64, [&] { kernel(false); })));
-  EXPECT_TRUE(seen(outcomes(64, [&] { kernel(true); }), "(block 0,0,0"));  // or that this was not published
+  EXPECT_TRUE(seen(outcomes(64, [&] { kernel(true); }), "(CTA 0,0,0"));  // or that this was not published
 }
-// Other blocks of the launch, with and without such barriers.
+// Other CTAs of the launch, with and without such barriers.
 TEST(Races, BlocksBesideThoseThatCount) {
   std::vector<int> out(64);
   const auto counts = [&] {
-    if (own() == 0) barrier_start(shared_address(shared()) + 1024, 1);
+    if (own() == 0) mbarrier_init(shared_address(shared()) + 1024, 1);
     __syncthreads();
   };
   const auto plants = [&] {
@@ -381,7 +381,7 @@ TEST(Races, BlocksBesideThoseThatCount) {
   int found = 0;
   for (const std::string& text : outcomes(
            64, [&] { blockIdx.x == 0 ? counts() : plants(); }, 2))
-    found += text.find("a race") != std::string::npos && text.find("(block 1,0,0") != std::string::npos;
+    found += text.find("a race") != std::string::npos && text.find("(CTA 1,0,0") != std::string::npos;
   EXPECT_EQ(found, 10);
 }
 
@@ -394,25 +394,26 @@ struct Product {
 void product(Product has) {
   const std::uint32_t base = (shared_address(shared()) + 1023) & ~1023u;
   const auto copy = [&] {
-    for (int at = own() * 16; at < 64 * 128; at += 128 * 16) copy_async(base + at, nullptr);
-    commit_copies();
-    wait_copies(0);
+    for (int at = own() * 16; at < 64 * 128; at += 128 * 16) cp_async(base + at, nullptr);
+    cp_async_commit();
+    cp_async_wait(0);
   };
   copy();
-  if (!has.publish_late) publish_to_async();
+  if (!has.publish_late) fence_proxy_async();
   if (has.barrier) __syncthreads();
-  if (has.publish_late) publish_to_async();
+  if (has.publish_late) fence_proxy_async();
   float c[8][4];
-  products_begin();
-  start_product(&c[0][0], 64, false, Operands::columns, nullptr, operand(base), operand(base), of_bf16);
-  products_commit();
-  products_wait(0);
+  wgmma_fence();
+  start_product(&c[0][0], 64, false, Operands::columns, nullptr, wgmma_descriptor(base), wgmma_descriptor(base),
+                of_bf16);
+  wgmma_commit();
+  wgmma_wait(0);
   if (has.barrier_after) __syncthreads();
   copy();
 }
 TEST(Races, Products) {
   // Or what the emulation says of products that read what no thread has published: which is first, the order says.
-  const std::string either = "(block 0,0,0";
+  const std::string either = "(CTA 0,0,0";
   EXPECT_TRUE(silent(outcomes(128, [] { product({}); })));
   EXPECT_TRUE(seen(outcomes(128, [] { product({.barrier = false}); }), either));
   EXPECT_TRUE(seen(outcomes(128, [] { product({.publish_late = true}); }), either));
@@ -440,7 +441,7 @@ testing::AssertionResult seen(const std::function<void()>& launches, const std::
   return testing::AssertionFailure() << "nothing was seen";
 }
 
-// Threads of block 0 have a word each.
+// Threads of CTA 0 have a word each.
 struct Words {
   std::vector<int> words = std::vector<int>(64), copies = std::vector<int>(64);
   Kernel write = [this] {
@@ -451,10 +452,10 @@ struct Words {
   };
   Kernel read_early = [this] {
     if (blockIdx.x == 0) static_cast<void>(*static_cast<volatile int*>(&words[own()]));
-    wait_for_previous();
+    griddepcontrol_wait();
   };
   Kernel read_late = [this] {
-    wait_for_previous();
+    griddepcontrol_wait();
     read();
   };
 };
@@ -510,7 +511,7 @@ TEST(Launches, ThatBeginEarly) {
   run_chain({y.write, x.read_early, x.read_early});  // what was there before the chain
   run_chain({x.write, x.read_late, y.read_early});
   const auto seen_too_soon = [](const std::vector<Kernel>& kernels) {
-    return seen([&] { run_chain(kernels); }, "before wait_for_previous()");
+    return seen([&] { run_chain(kernels); }, "before griddepcontrol_wait()");
   };
   EXPECT_TRUE(seen_too_soon({x.write, x.read_early}));
   EXPECT_TRUE(seen_too_soon({x.write, y.read_late, x.read_early}));  // may have begun with the one before
@@ -521,14 +522,14 @@ TEST(Launches, ThatBeginEarlyWaitInEveryBlock) {
   Words x;
   const auto early = [](const Kernel& kernel) { return [=] { run_chain({[] {}, kernel}); }; };
   const auto one_waits = [] {
-    if (blockIdx.x == 0) wait_for_previous();
+    if (blockIdx.x == 0) griddepcontrol_wait();
   };
   const auto waits_late = [&] {
     x.write();
-    wait_for_previous();
+    griddepcontrol_wait();
   };
-  EXPECT_TRUE(seen(early(one_waits), "ends without wait_for_previous()"));
-  EXPECT_TRUE(seen(early(waits_late), "writes before wait_for_previous()"));
+  EXPECT_TRUE(seen(early(one_waits), "ends without griddepcontrol_wait()"));
+  EXPECT_TRUE(seen(early(waits_late), "writes before griddepcontrol_wait()"));
 }
 // A copy that is asked for early reads early.
 TEST(Launches, CopiesThatBeginEarly) {
@@ -538,15 +539,15 @@ TEST(Launches, CopiesThatBeginEarly) {
   };
   const auto copy = [&](bool wait_first) {
     return [&source, wait_first] {
-      if (wait_first) wait_for_previous();
-      if (own() == 0) copy_async(shared_address(shared()), source);
-      commit_copies();
-      wait_for_previous();
-      wait_copies(0);
+      if (wait_first) griddepcontrol_wait();
+      if (own() == 0) cp_async(shared_address(shared()), source);
+      cp_async_commit();
+      griddepcontrol_wait();
+      cp_async_wait(0);
     };
   };
   run_chain({write, copy(true)});
-  EXPECT_TRUE(seen([&] { run_chain({write, copy(false)}); }, "before wait_for_previous()"));
+  EXPECT_TRUE(seen([&] { run_chain({write, copy(false)}); }, "before griddepcontrol_wait()"));
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST(EmulatedSelect, Ties) {
   EXPECT_EQ(wrong_rows({.S = 1200, .geometry = {8, 4, 16, 40, 512}, .tie = true}), 0);
 }
 
-// select/sm90.cuh: tiles of tokens enough that it is taken, and that a block of threads has many of them.
+// select/sm90.cuh: tiles of tokens enough that it is taken, and that a CTA has many of them.
 TEST(EmulatedSelectHopper, Heads) {
   for (int h = 1; h <= 16; ++h)
     for (const Storage storage : {Storage::bf16, Storage::fp16})

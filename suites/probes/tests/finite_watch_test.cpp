@@ -352,7 +352,7 @@ Instance served_model() {
   model.n_kv_groups = 2;
   model.d_k = model.d_v = 32;
   auto seams = std::make_shared<Seams>();
-  if (at::hasCUDA() || nsa::kernels::on_processor())
+  if (at::hasCUDA() || nsa::kernels::is_emulated())
     seams->ops.push_back([](const nsa::Ops&, const nsa::Call&) { return nsa::cuda::ops(); });
   return Subject(seams).model(
       {.config = model, .flags = {}, .precision = nsa::Precision::bf16, .device = device(), .seed = 5});

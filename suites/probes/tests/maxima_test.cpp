@@ -60,7 +60,7 @@ TEST(Maxima, KeepsEachNumberOfItsTypeAndOthersNextToIt) {
 class WaitingMaxima : public testing::Test {
  protected:
   void SetUp() override {
-    if (!at::hasCUDA() && !nsa::kernels::on_processor())
+    if (!at::hasCUDA() && !nsa::kernels::is_emulated())
       GTEST_SKIP() << "nothing waits on a CPU; the emulation is tested";
   }
 };

@@ -19,12 +19,12 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 const at::ScalarType kTypes[] = {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble};
 
-at::Device device() { return nsa::kernels::on_processor() ? at::kCPU : at::kCUDA; }
+at::Device device() { return nsa::kernels::is_emulated() ? at::kCPU : at::kCUDA; }
 
 class RowMaximaKernel : public testing::Test {
  protected:
   void SetUp() override {
-    if (!at::hasCUDA() && !nsa::kernels::on_processor()) GTEST_SKIP() << "no CUDA device; its emulation is tested";
+    if (!at::hasCUDA() && !nsa::kernels::is_emulated()) GTEST_SKIP() << "no CUDA device; its emulation is tested";
     at::manual_seed(7);
   }
 };

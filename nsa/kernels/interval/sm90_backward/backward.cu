@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "nsa/kernels/device/hopper.hpp"
-#include "nsa/kernels/device/multiprocessors.hpp"
+#include "nsa/kernels/device/sm_count.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/interval/sm90.hpp"
 #include "nsa/kernels/plan/arena.hpp"
@@ -88,9 +88,8 @@ void launch(const AttentionBackward& p, cudaStream_t stream) {
   const auto o_map = rows_map(p.dout, f.storage, f.B, f.S, f.Hq, Shape::D, h, plan.tokens);
   const auto k_map = tensor_map(f.k, f.storage, f.B, f.N, f.G, Shape::D, Shape::kKeys);
   const auto v_map = tensor_map(f.v, f.storage, f.B, f.N, f.G, Shape::D, Shape::kKeys);
-  const int blocks =
-      static_cast<int>(std::min<std::int64_t>(plan.tickets(), multiprocessors("attention_backward_hopper")));
-  kernel<<<blocks, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, plan, q_map, o_map, k_map, v_map);
+  const int ctas = static_cast<int>(std::min<std::int64_t>(plan.tickets(), sm_count("attention_backward_hopper")));
+  kernel<<<ctas, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, plan, q_map, o_map, k_map, v_map);
   check_launch("attention_backward_hopper");
   if (plan.key_slots == 1) return;
   sum_chunks_kernel<T, Shape>

@@ -1,13 +1,13 @@
 // The whole backward pass over intervals of keys (compressed, window) on Hopper: five products a tile of 64 rows and
-// 128 keys, where dq.cuh and dkv.cuh need seven. One block a multiprocessor.
+// 128 keys, where dq.cuh and dkv.cuh need seven. One CTA per SM.
 //
 //   consumer warpgroups: two, of 64 keys each, with their dK and dV in registers; S^T = K Q^T, dP^T = V dO^T;
 //     dV += P^T dO with P^T in registers; dS^T goes to shared memory, where dK += dS^T Q reads what the warpgroup
 //     itself wrote, and dQ = dS K, of which each warpgroup computes half of the columns, all of it
 //   producer warps:
-//     0 draws items, has the copy engine load K and V, and waits for turns (Note [Turns], work.cuh)
+//     0 draws items, has TMA load K and V, and waits for turns (Note [Turns], work.cuh)
 //     1 hands dQ over
-//     2 has the copy engine load Q, dO and what describe_rows_kernel wrote of them
+//     2 has TMA load Q, dO and what describe_rows_kernel wrote of them
 //     3 says what is to be done with a tile
 #pragma once
 
@@ -52,20 +52,20 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   // Rows that no box fills are zeros for good.
   if (plan.tokens * work.heads.h < S::kRows)
     for (int at = S::kQ + static_cast<int>(threadIdx.x) * 16; at < S::kDs; at += S::kThreads * 16)
-      copy_async(places.base + at, p.dout.data, false);
-  commit_copies();
-  wait_copies<0>();
-  publish_to_async();
+      cp_async(places.base + at, p.dout.data, false);
+  cp_async_commit();
+  cp_async_wait<0>();
+  fence_proxy_async();
   __syncthreads();
   if (threadIdx.x < 128) {
-    give_registers<S::kProducerRegisters>();
+    setmaxnreg_dec<S::kProducerRegisters>();
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (threadIdx.x == 0) produce_items<S>(work, places, shared, k, v);
     if (warp == 1) hand_over_sums<S>(work, places, shared);
     if (warp == 2) produce_rows<S>(work, places, shared, q, dout);
     if (warp == 3) describe_tiles<S>(work, places, shared);
   } else {
-    take_registers<S::kConsumerRegisters>();
+    setmaxnreg_inc<S::kConsumerRegisters>();
     const char* const descriptions = tiles + (places.description(0) - shared_address(tiles));
     IntervalConsumer<T, S, Adds>(p, work, places, shared, reinterpret_cast<const IntervalRows*>(descriptions)).run();
   }
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-// dK and dV of the tiles of keys whose chunks have left a sum each, added in their order. A block of threads has 32
+// dK and dV of the tiles of keys whose chunks have left a sum each, added in their order. A CTA has 32
 // columns. Grid: (2 * D / 32, tiles of keys, pairs).
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kConsumers)

@@ -36,7 +36,7 @@ class IntervalConsumer {
       for (int n = 0; n < D / 8; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) dk[n][i] = dv[n][i] = 0.f;
-      barrier_wait(places.keys_full(), keys.parity());
+      mbarrier_wait(places.keys_full(), keys.parity());
       keys.advance();
       first_scores();
       const int last = item.count() - 1;
@@ -52,10 +52,10 @@ class IntervalConsumer {
       float dq[kHalf / 8][4];
       start_dk(q.last());
       start_dq(dq);
-      products_wait<0>();
+      wgmma_wait<0>();
       pin(dk);
       pin(dq);
-      barrier_arrive(places.q_empty(q.last().place()));
+      mbarrier_arrive(places.q_empty(q.last().place()));
       release(places.ds_empty(ds.last().place()));
       release(places.keys_empty());
       hand_over(dq, turn, item.tile(last));
@@ -81,7 +81,7 @@ class IntervalConsumer {
   bool masked;
 
   __device__ void release(std::uint32_t barrier) const {
-    if (lane == 0) barrier_arrive(barrier);
+    if (lane == 0) mbarrier_arrive(barrier);
   }
   __device__ int first_key() const { return item.keys * S::kKeys + warpgroup * 64; }
   __device__ float4* key_sums() const { return work.key_sums(item.pair, item.keys, item.piece) + (threadIdx.x - 128); }
@@ -107,7 +107,7 @@ class IntervalConsumer {
         to[D / 8 * S::kConsumers] = make_float4(dv[n][0], dv[n][1], dv[n][2], dv[n][3]);
       }
       if (!in_turn) return;
-      meet(1, S::kConsumers);
+      bar_sync(1, S::kConsumers);
       if (threadIdx.x == 128) pass_turn(key_turn(), item.piece + 1);
       return;
     }
@@ -129,42 +129,42 @@ class IntervalConsumer {
   __device__ void start_s() {
     product_of_columns<T, D / 16>(s, typename S::K(), anew(places.k() + warpgroup * 64 * 128), typename S::Q(),
                                   anew(places.q(q.place())));
-    products_commit();
+    wgmma_commit();
   }
   __device__ void start_dp() {
     product_of_columns<T, D / 16>(dp, typename S::K(), anew(places.v() + warpgroup * 64 * 128), typename S::Q(),
                                   anew(places.o(o.place())));
-    products_commit();
+    wgmma_commit();
   }
   __device__ void start_dv() {
     const std::uint32_t rows = anew(places.o(o.place()));
 #pragma unroll
-    for (int kk = 0; kk < kSteps; ++kk) Product<T, D>::values(dv, weights[kk], S::Q::rows(rows, kk));
-    products_commit();
+    for (int kk = 0; kk < kSteps; ++kk) Wgmma<T, D>::values(dv, weights[kk], S::Q::rows(rows, kk));
+    wgmma_commit();
   }
   // Of the tile whose dS^T is the last one.
   __device__ void start_dk(Ring<S::kQStages> of) {
-    barrier_wait(places.ds_full(ds.last().place(), warpgroup), ds.last().parity());
+    mbarrier_wait(places.ds_full(ds.last().place(), warpgroup), ds.last().parity());
     pin(dk);
-    products_begin();
+    wgmma_fence();
     const std::uint32_t gradients = anew(places.ds(ds.last().place()) + warpgroup * 64 * 128);
     const std::uint32_t rows = anew(places.q(of.place()));
 #pragma unroll
     for (int kk = 0; kk < kSteps; ++kk)
-      Product<T, D>::template values<1, false>(dk, S::Ds::columns(gradients, kk), S::Q::rows(rows, kk));
-    products_commit();
+      Wgmma<T, D>::template values<1, false>(dk, S::Ds::columns(gradients, kk), S::Q::rows(rows, kk));
+    wgmma_commit();
   }
   __device__ void start_dq(float (&dq)[kHalf / 8][4]) {
-    barrier_wait(places.ds_full(ds.last().place(), 1 - warpgroup), ds.last().parity());
+    mbarrier_wait(places.ds_full(ds.last().place(), 1 - warpgroup), ds.last().parity());
     pin(dq);
-    products_begin();
+    wgmma_fence();
     const std::uint32_t gradients = anew(places.ds(ds.last().place())),
                         columns = anew(places.k() + warpgroup * S::kKeys * 128);  // half of them are a slab
-    Product<T, kHalf>::template values<0, true>(dq, S::Ds::rows(gradients, 0), S::K::rows(columns, 0));
+    Wgmma<T, kHalf>::template values<0, true>(dq, S::Ds::rows(gradients, 0), S::K::rows(columns, 0));
 #pragma unroll
     for (int kk = 1; kk < S::kKeys / 16; ++kk)
-      Product<T, kHalf>::template values<1, true>(dq, S::Ds::rows(gradients, kk), S::K::rows(columns, kk));
-    products_commit();
+      Wgmma<T, kHalf>::template values<1, true>(dq, S::Ds::rows(gradients, kk), S::K::rows(columns, kk));
+    wgmma_commit();
   }
 
   // ---- between products; the tile of rows is the one in Q's place
@@ -220,7 +220,7 @@ class IntervalConsumer {
     for (int kk = 0; kk < kSteps; ++kk) {
       std::uint32_t gradients[4];
       as_a<T>(gradients, dp, kk);
-      store_matrices(place ^ static_cast<std::uint32_t>(kk * 32), gradients);
+      stmatrix(place ^ static_cast<std::uint32_t>(kk * 32), gradients);
     }
   }
   // Where this thread's rows of dQ stand, of a tile's; null for none.
@@ -234,19 +234,19 @@ class IntervalConsumer {
   // To the warp that hands it over, or, as the last one, rounded to its place.
   __device__ void hand_over(float (&dq)[kHalf / 8][4], const IntervalTurn& turn, int tile) {
     const int own = static_cast<int>(threadIdx.x) % 128 * 16;
-    barrier_wait(places.taken(warpgroup), handed.parity() ^ 1);
+    mbarrier_wait(places.taken(warpgroup), handed.parity() ^ 1);
     if (!turn.last) {
 #pragma unroll
       for (int n = 0; n < kHalf / 8; ++n)
-        stage(places.staging(warpgroup) + own + n * 128 * 16, make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]));
-      publish_to_async();
+        st_shared(places.staging(warpgroup) + own + n * 128 * 16, make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]));
+      fence_proxy_async();
     } else {
       RowBefore<kHalf> before[2];
       if constexpr (Adds)  // asked for while the turn is awaited
 #pragma unroll
         for (int half = 0; half < 2; ++half) before[half] = RowBefore<kHalf>(dq_row(tile, half));
       if (!turn.first) {
-        barrier_wait(places.turn_come(), handed.parity());
+        mbarrier_wait(places.turn_come(), handed.parity());
         const char* sum =
             reinterpret_cast<const char*>(work.plan.sums + static_cast<std::int64_t>(turn.place) * S::kSums) +
             warpgroup * S::kHalfBytes + own;
@@ -266,21 +266,21 @@ class IntervalConsumer {
   }
 
   __device__ void first_scores() {
-    barrier_wait(places.q_full(q.place()), q.parity());
-    barrier_wait(places.o_full(o.place()), o.parity());
+    mbarrier_wait(places.q_full(q.place()), q.parity());
+    mbarrier_wait(places.o_full(o.place()), o.parity());
     pin(s);
     pin(dp);
-    products_begin();
+    wgmma_fence();
     start_s();
     start_dp();
     finish_scores();
   }
   // From S^T and dP^T, which are on their way, to P^T and dP^T.
   __device__ void finish_scores() {
-    products_wait<1>();
+    wgmma_wait<1>();
     pin(s);
     weigh();
-    products_wait<0>();
+    wgmma_wait<0>();
     pin(dp);
   }
   // From P^T and dP^T of a tile to those of the next one, and dQ and dK of the one before, see Note [Ends under
@@ -289,39 +289,39 @@ class IntervalConsumer {
   __device__ void step(int i) {
     const IntervalTurn turn = shared.turn[q.last().place()];
     pin(dv);
-    products_begin();
+    wgmma_fence();
     start_dv();
     if constexpr (!First) start_dk(q.last());
-    barrier_wait(places.ds_empty(ds.place()), ds.parity() ^ 1);
+    mbarrier_wait(places.ds_empty(ds.place()), ds.parity() ^ 1);
     differentiate();
-    publish_to_async();
+    fence_proxy_async();
     __syncwarp();
     release(places.ds_full(ds.place(), warpgroup));
     float dq[kHalf / 8][4];
     if constexpr (!First) start_dq(dq);
     if constexpr (More) {
       q.advance();
-      barrier_wait(places.q_full(q.place()), q.parity());
+      mbarrier_wait(places.q_full(q.place()), q.parity());
       pin(s);
-      products_begin();
+      wgmma_fence();
       start_s();
     }
-    products_wait<More ? 1 : 0>();
+    wgmma_wait<More ? 1 : 0>();
     pin(dv);
     pin(dk);
     release(places.o_empty(o.place()));
     o.advance();
     if constexpr (!First) {
       pin(dq);
-      barrier_arrive(places.q_empty((More ? q.last() : q).last().place()));
+      mbarrier_arrive(places.q_empty((More ? q.last() : q).last().place()));
       release(places.ds_empty(ds.last().place()));
       hand_over(dq, turn, item.tile(i - 1));
     }
     ds.advance();
     if constexpr (More) {
-      barrier_wait(places.o_full(o.place()), o.parity());
+      mbarrier_wait(places.o_full(o.place()), o.parity());
       pin(dp);
-      products_begin();
+      wgmma_fence();
       start_dp();
       finish_scores();
     } else {

@@ -25,9 +25,9 @@ class IntervalItems {
   __device__ IntervalItems(const IntervalBackwardPlaces<S>& places, const IntervalBackwardShared<S>& shared)
       : places_(places), shared_(shared) {}
   __device__ IntervalItem next() {
-    barrier_wait(places_.item_full(ring_.place()), ring_.parity());
+    mbarrier_wait(places_.item_full(ring_.place()), ring_.parity());
     const IntervalItem item = shared_.items[ring_.place()];
-    barrier_arrive(places_.item_empty(ring_.place()));
+    mbarrier_arrive(places_.item_empty(ring_.place()));
     ring_.advance();
     return item;
   }
@@ -45,22 +45,22 @@ __device__ inline void produce_items(const IntervalBackwardWork<S>& work, const 
   Ring<S::kItems> ring;
   Ring<1> keys, tiles;
   for (;; ring.advance(), keys.advance()) {
-    barrier_wait(places.keys_empty(), keys.parity() ^ 1);
+    mbarrier_wait(places.keys_empty(), keys.parity() ^ 1);
     const IntervalItem item = work.draw();
-    barrier_wait(places.item_empty(ring.place()), ring.parity() ^ 1);
+    mbarrier_wait(places.item_empty(ring.place()), ring.parity() ^ 1);
     shared.items[ring.place()] = item;
-    barrier_arrive(places.item_full(ring.place()));
+    mbarrier_arrive(places.item_full(ring.place()));
     if (item.pair < 0) return;
     const int b = item.pair / work.f.G, group = item.pair - b * work.f.G;
-    barrier_expect(places.keys_full(), 2 * S::K::kBytes);
-    copy_box(places.k(), &k, item.keys * S::kKeys, group, b, places.keys_full());
-    copy_box(places.v(), &v, item.keys * S::kKeys, group, b, places.keys_full());
+    mbarrier_arrive_expect_tx(places.keys_full(), 2 * S::K::kBytes);
+    tma_load(places.k(), &k, item.keys * S::kKeys, group, b, places.keys_full());
+    tma_load(places.v(), &v, item.keys * S::kKeys, group, b, places.keys_full());
 #pragma unroll 1
     for (int i = 0; i < item.count(); ++i, tiles.advance()) {
       const IntervalTurn turn = work.turn(item, item.tile(i));
       wait_for_turn(work.plan.row_turns + turn.place, turn.expected);
-      barrier_wait(places.taken(1), tiles.parity() ^ 1);
-      barrier_arrive(places.turn_come());
+      mbarrier_wait(places.taken(1), tiles.parity() ^ 1);
+      mbarrier_arrive(places.turn_come());
     }
   }
 }
@@ -77,17 +77,17 @@ __device__ inline void hand_over_sums(const IntervalBackwardWork<S>& work, const
     for (int i = 0; i < item.count() && threadIdx.x % 32 == 0; ++i, ring.advance()) {
       const IntervalTurn turn = work.turn(item, item.tile(i));
       float* const sum = plan.sums + static_cast<std::int64_t>(turn.place) * S::kSums;
-      barrier_wait(places.turn_come(), ring.parity());
+      mbarrier_wait(places.turn_come(), ring.parity());
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        barrier_wait(places.staged(half), ring.parity());
-        if (turn.first && !turn.last) store_bulk(sum + half * S::kSums / 2, places.staging(half), S::kHalfBytes);
-        if (!turn.first && !turn.last) add_bulk(sum + half * S::kSums / 2, places.staging(half), S::kHalfBytes);
+        mbarrier_wait(places.staged(half), ring.parity());
+        if (turn.first && !turn.last) bulk_store(sum + half * S::kSums / 2, places.staging(half), S::kHalfBytes);
+        if (!turn.first && !turn.last) bulk_reduce_add(sum + half * S::kSums / 2, places.staging(half), S::kHalfBytes);
       }
-      wait_bulk_read();
+      bulk_wait_read();
 #pragma unroll
-      for (int half = 0; half < 2; ++half) barrier_arrive(places.taken(half));
-      wait_bulk();
+      for (int half = 0; half < 2; ++half) mbarrier_arrive(places.taken(half));
+      bulk_wait();
       pass_turn(plan.row_turns + turn.place,
                 turn.last ? turn.expected / plan.kRound * plan.kRound + plan.kRound : turn.expected + 1);
     }
@@ -110,19 +110,19 @@ __device__ inline void produce_rows(const IntervalBackwardWork<S>& work, const I
     const auto load = [&](const CUtensorMap& map, std::uint32_t to, int tile, std::uint32_t full) {
 #pragma unroll
       for (int slab = 0; slab < S::D / 64; ++slab)
-        copy_rows(to + slab * (S::kRows * 128), &map, head, tile * work.plan.tokens, slab, b, full);
+        tma_load_rows(to + slab * (S::kRows * 128), &map, head, tile * work.plan.tokens, slab, b, full);
     };
 #pragma unroll 1
     for (int i = 0; i < item.count() && threadIdx.x % 32 == 0; ++i, q_ring.advance(), o_ring.advance()) {
       const int tile = item.tile(i), place = q_ring.place();
-      barrier_wait(places.q_empty(place), q_ring.parity() ^ 1);
-      barrier_expect(places.q_full(place), bytes + kDescription);
+      mbarrier_wait(places.q_empty(place), q_ring.parity() ^ 1);
+      mbarrier_arrive_expect_tx(places.q_full(place), bytes + kDescription);
       load(q, places.q(place), tile, places.q_full(place));
-      load_bulk(places.description(place),
+      bulk_load(places.description(place),
                 work.plan.rows + static_cast<std::int64_t>(item.pair) * work.plan.row_tiles + tile, kDescription,
                 places.q_full(place));
-      barrier_wait(places.o_empty(o_ring.place()), o_ring.parity() ^ 1);
-      barrier_expect(places.o_full(o_ring.place()), bytes);
+      mbarrier_wait(places.o_empty(o_ring.place()), o_ring.parity() ^ 1);
+      mbarrier_arrive_expect_tx(places.o_full(o_ring.place()), bytes);
       load(dout, places.o(o_ring.place()), tile, places.o_full(o_ring.place()));
     }
     __syncwarp();
@@ -144,11 +144,11 @@ __device__ inline void describe_tiles(const IntervalBackwardWork<S>& work, const
       // Both ends of the rows' intervals rise along the tile.
       const int from = work.interval.begin(min((tile + 1) * work.plan.tokens, work.f.S) - 1);
       const int to = work.interval.end(tile * work.plan.tokens);
-      barrier_wait(places.q_empty(place), ring.parity() ^ 1);
+      mbarrier_wait(places.q_empty(place), ring.parity() ^ 1);
       shared.turn[place] = turn;
       shared.masked[place][0] = first_key < from || first_key + 64 > to;
       shared.masked[place][1] = first_key + 64 < from || first_key + 128 > to;
-      barrier_arrive(places.q_full(place));
+      mbarrier_arrive(places.q_full(place));
     }
     __syncwarp();
   }

@@ -2,7 +2,7 @@
 //
 // Note [Turns]
 // dK and dV of a tile of keys stay in registers while its rows pass by; dQ of a tile of rows is a sum over tiles of
-// keys, which other multiprocessors have, and so a fp32 sum in memory. They add one after the other, the last tile of
+// keys, which other SMs have, and so a fp32 sum in memory. They add one after the other, the last tile of
 // keys first: a row's diagonal is where its tile of keys begins, so that all begin at once and none waits for another
 // that walks the same rows behind it. A number per tile of rows says whose turn it is. The last one does not write the
 // sum back: it rounds it into dQ. So every sum has a fixed order, and a sum exists only between its first and its last
@@ -12,15 +12,15 @@
 // (`key_slots`), by sum_chunks_kernel. Chunks that begin together end together, and would wait for each other.
 //
 // Note [Tickets]
-// Blocks of threads draw tickets. What a ticket waits for belongs to earlier ones, which somebody has drawn and is at
-// work on; so somebody can always go on, however few blocks of threads run. That is why a ring must be longer than what
+// CTAs draw tickets. What a ticket waits for belongs to earlier ones, which somebody has drawn and is at
+// work on; so somebody can always go on, however few CTAs run. That is why a ring must be longer than what
 // one item walks through.
 //
 // Note [Rows together]
-// Every tile of rows goes to many tiles of keys, and comes from memory each time, as its sum does, unless the blocks of
-// threads that want it do so at about the same time. In a chunk of the compressed branch they do: its items walk
-// through the same rows. A window's begin with different ones. So an item begins in the middle, with the tile of rows
-// whose number is a multiple of `period` (no item has more tiles), and goes round.
+// Every tile of rows goes to many tiles of keys, and comes from memory each time, as its sum does, unless the CTAs that
+// want it do so at about the same time. In a chunk of the compressed branch they do: its items walk through the same
+// rows. A window's begin with different ones. So an item begins in the middle, with the tile of rows whose number is a
+// multiple of `period` (no item has more tiles), and goes round.
 #pragma once
 
 #include "nsa/kernels/device/heads.cuh"
@@ -92,36 +92,36 @@ struct IntervalBackwardPlaces {
   __device__ void start_barriers() const {
     constexpr int kWarps = S::kConsumers / 32;
     for (int i = 0; i < S::kQStages; ++i) {
-      barrier_start(q_full(i), 2);
-      barrier_start(q_empty(i), S::kConsumers);
+      mbarrier_init(q_full(i), 2);
+      mbarrier_init(q_empty(i), S::kConsumers);
     }
     for (int i = 0; i < S::kOStages; ++i) {
-      barrier_start(o_full(i), 1);
-      barrier_start(o_empty(i), kWarps);
+      mbarrier_init(o_full(i), 1);
+      mbarrier_init(o_empty(i), kWarps);
     }
     for (int i = 0; i < S::kDsStages; ++i) {
-      for (int half = 0; half < 2; ++half) barrier_start(ds_full(i, half), kWarps / 2);
-      barrier_start(ds_empty(i), kWarps);
+      for (int half = 0; half < 2; ++half) mbarrier_init(ds_full(i, half), kWarps / 2);
+      mbarrier_init(ds_empty(i), kWarps);
     }
     for (int i = 0; i < S::kItems; ++i) {
-      barrier_start(item_full(i), 1);
-      barrier_start(item_empty(i), S::kConsumers + 96);
+      mbarrier_init(item_full(i), 1);
+      mbarrier_init(item_empty(i), S::kConsumers + 96);
     }
-    barrier_start(keys_full(), 1);
-    barrier_start(keys_empty(), kWarps);
+    mbarrier_init(keys_full(), 1);
+    mbarrier_init(keys_empty(), kWarps);
     for (int half = 0; half < 2; ++half) {
-      barrier_start(staged(half), kWarps / 2);
-      barrier_start(taken(half), 1);
+      mbarrier_init(staged(half), kWarps / 2);
+      mbarrier_init(taken(half), 1);
     }
-    barrier_start(turn_come(), 1);
-    publish_barriers();
+    mbarrier_init(turn_come(), 1);
+    fence_mbarrier_init();
   }
 
  private:
   __device__ std::uint32_t rest(int i) const { return barrier(2 * (S::kQStages + S::kOStages) + i); }
 };
 
-// Of all pairs (batch entry, group). A tile of rows is of whole tokens, so that the copy engine can load it.
+// Of all pairs (batch entry, group). A tile of rows is of whole tokens, so that TMA can load it.
 struct IntervalBackwardPlan {
   int pairs, tokens;  // of a tile of rows
   int row_tiles, key_tiles;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "nsa/kernels/device/hopper.hpp"
-#include "nsa/kernels/device/multiprocessors.hpp"
+#include "nsa/kernels/device/sm_count.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/interval/sm90.hpp"
 
@@ -25,8 +25,8 @@ void launch(const AttentionForward& p, const Combine& sum, cudaStream_t stream) 
   const auto k_map = tensor_map(k, p.storage, p.B, std::max(p.N, 1), p.G, S::Dk, S::kKeys);
   const auto v_map = tensor_map(v, p.storage, p.B, std::max(p.N, 1), p.G, S::Dv, S::kKeys);
   const int rows = p.S * (p.Hq / p.G), tiles = (rows + S::kRows - 1) / S::kRows * p.B * p.G;
-  const int blocks = std::min(tiles, multiprocessors("attention_forward_hopper"));
-  kernel<<<blocks, S::kThreads, S::kSharedBytes, stream>>>(p, sum, k_map, v_map);
+  const int ctas = std::min(tiles, sm_count("attention_forward_hopper"));
+  kernel<<<ctas, S::kThreads, S::kSharedBytes, stream>>>(p, sum, k_map, v_map);
   check_launch("attention_forward_hopper");
 }
 

@@ -1,10 +1,10 @@
-// Forward pass over intervals of keys (compressed, window) on Hopper: one block a multiprocessor takes tile after tile.
+// Forward pass over intervals of keys (compressed, window) on Hopper: one CTA per SM takes tile after tile.
 //
 //   rows of a tile: 64 (token, head of the group) pairs a consumer warpgroup; keys in steps of Shape::kKeys
 //   shared memory: Q [rows][Dk], one tile ahead where two fit; rings of K [keys][Dk] and V [keys][Dv]
-//   producer warpgroup: warp 0 has the copy engine fill the rings, warps 1..3 copy the rows of Q (the h heads of a
+//   producer warpgroup: warp 0 has TMA fill the rings, warps 1..3 copy the rows of Q (the h heads of a
 //   token
-//     are no box for the engine when h does not divide the rows)
+//     are no box for TMA when h does not divide the rows)
 //   consumer warpgroups: scores and output in registers; the weights take the scores' place
 //
 // Barriers: `full` when a place is filled, `empty` when every consumer warp has read it.
@@ -41,12 +41,12 @@ __device__ inline void produce_keys(const Work<S>& work, const Places<S>& places
 #pragma unroll 1
     for (int first = tile.begin; first < tile.end; first += S::kKeys, ring.advance()) {
       const int place = ring.place();
-      barrier_wait(places.k_empty(place), ring.parity() ^ 1);
-      barrier_expect(places.k_full(place), S::kKBytes);
-      copy_box(places.k(place), &k, first, tile.group, tile.b, places.k_full(place));
-      barrier_wait(places.v_empty(place), ring.parity() ^ 1);
-      barrier_expect(places.v_full(place), S::kVBytes);
-      copy_box(places.v(place), &v, first, tile.group, tile.b, places.v_full(place));
+      mbarrier_wait(places.k_empty(place), ring.parity() ^ 1);
+      mbarrier_arrive_expect_tx(places.k_full(place), S::kKBytes);
+      tma_load(places.k(place), &k, first, tile.group, tile.b, places.k_full(place));
+      mbarrier_wait(places.v_empty(place), ring.parity() ^ 1);
+      mbarrier_arrive_expect_tx(places.v_full(place), S::kVBytes);
+      tma_load(places.v(place), &v, first, tile.group, tile.b, places.v_full(place));
     }
   }
 }
@@ -62,19 +62,19 @@ __device__ inline void produce_queries(const Work<S>& work, const Places<S>& pla
   for (int number = blockIdx.x; number < work.tiles; number += gridDim.x, ring.advance()) {
     const TileOfRows tile = work.tile(number);
     const T* q = static_cast<const T*>(p.q.data) + tile.b * p.q.batch + tile.group * h * p.q.head + chunk * 8;
-    barrier_wait(places.q_empty(ring.place()), ring.parity() ^ 1);
+    mbarrier_wait(places.q_empty(ring.place()), ring.parity() ^ 1);
     const std::uint32_t destination = places.q(ring.place()) + column;
 #pragma unroll 2
     for (int row = loader / kChunks; row < S::kRows; row += kStep) {
       const int r = tile.first_row + row;
       const bool valid = r < work.rows;
       const int t = work.heads.token(valid ? r : 0), j = work.heads.head(valid ? r : 0, t);
-      copy_async(destination + row * S::kSlabRow + ((chunk ^ row) & 7) * 16, q + t * p.q.token + j * p.q.head, valid);
+      cp_async(destination + row * S::kSlabRow + ((chunk ^ row) & 7) * 16, q + t * p.q.token + j * p.q.head, valid);
     }
-    commit_copies();
-    wait_copies<0>();
-    publish_to_async();
-    barrier_arrive(places.q_full(ring.place()));
+    cp_async_commit();
+    cp_async_wait<0>();
+    fence_proxy_async();
+    mbarrier_arrive(places.q_full(ring.place()));
   }
 }
 
@@ -210,7 +210,7 @@ __device__ inline void consume(const Work<S>& work, const Combine& sum, const Pl
   const int lane = threadIdx.x & 31;
   const float factor = factor_of(work.p);
   const auto release = [&](std::uint32_t barrier) {
-    if (lane == 0) barrier_arrive(barrier);
+    if (lane == 0) mbarrier_arrive(barrier);
   };
   Ring<S::kQStages> q_ring;
   Ring<S::kStages> ring;
@@ -221,7 +221,7 @@ __device__ inline void consume(const Work<S>& work, const Combine& sum, const Pl
     const OwnRows own(work, first_row);
     RunningSoftmax softmax;
     float s[kN][4], o[kO][4] = {};
-    barrier_wait(places.q_full(q_ring.place()), q_ring.parity());
+    mbarrier_wait(places.q_full(q_ring.place()), q_ring.parity());
     const int q = uniform(places.q(q_ring.place()) + warpgroup * 64 * S::kSlabRow);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step, ring.advance()) {
@@ -230,21 +230,21 @@ __device__ inline void consume(const Work<S>& work, const Combine& sum, const Pl
         if (step == steps - 1)
           for (int half = 0; half < 2; ++half)
             OtherBranches<T, S::Dv>::prefetch(sum, RowPlace(work, tile, first_row + OwnRows::own_row(half)));
-      barrier_wait(places.k_full(place), ring.parity());
+      mbarrier_wait(places.k_full(place), ring.parity());
       pin(s);
-      products_begin();
+      wgmma_fence();
 #pragma unroll
       for (int d = 0; d < S::Dk / 16; ++d) {
         const int slab = d / 4, within = d % 4 * 32;
-        const std::uint64_t a = operand(q, 16, 1024) + (slab * S::kRows * S::kSlabRow + within) / 16;
-        const std::uint64_t b = operand(k, 16, 1024) + (slab * S::kKeys * S::kSlabRow + within) / 16;
+        const std::uint64_t a = wgmma_descriptor(q, 16, 1024) + (slab * S::kRows * S::kSlabRow + within) / 16;
+        const std::uint64_t b = wgmma_descriptor(k, 16, 1024) + (slab * S::kKeys * S::kSlabRow + within) / 16;
         if (d == 0)
-          Product<T, S::kKeys>::template keys<0>(s, a, b);
+          Wgmma<T, S::kKeys>::template keys<0>(s, a, b);
         else
-          Product<T, S::kKeys>::template keys<1>(s, a, b);
+          Wgmma<T, S::kKeys>::template keys<1>(s, a, b);
       }
-      products_commit();
-      products_wait<0>();
+      wgmma_commit();
+      wgmma_wait<0>();
       pin(s);
       release(places.k_empty(place));
 
@@ -259,14 +259,14 @@ __device__ inline void consume(const Work<S>& work, const Combine& sum, const Pl
 #pragma unroll
         for (int i = 0; i < 4; ++i) o[n][i] *= rescale[i / 2];
 
-      barrier_wait(places.v_full(place), ring.parity());
+      mbarrier_wait(places.v_full(place), ring.parity());
       pin(o);
-      products_begin();
+      wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kSteps; ++i)
-        Product<T, S::Dv>::values(o, weights[i], operand(v, S::kKeys * S::kSlabRow, 1024) + i * S::kSlabRow);
-      products_commit();
-      products_wait<0>();
+        Wgmma<T, S::Dv>::values(o, weights[i], wgmma_descriptor(v, S::kKeys * S::kSlabRow, 1024) + i * S::kSlabRow);
+      wgmma_commit();
+      wgmma_wait<0>();
       pin(o);
       release(places.v_empty(place));
     }
@@ -287,13 +287,13 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (threadIdx.x == 0) places.start_barriers();
   __syncthreads();
   if (threadIdx.x < 128) {
-    give_registers<S::kProducerRegisters>();
+    setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0)
       produce_keys<S>(work, places, k, v);
     else if (threadIdx.x >= 32)
       produce_queries<T, S>(work, places, static_cast<int>(threadIdx.x) - 32);
   } else {
-    take_registers<S::kConsumerRegisters>();
+    setmaxnreg_inc<S::kConsumerRegisters>();
     consume<T, Combines>(work, sum, places, uniform(threadIdx.x / 128 - 1));
   }
 #else

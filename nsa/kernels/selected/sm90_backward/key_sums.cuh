@@ -41,17 +41,17 @@ __device__ inline void store_sums(const float (&c)[N][4], float* to) {
     reinterpret_cast<float4*>(to)[n * 128 + threadIdx.x] = make_float4(c[n][0], c[n][1], c[n][2], c[n][3]);
 }
 
-// Blocks of threads that add: shares of a tile, at least a kSumThreads-th of the tiles of keys, pairs.
+// CTAs that add: shares of a tile, at least a kSumThreads-th of the tiles of keys, pairs.
 struct Adders {
   int shares, tiles, pairs;
 
   [[nodiscard]] __host__ __device__ int count() const { return shares * tiles * pairs; }
 };
-// Adds what the further pieces of a chunk's lists have left to the sums. Few lists have any: block `block` of the
+// Adds what the further pieces of a chunk's lists have left to the sums. Few lists have any: CTA `cta` of the
 // adders looks at every so many-th tile of keys, a thread a tile, and then does its share of those that have.
 template <int Dk, int Dv>
 __device__ inline void add_pieces(const AttentionForward& p, const QueryLists& lists, const Pieces& pieces,
-                                  const KeySums& key_sums, const Adders& adders, int block) {
+                                  const KeySums& key_sums, const Adders& adders, int cta) {
   constexpr int kAtOnce = 8, kQuads = kPartial<Dk, Dv> / 4;
   struct Tile {
     int number, pieces;
@@ -60,8 +60,8 @@ __device__ inline void add_pieces(const AttentionForward& p, const QueryLists& l
   __shared__ Tile found[kSumThreads];
   __shared__ int count;
   const int tiles = p.selection.J * pieces.tiles_a_block;
-  const int share = block % adders.shares, first = block / adders.shares % adders.tiles,
-            pair = block / adders.shares / adders.tiles;
+  const int share = cta % adders.shares, first = cta / adders.shares % adders.tiles,
+            pair = cta / adders.shares / adders.tiles;
   if (threadIdx.x == 0) count = 0;
   __syncthreads();
   const int own = first + static_cast<int>(threadIdx.x) * adders.tiles;
@@ -101,17 +101,17 @@ __device__ inline void add_pieces(const AttentionForward& p, const QueryLists& l
 // After a chunk: its pieces added, and dQ joined from its parts. In one launch, for adding waits for memory's latency,
 // and joining for its rate.
 template <typename T, int Dk, int Dv, bool Once>
-__global__ void __launch_bounds__(JoinShape<Dk>::kThreads, JoinShape<Dk>::kBlocks)
+__global__ void __launch_bounds__(JoinShape<Dk>::kThreads, JoinShape<Dk>::kCtasPerSm)
     finish_chunk_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, const KeySums key_sums,
                         const Adders adders, const Parts parts, const JoinRows rows) {
   static_assert(JoinShape<Dk>::kThreads == kSumThreads);
-  const int block = static_cast<int>(blockIdx.x);
-  let_next_begin();
-  wait_for_previous();
-  if (block < adders.count())
-    add_pieces<Dk, Dv>(p.forward, lists, pieces, key_sums, adders, block);
+  const int cta = static_cast<int>(blockIdx.x);
+  griddepcontrol_launch_dependents();
+  griddepcontrol_wait();
+  if (cta < adders.count())
+    add_pieces<Dk, Dv>(p.forward, lists, pieces, key_sums, adders, cta);
   else
-    join_parts<T, Dk, Once>(p, parts, rows, block - adders.count());
+    join_parts<T, Dk, Once>(p, parts, rows, cta - adders.count());
 }
 
 // dK and dV of a turn's pairs from the sums. Grid: (tiles of keys, pairs).

@@ -2,7 +2,7 @@
 // keys, and a part of dQ for each of its rows. Five products a tile of rows: dq by parts and dkv by lists, one after
 // the other, are seven, compute every weight twice and gather every row of Q and dO twice, which is what bounds them.
 //
-//   block of one warpgroup, two a multiprocessor: K, V of 64 keys; two stages of Q, dO [64 rows (token, head)]
+//   CTA of one warpgroup, two per SM: K, V of 64 keys; two stages of Q, dO [64 rows (token, head)]
 //   gathered by the block's query list; dS^T of one tile
 //   S^T = K Q^T and dP^T = V dO^T as in dkv.cuh; dS^T goes to shared memory, whence dQ = dS K reads it transposed and
 //   dK += dS^T Q as it lies; dV += P^T dO with P^T in registers
@@ -29,7 +29,7 @@ template <int Dk, int Dv>
 struct PartsBackwardShape {
   static constexpr int kThreads = 128, kRows = 64;
   static constexpr int kOwnRows = kRows * 8 / kThreads;  // of a tile, that a thread copies a share of
-  static constexpr int kBlocks = 2;                      // a multiprocessor, as the registers allow
+  static constexpr int kCtasPerSm = 2;                   // per SM, as the registers allow
   using K = Slab<kKeyTile, Dk>;
   using V = Slab<kKeyTile, Dv>;
   using Q = Slab<kRows, Dk>;
@@ -42,7 +42,7 @@ struct PartsBackwardShape {
 // `p` is of a turn's pairs, and `lists` and `items` of a chunk. Grid: (items, tiles of keys a block, pairs). Where the
 // chunk goes jointly (parts.unless), dQ is left out.
 template <typename T, int Dk, int Dv>
-__global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
+__global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kCtasPerSm)
     parts_backward_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, const Items items,
                           const Parts parts, const KeySums key_sums) {
 #if NSA_ON_HOPPER
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
   const struct {
     int first, last;
   } keys{item.first + tile_part * kKeyTile, min(item.first + (tile_part + 1) * kKeyTile, item.last)};
-  let_next_begin();
-  if (keys.first >= keys.last) return wait_for_previous();
+  griddepcontrol_launch_dependents();
+  if (keys.first >= keys.last) return griddepcontrol_wait();
   const bool with_dq = !(parts.unless && *parts.unless);
 
   const std::uint32_t k_tile = (shared_address(shared) + 1023) & ~1023u, v_tile = k_tile + Shape::K::kBytes;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
       Shape::Q::template gather_own<Shape::kThreads>(q_tile(tile % 2), q, x.q);
       Shape::O::template gather_own<Shape::kThreads>(o_tile(tile % 2), dout, x.o);
     }
-    commit_copies();
+    cp_async_commit();
   };
   const auto ask_ahead = [&](int tile) {
     if (asks_statistics)
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
   float* const sums = (item.piece == 0 ? key_sums.sums : key_sums.partials) + slot * kPartial<Dk, Dv>;
   if (threadIdx.x == 0) own_sums = sums;
   float dk[Dk / 8][4] = {}, dv[Dv / 8][4] = {};
-  wait_for_previous();
+  griddepcontrol_wait();
   if (item.piece == 0) {
     load_sums(dk, sums);
     load_sums(dv, sums + kKeyTile * Dk);
@@ -202,15 +202,15 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
     // The list ascends: later rows see every key.
     const bool masked = row_end[tile % 4][0] < keys.first + kKeyTile;
     pin(s);
-    products_begin();
+    wgmma_fence();
     product_of_columns<T, Dk / 16>(s, typename Shape::K(), anew(k_tile), typename Shape::Q(), q_tile(stage));
-    products_commit();
+    wgmma_commit();
     meanwhile();
     pin(dp);
-    products_begin();
+    wgmma_fence();
     product_of_columns<T, Dv / 16>(dp, typename Shape::V(), anew(v_tile), typename Shape::O(), o_tile(stage));
-    products_commit();
-    products_wait<1>();
+    wgmma_commit();
+    wgmma_wait<1>();
     pin(s);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
     if (masked) mask(tile, s);
 #pragma unroll
     for (int kk = 0; kk < kRows / 16; ++kk) as_a<T>(weights[kk], s, kk);
-    products_wait<0>();
+    wgmma_wait<0>();
     pin(dp);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -238,21 +238,20 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
     for (int kk = 0; kk < kRows / 16; ++kk) {
       std::uint32_t gradients[4];
       as_a<T>(gradients, dp, kk);
-      store_matrices(place ^ static_cast<std::uint32_t>(kk * 32), gradients);
+      stmatrix(place ^ static_cast<std::uint32_t>(kk * 32), gradients);
     }
   };
   const auto start_dk = [&](int tile) {
     const std::uint32_t ds = anew(ds_tile);
 #pragma unroll
     for (int kk = 0; kk < kRows / 16; ++kk)
-      Product<T, Dk>::template values<1, false>(dk, Shape::Ds::columns(ds, kk), Shape::Q::rows(q_tile(tile % 2), kk));
-    products_commit();
+      Wgmma<T, Dk>::template values<1, false>(dk, Shape::Ds::columns(ds, kk), Shape::Q::rows(q_tile(tile % 2), kk));
+    wgmma_commit();
   };
   const auto start_dv = [&](int tile) {
 #pragma unroll
-    for (int kk = 0; kk < kRows / 16; ++kk)
-      Product<T, Dv>::values(dv, weights[kk], Shape::O::rows(o_tile(tile % 2), kk));
-    products_commit();
+    for (int kk = 0; kk < kRows / 16; ++kk) Wgmma<T, Dv>::values(dv, weights[kk], Shape::O::rows(o_tile(tile % 2), kk));
+    wgmma_commit();
   };
   // dQ's part of a tile, stored from the registers, and dK's product begins. `publish` comes before the stores: the
   // fence would wait for them.
@@ -262,29 +261,29 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
       const std::uint32_t ds = anew(ds_tile), keys_tile = anew(k_tile);
       float dq[Dk / 8][4];
       pin(dq);
-      products_begin();
-      Product<T, Dk>::template values<0, true>(dq, Shape::Ds::rows(ds, 0), Shape::K::rows(keys_tile, 0));
+      wgmma_fence();
+      Wgmma<T, Dk>::template values<0, true>(dq, Shape::Ds::rows(ds, 0), Shape::K::rows(keys_tile, 0));
 #pragma unroll
       for (int kk = 1; kk < kKeyTile / 16; ++kk)
-        Product<T, Dk>::template values<1, true>(dq, Shape::Ds::rows(ds, kk), Shape::K::rows(keys_tile, kk));
-      products_commit();
+        Wgmma<T, Dk>::template values<1, true>(dq, Shape::Ds::rows(ds, kk), Shape::K::rows(keys_tile, kk));
+      wgmma_commit();
       start_dk(tile);
-      products_wait<1>();
+      wgmma_wait<1>();
       pin(dq);
       publish();
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         if (part[half] >= 0) store_part(static_cast<T*>(parts.data), part[half], dq, half, 1.f);
     } else {
-      products_begin();
+      wgmma_fence();
       start_dk(tile);
       publish();
     }
   };
   const auto run = [&]<bool WithDq>() {
     ask_ahead(0);
-    wait_copies<1>();
-    publish_to_async();
+    cp_async_wait<1>();
+    fence_proxy_async();
     __syncthreads();
     weigh(0, [] {});
     int part[2];
@@ -294,20 +293,20 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
     };
     for (int tile = 1; tile < tiles; ++tile) {
       ask_parts(tile - 1);
-      publish_to_async();
+      fence_proxy_async();
       __syncthreads();  // the last tile's dS^T is there
       make_dq.template operator()<WithDq>(tile - 1, part, [] {
-        wait_copies<0>();
-        publish_to_async();
+        cp_async_wait<0>();
+        fence_proxy_async();
       });
       __syncthreads();  // this tile's rows are there, and the last one's places in `parts` are used up
       pin(dv);
-      products_begin();
+      wgmma_fence();
       start_dv(tile - 1);
       weigh(tile, [&] {
         store_asked(tile - 1);
         const Offsets offsets = offsets_of(tile + 1);
-        products_wait<1>();
+        wgmma_wait<1>();
         pin(dk);
         pin(dv);
         __syncthreads();  // the last tile's rows and its dS^T are used up
@@ -316,13 +315,13 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
       });
     }
     ask_parts(tiles - 1);
-    publish_to_async();
+    fence_proxy_async();
     __syncthreads();
     make_dq.template operator()<WithDq>(tiles - 1, part, [] {});
     pin(dv);
-    products_begin();
+    wgmma_fence();
     start_dv(tiles - 1);
-    products_wait<0>();
+    wgmma_wait<0>();
     pin(dk);
     pin(dv);
   };
@@ -330,7 +329,7 @@ __global__ void __launch_bounds__(128, PartsBackwardShape<Dk, Dv>::kBlocks)
     run.template operator()<true>();
   else
     run.template operator()<false>();
-  wait_copies<0>();
+  cp_async_wait<0>();
   store_sums(dk, own_sums);
   store_sums(dv, own_sums + kKeyTile * Dk);
 #else

@@ -6,7 +6,7 @@
 
 namespace nsa::kernels::hopper {
 
-// The work of a chunk: pieces of its lists. All that a block of threads must know stands in its item, so that copies
+// The work of a chunk: pieces of its lists. All that a CTA must know stands in its item, so that copies
 // and the rows' tokens are asked for after one load.
 struct alignas(16) Item {
   int entry;        // its first one in the lists' tokens and places
@@ -21,7 +21,7 @@ struct Items {
   int capacity = 0;      // enough for a set: entries / tokens of a piece + lists
 };
 
-// A block of threads a set. Long pieces come first, so that the last blocks of parts_kernel are short ones, and what
+// A CTA a set. Long pieces come first, so that the last CTAs of parts_kernel are short ones, and what
 // is left of the capacity stands at the end. The order of pieces of one length is left to chance: no result hangs on
 // it.
 static __global__ void __launch_bounds__(1024)

@@ -66,25 +66,25 @@ struct JoinRows {
 
 template <int D>
 struct JoinShape {
-  static constexpr int kThreads = 128, kBlocks = D > 128 ? 3 : 4;  // a multiprocessor, as the registers allow
-  static constexpr int kLanes = D == 128 ? 16 : 8;                 // of a row
-  static constexpr int kChunks = D / 8 / kLanes;                   // that a lane holds of a row, each of 16 bytes
-  static constexpr int kParts = D > 128 ? 8 : 16;                  // asked for at once, as the registers allow
-  static constexpr int kRows = kThreads / kLanes;                  // of a block of threads
+  static constexpr int kThreads = 128, kCtasPerSm = D > 128 ? 3 : 4;  // per SM, as the registers allow
+  static constexpr int kLanes = D == 128 ? 16 : 8;                    // of a row
+  static constexpr int kChunks = D / 8 / kLanes;                      // that a lane holds of a row, each of 16 bytes
+  static constexpr int kParts = D > 128 ? 8 : 16;                     // asked for at once, as the registers allow
+  static constexpr int kRows = kThreads / kLanes;                     // of a CTA
 };
 
 // dQ of some queries from their parts, in the parts' order. Once: a query has no more than kParts parts, so that
-// nothing is looked at again. By a block of threads, number `block` of as many as the rows need.
+// nothing is looked at again. By a CTA, number `cta` of as many as the rows need.
 template <typename T, int D, bool Once>
 __device__ inline void join_parts(const AttentionBackward& backward, const Parts& parts, const JoinRows& rows,
-                                  int block) {
+                                  int cta) {
   if (parts.unless && *parts.unless) return;
   const AttentionForward& p = backward.forward;
   const Rows& dq = backward.dq;
   using Shape = JoinShape<D>;
   constexpr int kLanes = Shape::kLanes, kChunks = Shape::kChunks, kParts = Shape::kParts;
   const int lane = threadIdx.x % kLanes, first_lane = static_cast<int>(threadIdx.x) % 32 - lane;  // of the warp
-  const int wanted = block * Shape::kRows + static_cast<int>(threadIdx.x) / kLanes;
+  const int wanted = cta * Shape::kRows + static_cast<int>(threadIdx.x) / kLanes;
   const int row = min(wanted, rows.count - 1), h = rows.by_heads.n, n = parts.per_token;
   const int query = rows.by_heads.quotient(row), head = row - query * h, turn_pair = rows.by_tokens.quotient(query);
   const int t = parts.first + query - turn_pair * parts.count;
@@ -139,7 +139,7 @@ __device__ inline void join_parts(const AttentionBackward& backward, const Parts
 }
 
 template <typename T, int D, bool Once>
-__global__ void __launch_bounds__(JoinShape<D>::kThreads, JoinShape<D>::kBlocks)
+__global__ void __launch_bounds__(JoinShape<D>::kThreads, JoinShape<D>::kCtasPerSm)
     join_parts_kernel(const AttentionBackward p, const Parts parts, const JoinRows rows) {
   join_parts<T, D, Once>(p, parts, rows, static_cast<int>(blockIdx.x));
 }

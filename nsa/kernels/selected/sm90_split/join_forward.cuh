@@ -5,7 +5,7 @@
 // result, of which four pass memory; jointly these blocks cost products, and K and V from L2 once for 64 rows, while
 // nothing but memory's rate bounds what is put together.
 //
-//   block of one warpgroup: Q of 64 rows (token, head); one place for K and V of 64 keys; a ring of parts for every
+//   CTA of one warpgroup: Q of 64 rows (token, head); one place for K and V of 64 keys; a ring of parts for every
 //   warp (part_stream.cuh), of which one is added a tile of keys and the others behind the last one
 #pragma once
 
@@ -19,7 +19,7 @@ namespace nsa::kernels::hopper {
 template <int Dk, int Dv>
 struct JoinForwardShape {
   static constexpr int kThreads = 128, kWarps = kThreads / 32, kRows = 64;
-  static constexpr int kBlocks = Dk > 64 ? 2 : 4;        // a multiprocessor
+  static constexpr int kCtasPerSm = Dk > 64 ? 2 : 4;     // per SM
   static constexpr int kOwnRows = kRows * 8 / kThreads;  // of Q, that a thread copies a share of
   static constexpr int kParts = 16;                      // of a row, weighed together
   static constexpr int kPlaces = Dk > 128 ? 2 : 3;       // for parts, a warp
@@ -76,14 +76,14 @@ struct RowsParts {
 
 // Grid: (tiles of a chunk's rows, pairs of a turn).
 template <typename T, int Dk, int Dv>
-__global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kBlocks)
+__global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kCtasPerSm)
     join_forward_kernel(const AttentionForward p, const Pieces pieces, const Divisor by_tiles, const Parts parts) {
 #if NSA_ON_HOPPER
   using Shape = JoinForwardShape<Dk, Dv>;
   constexpr int kRows = Shape::kRows, kTiles = kKeyTile / 8, kSteps = kKeyTile / 16, kParts = Shape::kParts;
   constexpr int kOwn = kParts / 4;  // whose weights a lane of a quad makes
-  let_next_begin();
-  if (parts.unless && *parts.unless) return wait_for_previous();
+  griddepcontrol_launch_dependents();
+  if (parts.unless && *parts.unless) return griddepcontrol_wait();
   extern __shared__ char shared[];
   __shared__ float row_weights[kRows][kParts + 1];  // of a row's parts; + 1: for the banks
   const std::uint32_t before = shared_address(shared), q_tile = (before + 1023) & ~1023u;
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kBlocks)
   const int rows = parts.count * heads.h, first_row = static_cast<int>(blockIdx.x) * kRows;
   const auto token_of = [&](int row) { return parts.first + heads.token(min(row, rows - 1)); };
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Shape::kWarps * Shape::kPlaces; ++i) barrier_start(barriers + i * 8, 1);
-    publish_barriers();
+    for (int i = 0; i < Shape::kWarps * Shape::kPlaces; ++i) mbarrier_init(barriers + i * 8, 1);
+    fence_mbarrier_init();
   }
 
   const int q_token = static_cast<int>(p.q.token / 8), q_head = static_cast<int>(p.q.head / 8);
@@ -111,12 +111,12 @@ __global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kBlocks)
   const auto load_k = [&](const ForcedWalk& own) {
     if (own.has_more())
       Shape::K::template load<Shape::kThreads>(k_tile, k, static_cast<int>(p.k.token), own.first, own.last);
-    commit_copies();
+    cp_async_commit();
   };
   const auto load_v = [&](const ForcedWalk& own) {
     if (own.has_more())
       Shape::V::template load<Shape::kThreads>(v_tile, v, static_cast<int>(p.v.token), own.first, own.last);
-    commit_copies();
+    cp_async_commit();
   };
   Shape::Q::template gather_own<Shape::kThreads>(q_tile, group_rows<T>(p.q, b, group, heads.h), offsets);
   load_k(keys);
@@ -221,20 +221,20 @@ __global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kBlocks)
     });
   };
   __syncthreads();  // the barriers have been started
-  wait_for_previous();
+  griddepcontrol_wait();
   ask_parts(0);
   bool weighed = false;
 #pragma unroll 1
   while (keys.has_more()) {
     ForcedWalk next = keys;
     next.next(p);
-    wait_copies<1>();
-    publish_to_async();
+    cp_async_wait<1>();
+    fence_proxy_async();
     __syncthreads();  // K is there
     pin(s);
-    products_begin();
+    wgmma_fence();
     product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile, typename Shape::K(), k_tile);
-    products_commit();
+    wgmma_commit();
     int end[2];  // each row sees the keys below its own end
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kBlocks)
       end[half] = (own.forced[half] & bit) != 0 ? min(t[half] + 1, keys.last) : 0;
       sees_keys[half] |= end[half] > keys.first;
     }
-    products_wait<0>();
+    wgmma_wait<0>();
     pin(s);
     __syncthreads();  // K is used up
     load_k(next);
@@ -268,21 +268,21 @@ __global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kBlocks)
 #pragma unroll
     for (int kk = 0; kk < kSteps; ++kk) as_a<T>(weights[kk], s, kk);
     add_part();  // while V is on its way; not beside products, which ptxas would serialise
-    wait_copies<1>();
-    publish_to_async();
+    cp_async_wait<1>();
+    fence_proxy_async();
     __syncthreads();  // V is there
     pin(out);
-    products_begin();
+    wgmma_fence();
 #pragma unroll
-    for (int kk = 0; kk < kSteps; ++kk) Product<T, Dv>::values(out, weights[kk], Shape::V::rows(v_tile, kk));
-    products_commit();
-    products_wait<0>();
+    for (int kk = 0; kk < kSteps; ++kk) Wgmma<T, Dv>::values(out, weights[kk], Shape::V::rows(v_tile, kk));
+    wgmma_commit();
+    wgmma_wait<0>();
     pin(out);
     __syncthreads();  // V is used up
     load_v(next);
     keys = next;
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
 #pragma unroll 1
   for (int base = 0;;) {
 #pragma unroll 1

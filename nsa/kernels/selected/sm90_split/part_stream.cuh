@@ -1,9 +1,9 @@
 // The parts of a warp's 16 rows (token, head) on their way from memory to its registers.
 //
-// Note [Parts by the copy engine]
+// Note [Parts by TMA]
 // A token's heads of one part lie one behind the other, so that a copy or a few fetch a part of 16 rows. A ring in
-// shared memory keeps some on their way whatever the warp computes meanwhile: memory's rate wants 40 KB of a
-// multiprocessor asked for at any time, more than registers hold besides a product's.
+// shared memory keeps some on their way whatever the warp computes meanwhile: memory's rate wants 40 KB of an SM asked
+// for at any time, more than registers hold besides a product's.
 #pragma once
 
 #include "nsa/kernels/device/eight.cuh"
@@ -40,7 +40,7 @@ class PartStream {
   template <typename Add>
   __device__ void next(Add&& add) {
     const int place = used_ % Places;
-    barrier_wait(barriers_ + place * 8, used_ / Places & 1);
+    mbarrier_wait(barriers_ + place * 8, used_ / Places & 1);
     const int lane = threadIdx.x & 31;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -70,14 +70,14 @@ class PartStream {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       rows += __popc(__ballot_sync(0xffffffffu, to_ask_[half] != 0 && lane % 4 == 0));
-    if (lane == 0) barrier_expect(barriers_ + place * 8, rows * kRowBytes);
+    if (lane == 0) mbarrier_arrive_expect_tx(barriers_ + place * 8, rows * kRowBytes);
     __syncwarp();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (to_ask_[half] == 0) continue;
       const int part = take(to_ask_[half]);
       if (bytes_[half] > 0 && lane % 4 == 0)
-        load_bulk(shared_address(ring_) + place * kPlaceBytes + (lane / 4 + 8 * half) * kRowBytes,
+        bulk_load(shared_address(ring_) + place * kPlaceBytes + (lane / 4 + 8 * half) * kRowBytes,
                   source_[half] + part * stride_, bytes_[half], barriers_ + place * 8);
     }
     ++asked_;

@@ -8,7 +8,7 @@
 // bounds that kernel. From this side a (query, block) pair costs h * Dk * 2 bytes of Q and h * Dv * 2 bytes of result,
 // written and read.
 //
-//   block of one warpgroup, two to four a multiprocessor: K, V of 64 keys; two stages of Q [64 rows (token, head)]
+//   CTA of one warpgroup, two to four per SM: K, V of 64 keys; two stages of Q [64 rows (token, head)]
 //   gathered by the block's query list; S = Q K^T, P V with P in registers; the result leaves from registers
 #pragma once
 
@@ -62,8 +62,8 @@ template <int Dk, int Dv, bool Backward>
 struct PartsShape {
   static constexpr int kThreads = 128, kRows = 64, kOut = Backward ? Dk : Dv;
   static constexpr int kOwnRows = kRows * 8 / kThreads;  // of a tile, that a thread copies a share of
-  // A multiprocessor, as the registers allow.
-  static constexpr int kBlocks = Dk > 64 ? (Backward || Dk > 128 ? 2 : 3) : 4;
+  // Per SM, as the registers allow.
+  static constexpr int kCtasPerSm = Dk > 64 ? (Backward || Dk > 128 ? 2 : 3) : 4;
   using K = Slab<kKeyTile, Dk>;
   using V = Slab<kKeyTile, Dv>;
   using Q = Slab<kRows, Dk>;
@@ -76,7 +76,7 @@ struct PartsShape {
 
 // `dout` and `delta` are for the backward pass.
 template <typename T, int Dk, int Dv, bool Backward>
-__global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
+__global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kCtasPerSm)
     parts_kernel(const AttentionForward p, const Rows dout, const float* delta, const QueryLists lists,
                  const Pieces pieces, const Items items, const Parts parts) {
 #if NSA_ON_HOPPER
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
   const struct {
     int first, last;
   } keys{item.z + tile_part * kKeyTile, min(item.z + (tile_part + 1) * kKeyTile, item.w)};
-  let_next_begin();
-  if (keys.first >= keys.last) return wait_for_previous();
+  griddepcontrol_launch_dependents();
+  if (keys.first >= keys.last) return griddepcontrol_wait();
 
   const std::uint32_t k_tile = (shared_address(shared) + 1023) & ~1023u, v_tile = k_tile + Shape::K::kBytes;
   const auto o_tile = [&](int stage) { return v_tile + Shape::V::kBytes + stage * Shape::O::kBytes; };
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
       if constexpr (!Shape::kOneQ) load_q(tile);
       if constexpr (Backward) Shape::O::template gather<Shape::kThreads>(o_tile(tile % 2), d_out, o_offset[tile % 2]);
     }
-    commit_copies();
+    cp_async_commit();
   };
   Entry soon, later;  // of the tiles t+2, t+3
   RowStatistics statistics;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
   };
 
   // Note [First tiles]
-  // Few blocks of threads have more than sixteen tiles, so what passes before the first product counts: item, tokens,
+  // Few CTAs have more than sixteen tiles, so what passes before the first product counts: item, tokens,
   // rows, each asked for by what came before it. For the first tile a thread asks for the tokens of those rows that it
   // copies a share of, and waits for no other one; the second tile's rows belong to the other half of the threads. The
   // first scores wait for K and the first tile alone (backward for V too, which dP wants at once).
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
   if constexpr (Backward) load_v();
   Shape::Q::template gather_own<Shape::kThreads>(q_tile(0), q, offsets);
   if constexpr (Backward) Shape::O::template gather_own<Shape::kThreads>(o_tile(0), d_out, o_offsets);
-  commit_copies();
+  cp_async_commit();
   const RowStatistics own_statistics = statistics_of(own);
   if constexpr (!Backward) load_v();
   if (owns_row)
@@ -202,20 +202,20 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
   // See Note [Scores ahead] (dkv.cuh): here they run while a tile's result is stored.
   const auto start_s = [&](int tile) {
     product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile(tile % 2), typename Shape::K(), k_tile);
-    products_commit();
+    wgmma_commit();
   };
   const auto start_dp = [&](int tile) {
     if constexpr (Backward) {
       product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile(tile % 2), typename Shape::V(), v_tile);
-      products_commit();
+      wgmma_commit();
     }
   };
   const auto start_result = [&] {
     const auto right = [&](int kk) { return Backward ? Shape::K::rows(k_tile, kk) : Shape::V::rows(v_tile, kk); };
-    Product<T, kOut>::template values<0>(out, left[0], right(0));
+    Wgmma<T, kOut>::template values<0>(out, left[0], right(0));
 #pragma unroll
-    for (int kk = 1; kk < kKeyTile / 16; ++kk) Product<T, kOut>::values(out, left[kk], right(kk));
-    products_commit();
+    for (int kk = 1; kk < kKeyTile / 16; ++kk) Wgmma<T, kOut>::values(out, left[kk], right(kk));
+    wgmma_commit();
   };
   // From the scores, which are on their way, to what the result is the product of.
   const auto weigh = [&](int tile) {
@@ -229,12 +229,12 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
     };
 #pragma unroll
     for (int half = 0; half < 2; ++half) part[half] = row_part[stage][own_row + 8 * half];
-    products_wait<Backward ? 1 : 0>();
+    wgmma_wait<Backward ? 1 : 0>();
     pin(s);
     if constexpr (Shape::kOneQ) {
       __syncthreads();  // all have this tile's S
       load_q(tile + 1);
-      commit_copies();
+      cp_async_commit();
     }
     if constexpr (Backward) {
 #pragma unroll
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
           for (int i = 2 * half; i < 2 * half + 2; ++i)
             s[n][i] = exp2_fast(fmaf(s[n][i], factor, -softmax.x)) * softmax.y;
       }
-      products_wait<0>();
+      wgmma_wait<0>();
       pin(dp);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -290,26 +290,26 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
     for (int half = 0; half < 2; ++half)
       if (part[half] >= 0) store_part(static_cast<T*>(parts.data), part[half], out, half, scale[half]);
   };
-  wait_for_previous();
+  griddepcontrol_wait();
   if (tiles > 0) {  // always; but ptxas keeps less across a branch
     ask_ahead(0);
-    wait_copies<1>();
-    publish_to_async();
+    cp_async_wait<1>();
+    fence_proxy_async();
     __syncthreads();
     pin(s);
     if constexpr (Backward) pin(dp);
-    products_begin();
+    wgmma_fence();
     start_s(0);
     start_dp(0);
     weigh(0);
   }
   for (int tile = 1; tile < tiles; ++tile) {
-    wait_copies<0>();
-    publish_to_async();
+    cp_async_wait<0>();
+    fence_proxy_async();
     __syncthreads();  // this tile's rows are there, and the last one's place is free
     pin(out);
     pin(s);
-    products_begin();
+    wgmma_fence();
     start_result();
     start_s(tile);
     load_rows(tile + 1);
@@ -318,26 +318,26 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kBlocks)
       store_offsets(tile + 2, static_cast<int>(threadIdx.x), row_of(tile + 2, later));
       soon = later;
     }
-    products_wait<1>();
+    wgmma_wait<1>();
     pin(out);
     if constexpr (Backward) {
       pin(dp);
-      products_begin();
+      wgmma_fence();
       start_dp(tile);
     }
     store_result();
     ask_ahead(tile);
     weigh(tile);
   }
-  wait_copies<0>();
+  cp_async_wait<0>();
   if (tiles == 1) {  // nothing has waited for V
-    publish_to_async();
+    fence_proxy_async();
     __syncthreads();
   }
   pin(out);
-  products_begin();
+  wgmma_fence();
   start_result();
-  products_wait<0>();
+  wgmma_wait<0>();
   pin(out);
   store_result();
 #else

@@ -5,9 +5,8 @@
 // its neighbours chose. So it pays where the choices are few (short sequences) or alike (a trained model's neighbours
 // share most blocks; ways.hpp). The same walk gives the forward pass (o, statistics) and dQ.
 //
-//   block: a producer warpgroup and three consumer warpgroups of 64 rows each (two for dQ of 192/128); one a
-//   multiprocessor, tile after tile
-//   producers: warp 0 has the copy engine fill the ring of K and V, 64 keys a place; the others find the next tile's
+//   CTA: a producer warpgroup and three consumer warpgroups of 64 rows each (two for dQ of 192/128); one per SM, tile
+//   after tile producers: warp 0 has TMA fill the ring of K and V, 64 keys a place; the others find the next tile's
 //   blocks together (JointChoice), and each copies Q (and dO) of one consumer warpgroup
 //   consumer warpgroups: scores and sums in registers; as in Note [Three warpgroups] (forward.cuh)
 //
@@ -51,7 +50,7 @@ __device__ inline void produce_keys(const JointWork<S>& work, const JointPlaces<
     const JointTile tile = work.tile(number);
     if (!work.has_any(tile)) continue;
     const JointChoice<S> choice(work.p, places.base, choices.place());
-    barrier_wait(places.choice_full(choices.place()), choices.parity());
+    mbarrier_wait(places.choice_full(choices.place()), choices.parity());
     const int count = choice.count();
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
@@ -59,13 +58,13 @@ __device__ inline void produce_keys(const JointWork<S>& work, const JointPlaces<
 #pragma unroll 1
       for (int part = 0; part < work.parts; ++part, ring.advance()) {
         const int first = begin + part * kKeyTile, place = ring.place();
-        barrier_wait(places.empty(place), ring.parity() ^ 1);
-        barrier_expect(places.full(place), S::kKeyBytes);
-        copy_box(places.k(place), &k, first, tile.group, tile.b, places.full(place));
-        copy_box(places.v(place), &v, first, tile.group, tile.b, places.full(place));
+        mbarrier_wait(places.empty(place), ring.parity() ^ 1);
+        mbarrier_arrive_expect_tx(places.full(place), S::kKeyBytes);
+        tma_load(places.k(place), &k, first, tile.group, tile.b, places.full(place));
+        tma_load(places.v(place), &v, first, tile.group, tile.b, places.full(place));
       }
     }
-    barrier_arrive(places.choice_empty(choices.place()));
+    mbarrier_arrive(places.choice_empty(choices.place()));
     choices.advance();
   }
 }
@@ -84,7 +83,7 @@ __device__ inline void copy_rows_of(std::uint32_t to, const Rows& x, const Joint
     const std::uint32_t place = Tile::at(to, row, chunk);
 #pragma unroll
     for (int slab = 0; slab < Tile::kChunks / 8; ++slab)
-      copy_async(place + slab * (S::kWarpgroupRows * 128), source + slab * 64, valid);
+      cp_async(place + slab * (S::kWarpgroupRows * 128), source + slab * 64, valid);
   }
 }
 
@@ -98,19 +97,19 @@ __device__ inline void produce_rows(const JointWork<S>& work, const JointPlaces<
   for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
     const JointTile tile = work.tile(number);
     if (!work.has_any(tile)) continue;
-    barrier_wait(places.choice_empty(choices.place()), choices.parity() ^ 1);
+    mbarrier_wait(places.choice_empty(choices.place()), choices.parity() ^ 1);
     JointChoice<S>(work.p, places.base, choices.place()).collect(work, tile, places.base, loader);
-    barrier_arrive(places.choice_full(choices.place()));
+    mbarrier_arrive(places.choice_full(choices.place()));
     choices.advance();
     if (!work.has(tile, warpgroup)) continue;
-    barrier_wait(places.q_empty(warpgroup), q.parity() ^ 1);
+    mbarrier_wait(places.q_empty(warpgroup), q.parity() ^ 1);
     const int first_row = tile.first_row + warpgroup * S::kWarpgroupRows;
     copy_rows_of<T, typename S::Q>(places.q(warpgroup), work.p.q, work, tile, first_row);
     if constexpr (Backward) copy_rows_of<T, typename S::O>(places.o(warpgroup), dout, work, tile, first_row);
-    commit_copies();
-    wait_copies<0>();
-    publish_to_async();
-    barrier_arrive(places.q_full(warpgroup));
+    cp_async_commit();
+    cp_async_wait<0>();
+    fence_proxy_async();
+    mbarrier_arrive(places.q_full(warpgroup));
     q.advance();
   }
 }
@@ -157,9 +156,9 @@ class JointConsumer {
       if (!work.has_any(tile)) continue;
       const bool own_tile = work.has(tile, warpgroup);
       const JointChoice<S> choice(work.p, places.base, choices.place());
-      barrier_wait(places.choice_full(choices.place()), choices.parity());
+      mbarrier_wait(places.choice_full(choices.place()), choices.parity());
       begin(tile);
-      if (own_tile) barrier_wait(places.q_full(warpgroup), rows.parity());
+      if (own_tile) mbarrier_wait(places.q_full(warpgroup), rows.parity());
       walk(choice);
       __syncwarp();  // every lane has read what it chose
       release(places.choice_empty(choices.place()));
@@ -186,7 +185,7 @@ class JointConsumer {
   float result[kOut / 8][4], s[kTiles][4], dp[kTiles][4];
 
   __device__ void release(std::uint32_t barrier) const {
-    if ((threadIdx.x & 31) == 0) barrier_arrive(barrier);
+    if ((threadIdx.x & 31) == 0) mbarrier_arrive(barrier);
   }
   __device__ int first_row(const JointTile& tile) const { return tile.first_row + warpgroup * S::kWarpgroupRows; }
 
@@ -221,7 +220,7 @@ class JointConsumer {
       next = chose(i + 1);
 #pragma unroll 1
       for (int part = 0; part < work.parts; ++part, ring.advance()) {
-        barrier_wait(places.full(ring.place()), ring.parity());
+        mbarrier_wait(places.full(ring.place()), ring.parity());
         if (own)
           compute(choice.entry(i), part);
         else
@@ -234,10 +233,10 @@ class JointConsumer {
     const int k = uniform(places.k(ring.place())), v = uniform(places.v(ring.place()));
     if constexpr (Backward) pin(dp);
     pin(s);
-    products_begin();
+    wgmma_fence();
     product_of_columns<T, Dk / 16>(s, typename S::Q(), q, typename S::K(), k);
     if constexpr (Backward) product_of_columns<T, Dv / 16>(dp, typename S::O(), o, typename S::V(), v);
-    products_commit();
+    wgmma_commit();
     const int first = entry.first + part * kKeyTile;
     int end[2];  // each row sees the keys below its own end
 #pragma unroll
@@ -245,18 +244,18 @@ class JointConsumer {
       end[half] = entry.has(t[half] - first_t) ? min(t[half] + 1, entry.last) : 0;
       sees_keys[half] |= end[half] > first;
     }
-    products_wait<0>();
+    wgmma_wait<0>();
     pin(s);
     if constexpr (Backward) pin(dp);
     std::uint32_t left[kSteps][4];  // P or dS
     weigh(left, first, end);
     pin(result);
-    products_begin();
+    wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
-      Product<T, kOut>::values(result, left[step], Backward ? S::K::rows(k, step) : S::V::rows(v, step));
-    products_commit();
-    products_wait<0>();
+      Wgmma<T, kOut>::values(result, left[step], Backward ? S::K::rows(k, step) : S::V::rows(v, step));
+    wgmma_commit();
+    wgmma_wait<0>();
     pin(result);
   }
   // From S (and dP) to P or dS.
@@ -329,13 +328,13 @@ __global__ void __launch_bounds__(JointShape<Dk, Dv, Backward>::kThreads, 1)
   if (threadIdx.x == 0) places.start_barriers();
   __syncthreads();
   if (threadIdx.x < 128) {
-    give_registers<S::kProducerRegisters>();
+    setmaxnreg_dec<S::kProducerRegisters>();
     if (threadIdx.x == 0)
       produce_keys<S>(work, places, k, v);
     else if (threadIdx.x >= 32 && threadIdx.x < 32 + S::kLoaders)
       produce_rows<T, Backward>(work, places, joint.dout, static_cast<int>(threadIdx.x) - 32);
   } else {
-    take_registers<S::kConsumerRegisters>();
+    setmaxnreg_inc<S::kConsumerRegisters>();
     JointConsumer<T, Dk, Dv, Backward>(work, places, joint, uniform(threadIdx.x / 128 - 1)).run();
   }
 #else

@@ -168,11 +168,11 @@ class JointChoice {
       return before[block / 32] + __popc(any[block / 32] & ((1u << block % 32) - 1));
     };
 
-    meet(1, S::kLoaders);  // the last tile's have been used
+    bar_sync(1, S::kLoaders);  // the last tile's have been used
     for (int word = loader; word < block_words; word += S::kLoaders) any[word] = 0;
-    meet(1, S::kLoaders);
+    bar_sync(1, S::kLoaders);
     each_choice([&](int, int block) { atomicOr(&any[block / 32], 1u << block % 32); });
-    meet(1, S::kLoaders);
+    bar_sync(1, S::kLoaders);
     if (loader < 32) {
       unsigned all = 0;
 #pragma unroll 1
@@ -190,7 +190,7 @@ class JointChoice {
       }
       if (loader == 0) *count_ = all;
     }
-    meet(1, S::kLoaders);
+    bar_sync(1, S::kLoaders);
 #pragma unroll 1
     for (int block = loader; block < p.selection.J; block += S::kLoaders) {
       if (!(any[block / 32] >> block % 32 & 1)) continue;
@@ -200,7 +200,7 @@ class JointChoice {
       own[1] = p.selection.ends ? p.selection.ends[block] : min(p.S, first + p.geometry.l_sel);
       for (int word = 2; word < entry_words_; ++word) own[word] = 0;
     }
-    meet(1, S::kLoaders);
+    bar_sync(1, S::kLoaders);
     each_choice([&](int token, int block) {
       unsigned* const own = words(place_of(block));
       atomicOr(&own[2], warpgroups_of(token));
@@ -234,18 +234,18 @@ struct JointPlaces {
 
   __device__ void start_barriers() const {
     for (int i = 0; i < S::kWarpgroups; ++i) {
-      barrier_start(q_full(i), 32);
-      barrier_start(q_empty(i), 4);
+      mbarrier_init(q_full(i), 32);
+      mbarrier_init(q_empty(i), 4);
     }
     for (int i = 0; i < S::kChoices; ++i) {
-      barrier_start(choice_full(i), S::kLoaders);
-      barrier_start(choice_empty(i), 1 + S::kConsumerWarps);
+      mbarrier_init(choice_full(i), S::kLoaders);
+      mbarrier_init(choice_empty(i), 1 + S::kConsumerWarps);
     }
     for (int i = 0; i < S::kPlaces; ++i) {
-      barrier_start(full(i), 1);
-      barrier_start(empty(i), S::kConsumerWarps);
+      mbarrier_init(full(i), 1);
+      mbarrier_init(empty(i), S::kConsumerWarps);
     }
-    publish_barriers();
+    fence_mbarrier_init();
   }
 };
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nsa/kernels/tests/emulation/block.hpp"
+#include "nsa/kernels/tests/emulation/cta.hpp"
 #include "nsa/kernels/tests/emulation/cuda.hpp"
 #include "nsa/kernels/tests/emulation/emulator.hpp"
 #include "nsa/kernels/tests/emulation/launches.hpp"
@@ -24,7 +24,7 @@ struct Barrier {
   int bytes = 0;           // that are expected and have not come
   unsigned phase = 0;      // the running one
   unsigned author;         // the thread that started it
-  bool published = false;  // the copy engine may use it
+  bool published = false;  // TMA may use it
   std::vector<int> waiting;
   Clock arrived, ended;  // of all who have arrived, now and when the last phase ended
 };
@@ -66,7 +66,7 @@ std::vector<int> waiting_for_turns;
 
 // ---- registers
 
-constexpr int kRegisters = 64 << 10;  // of a multiprocessor
+constexpr int kRegisters = 64 << 10;  // per SM
 std::vector<int> registers;           // of each thread
 int unused_registers;
 std::vector<int> waiting_for_registers;
@@ -99,7 +99,7 @@ std::string describe_barriers() {
   return text;
 }
 
-void barrier_start(std::uint32_t address, int arrivals) {
+void mbarrier_init(std::uint32_t address, int arrivals) {
   require(address % 8 == 0, "a barrier that is not aligned");
   require(arrivals > 0 && arrivals < 1 << 20, "a barrier of so many arrivals");
   std::memcpy(shared_at(address, 8), &kMark, 8);
@@ -107,11 +107,11 @@ void barrier_start(std::uint32_t address, int arrivals) {
   require(is_new, "a barrier that runs is started again");
   races_keep_clocks();
 }
-void publish_barriers() {
+void fence_mbarrier_init() {
   for (auto& [address, x] : barriers) x.published |= x.author == threadIdx.x;
 }
 
-void barrier_expect(std::uint32_t address, int bytes) {
+void mbarrier_arrive_expect_tx(std::uint32_t address, int bytes) {
   Barrier& x = barrier_at(address);
   require(x.missing > 0, "more arrivals at a barrier than end its phase");
   expect(x, bytes);
@@ -119,8 +119,8 @@ void barrier_expect(std::uint32_t address, int bytes) {
   --x.missing;
   end_phase_when_complete(x);
 }
-void barrier_arrive(std::uint32_t address) { barrier_expect(address, 0); }
-void barrier_wait(std::uint32_t address, unsigned parity) {
+void mbarrier_arrive(std::uint32_t address) { mbarrier_arrive_expect_tx(address, 0); }
+void mbarrier_wait(std::uint32_t address, unsigned parity) {
   require(parity <= 1, "a parity that is neither 0 nor 1");
   // Looks again when it has been woken: who is late may find the next phase ended too, and waits on.
   for (;;) {
@@ -132,16 +132,16 @@ void barrier_wait(std::uint32_t address, unsigned parity) {
 }
 void ask_for_copy(std::uint32_t address) {
   Barrier& x = barrier_at(address);
-  require(x.published, "the copy engine is given a barrier that its thread has not published");
+  require(x.published, "TMA is given a barrier that its thread has not published");
   races_copy_arrives(x.arrived);
 }
-void barrier_deliver(std::uint32_t address, int bytes) {
+void mbarrier_complete_tx(std::uint32_t address, int bytes) {
   Barrier& x = barrier_at(address);
   expect(x, -bytes);
   end_phase_when_complete(x);
 }
 
-void meet(int number, int threads) {
+void bar_sync(int number, int threads) {
   require(number >= 1 && number < kNumbers, "a barrier with a number that is not 1 to 15");
   Meeting& x = meetings[number];
   if (x.arrived.empty()) x.threads = threads;
@@ -152,13 +152,13 @@ void meet(int number, int threads) {
   for (const int thread : x.arrived) wake(thread, 1);
   x.arrived.clear();
 }
-void warpgroup_barrier(int number) {
+void bar_sync_warpgroup(int number) {
   require(number >= 1 && number < kNumbers, "a warpgroup's barrier with a number that is not 1 to 15");
   const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
   Meeting& x = meetings[number];
   if (x.warpgroup < 0) x.warpgroup = warpgroup;
   require(x.warpgroup == warpgroup, "two warpgroups at a barrier of the same number");
-  meet(number, kWarpgroup);
+  bar_sync(number, kWarpgroup);
 }
 
 void wait_for_turn(const int* number, int expected) {
@@ -175,7 +175,7 @@ void pass_turn(int* number, int next) {
   waiting_for_turns.clear();
 }
 
-void set_registers(int count, bool more) {
+void setmaxnreg(int count, bool more) {
   require(count % 8 == 0 && count >= 24 && count <= 256, "setmaxnreg of a number that is not one of 24, 32 .. 256");
   warp_barrier(more ? "setmaxnreg.inc" : "setmaxnreg.dec");
   int& own = registers[threadIdx.x];

@@ -22,7 +22,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static  // one block of threads runs at a time
+#define __shared__ static  // one CTA runs at a time
 #define __launch_bounds__(...)
 #define __trap() nsa::kernels::emulation::fail("__trap()")
 #define __CUDA_ARCH_FEAT_SM90_ALL
@@ -112,7 +112,7 @@ T __reduce_add_sync(unsigned lanes, T value) {
   return nsa::kernels::emulation::joined("__reduce_add_sync", lanes, value, [](T a, T b) { return a + b; });
 }
 inline void __syncwarp() { nsa::kernels::emulation::sync_warp(); }
-inline void __syncthreads() { nsa::kernels::emulation::block_barrier(); }
+inline void __syncthreads() { nsa::kernels::emulation::cta_barrier(); }
 inline void __threadfence() { nsa::kernels::emulation::thread_fence(); }
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

@@ -1,4 +1,4 @@
-// Runs kernels on the processor: one block of threads at a time, every thread a fiber. See README.md for what that
+// Runs kernels on the CPU: one CTA at a time, every thread a fiber. See README.md for what that
 // proves and what it cannot.
 #pragma once
 
@@ -22,7 +22,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The order in which blocks and threads run from now on.
+// The order in which CTAs and threads run from now on.
 void set_order(std::uint64_t seed);
 // In the place of plan/limits.hpp's, which only long sequences reach.
 inline constexpr Limits kLowLimits{.joint_tiles = 0,
@@ -81,10 +81,10 @@ void operator|(const Launch<Parameters...>& x, const std::tuple<Arguments...>& a
 inline void require(bool holds, const char* otherwise) {
   if (!holds) fail(otherwise);
 }
-void block_barrier();
+void cta_barrier();
 void sync_warp();
 void thread_fence();
-void wait_for_previous();
+void griddepcontrol_wait();
 void atomic_access(const void* at, std::size_t bytes);
 // All threads of the warp come to the same call (`name`); the last one does the work with what each has brought.
 void warp_barrier(const char* name, void* own = nullptr, void (*work)(void* const* lanes) = nullptr);
@@ -108,44 +108,44 @@ void check_inside(const void* source);  // of 16 bytes
 
 // ---- cp.async: between start and wait the destination is NaN
 
-void copy_async(std::uint32_t destination, const void* source);  // 16 bytes; a null source: zeros
-void commit_copies();
-void wait_copies(int pending);
+void cp_async(std::uint32_t destination, const void* source);  // 16 bytes; a null source: zeros
+void cp_async_commit();
+void cp_async_wait(int pending);
 // The address of 16 bytes that the thread is about to write for a product to read.
 char* to_be_published(std::uint32_t address);
 // The thread's finished copies, and what it wrote to to_be_published(), become visible to products, and its barriers to
-// the copy engine.
-void publish_to_async();
+// TMA.
+void fence_proxy_async();
 
 // ---- barriers that count arrivals and bytes (mbarrier), barriers with a number; setmaxnreg
 
-void barrier_start(std::uint32_t barrier, int arrivals);
-void publish_barriers();
-void barrier_arrive(std::uint32_t barrier);
-void barrier_expect(std::uint32_t barrier, int bytes);
-void barrier_wait(std::uint32_t barrier, unsigned parity);
-void set_registers(int count, bool more);
-void warpgroup_barrier(int number);  // bar.sync of a warpgroup's threads
-void meet(int number, int threads);  // of so many threads
-// Until a number in memory is this one; another thread, of this block or one before, passes it on.
+void mbarrier_init(std::uint32_t barrier, int arrivals);
+void fence_mbarrier_init();
+void mbarrier_arrive(std::uint32_t barrier);
+void mbarrier_arrive_expect_tx(std::uint32_t barrier, int bytes);
+void mbarrier_wait(std::uint32_t barrier, unsigned parity);
+void setmaxnreg(int count, bool more);
+void bar_sync_warpgroup(int number);     // bar.sync of a warpgroup's threads
+void bar_sync(int number, int threads);  // of so many threads
+// Until a number in memory is this one; another thread, of this CTA or one before, passes it on.
 void wait_for_turn(const int* number, int expected);
 void pass_turn(int* number, int next);
 
-// ---- the copy engine: the destination is NaN from the start until the bytes come, piece by piece in any order
+// ---- TMA: the destination is NaN from the start until the bytes come, piece by piece in any order
 
-void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5], std::uint32_t barrier);
-void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier);  // in one piece
+void tma_load(std::uint32_t destination, const void* map, const int (&corner)[5], std::uint32_t barrier);
+void bulk_load(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier);  // in one piece
 // Published bytes to `to`, or added to the floats there: they are read when the thread waits for it.
-void copy_bulk(float* to, std::uint32_t from, int bytes, bool add);
-void wait_bulk();
+void bulk_store(float* to, std::uint32_t from, int bytes, bool add);
+void bulk_wait();
 
 // ---- matrix products
 
 using Wide = float (*)(std::uint16_t);  // of a storage type
 // ldmatrix: four 8 x 8 matrices.
-void load_matrices(std::uint32_t (&r)[4], std::uint32_t address, bool transposed);
+void ldmatrix(std::uint32_t (&r)[4], std::uint32_t address, bool transposed);
 // mma.sync m16n8k16
-void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, Wide wide);
+void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, Wide wide);
 // stmatrix: the 16 bytes that this lane writes, of the registers of all.
 uint4 row_of_matrices(const std::uint32_t (&r)[4]);
 // wgmma: between start and wait the accumulators are NaN. What is summed over, of the left operand and of the right
@@ -154,8 +154,8 @@ uint4 row_of_matrices(const std::uint32_t (&r)[4]);
 enum class Operands { columns, columns_rows, rows, registers };
 void start_product(float* c, int columns, bool accumulate, Operands operands, const std::uint32_t* registers,
                    std::uint64_t a, std::uint64_t b, Wide wide);
-void products_begin();
-void products_commit();
-void products_wait(int pending);
+void wgmma_fence();
+void wgmma_commit();
+void wgmma_wait(int pending);
 
 }  // namespace nsa::kernels::emulation

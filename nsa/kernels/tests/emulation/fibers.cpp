@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "nsa/kernels/tests/emulation/block.hpp"
+#include "nsa/kernels/tests/emulation/cta.hpp"
 #include "nsa/kernels/tests/emulation/cuda.hpp"
 #include "nsa/kernels/tests/emulation/launches.hpp"
 #include "nsa/kernels/tests/emulation/races.hpp"
@@ -19,7 +19,7 @@
 namespace nsa::kernels {
 
 void check_launch(const char*) {}
-bool on_processor() { return true; }
+bool is_emulated() { return true; }
 
 namespace emulation {
 
@@ -82,7 +82,7 @@ void entry() {
 [[noreturn]] void stop() {
   fibers.clear();
   const std::string file = launched_from.file_name();
-  throw Error(std::exchange(failure, "") + " (block " + std::to_string(blockIdx.x) + "," + std::to_string(blockIdx.y) +
+  throw Error(std::exchange(failure, "") + " (CTA " + std::to_string(blockIdx.x) + "," + std::to_string(blockIdx.y) +
               "," + std::to_string(blockIdx.z) + ", thread " + std::to_string(std::exchange(self, -1)) +
               ", launched by " + file.substr(file.rfind('/') + 1) + ":" + std::to_string(launched_from.line()) + ")");
 }
@@ -112,7 +112,7 @@ void run_block() {
   warps.assign((threads + 31) / 32, Warp());
   begin_products(threads);
   begin_barriers(threads);
-  begin_engine();
+  begin_tma();
   races_begin_block(threads);
   launches_begin_block(threads);
   arrived = 0;
@@ -129,11 +129,11 @@ void run_block() {
     const std::uint64_t random = order();
     if (turn == 0 || random % 32 == 0) std::shuffle(priority.begin(), priority.end(), order);
     const auto next = std::find_if(priority.begin(), priority.end(), [](int w) { return warps[w].ready > 0; });
-    if (engine_turn(next == priority.end())) continue;
+    if (tma_turn(next == priority.end())) continue;
     if (next == priority.end()) {
       fibers.clear();
       throw Error("deadlock: " + std::to_string(alive) + " threads wait, " + std::to_string(arrived) +
-                  " of them at a barrier of the block" + describe_barriers());
+                  " of them at a barrier of the CTA" + describe_barriers());
     }
     const int first = *next * 32, size = std::min(32, threads - first);
     const int late = random % 4 == 0 ? static_cast<int>(random >> 24 & 31) : -1;
@@ -147,7 +147,7 @@ void run_block() {
     }
   }
   end_products();
-  end_engine();
+  end_tma();
   launches_end_block();
 }
 
@@ -175,7 +175,7 @@ void wake(int first, int count) {
 void set_order(std::uint64_t seed) { order.seed(seed); }
 
 cudaError_t allow_shared(const void* kernel, int bytes) {
-  if (bytes > kSharedMost) throw Error("more shared memory than a multiprocessor has: " + std::to_string(bytes));
+  if (bytes > kSharedMost) throw Error("more shared memory than an SM has: " + std::to_string(bytes));
   allowed[kernel] = bytes;
   return cudaSuccess;
 }
@@ -220,7 +220,7 @@ void fail(const std::string& what) {
   _longjmp(scheduler, 1);
 }
 
-void block_barrier() {
+void cta_barrier() {
   if (++arrived < threads) return wait_here();
   arrived = 0;
   races_block_barrier();
@@ -267,7 +267,7 @@ void check_inside(const void* source) {
   std::fill_n(around, 8, kOutside);
   require(std::memcmp(source, around, 16) != 0, "a copy from outside a tensor");
 }
-void copy_async(std::uint32_t destination, const void* source) {
+void cp_async(std::uint32_t destination, const void* source) {
   require(destination % 16 == 0 && reinterpret_cast<std::uintptr_t>(source) % 16 == 0, "a copy that is not aligned");
   Copy copy{destination, source, race_moment(), {}};
   if (source) {
@@ -280,8 +280,8 @@ void copy_async(std::uint32_t destination, const void* source) {
   spoil(published + destination, 16);
   fibers[self]->copies.push_back(copy);
 }
-void commit_copies() { fibers[self]->groups.push_back(fibers[self]->copies.size()); }
-void wait_copies(int pending) {
+void cp_async_commit() { fibers[self]->groups.push_back(fibers[self]->copies.size()); }
+void cp_async_wait(int pending) {
   Fiber& own = *fibers[self];
   const std::size_t groups = own.groups.size();
   if (groups <= static_cast<std::size_t>(pending)) {
@@ -307,13 +307,13 @@ char* to_be_published(std::uint32_t address) {
   fibers[self]->unpublished.push_back(address);
   return at;
 }
-void publish_to_async() {
+void fence_proxy_async() {
   for (const std::uint32_t at : fibers[self]->unpublished) {
     std::memcpy(published + at, memory + at, 16);
     race_written(published + at, 16);
   }
   fibers[self]->unpublished.clear();
-  publish_barriers();
+  fence_mbarrier_init();
 }
 
 }  // namespace emulation
@@ -326,7 +326,7 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : 9;  // few, so that a block has much to do; Hopper
+  *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : 9;  // few, so that a CTA has much to do; Hopper
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t) { return "an error that the emulation does not make"; }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nsa/kernels/launch/fork.hpp"
-#include "nsa/kernels/tests/emulation/block.hpp"
+#include "nsa/kernels/tests/emulation/cta.hpp"
 #include "nsa/kernels/tests/emulation/emulator.hpp"
 #include "nsa/kernels/tests/emulation/shadow.hpp"
 
@@ -39,7 +39,7 @@ std::uint32_t chains[kStreams];
 std::uint32_t own = 0;  // the launch that runs, or did last
 bool running = false, early = false;
 std::uint32_t ended = 0;   // those before this one have, of its stream, as far as the thread that runs may know
-std::vector<bool> waited;  // of the block's threads
+std::vector<bool> waited;  // of the CTA's threads
 unsigned self = 0;
 
 int number_of(cudaStream_t stream) {
@@ -63,7 +63,7 @@ std::string describe(std::uint32_t launch) {
   std::ostringstream what;
   what << "launches in no order: global memory " << static_cast<const void*>(at) << " is " << done << " by "
        << describe(by) << " and " << doing << " by " << describe(own);
-  if (early && !waited[self]) what << " before wait_for_previous()";
+  if (early && !waited[self]) what << " before griddepcontrol_wait()";
   if (code) what << " (addr2line 0x" << std::hex << place_in_program(code) << ")";
   fail(what.str());
 }
@@ -109,9 +109,9 @@ void launches_thread(int thread) {
 }
 void launches_end_block() {
   if (early && std::find(waited.begin(), waited.end(), true) == waited.end())
-    throw Error("a block of threads that begins early ends without wait_for_previous()");
+    throw Error("a CTA that begins early ends without griddepcontrol_wait()");
 }
-void wait_for_previous() {
+void griddepcontrol_wait() {
   waited[self] = true;
   ended = own;
 }
@@ -127,7 +127,7 @@ void launch_reads(const void* at, std::size_t bytes, const void* code) {
 }
 void launch_writes(const void* at, std::size_t bytes, const void* code) {
   for_words(at, bytes, [&](Page& page, std::size_t word, const char* place) {
-    if (early && !waited[self]) fail("a kernel that begins early writes before wait_for_previous()");
+    if (early && !waited[self]) fail("a kernel that begins early writes before griddepcontrol_wait()");
     if (!has_ended(page.writer[word])) report(place, "written", page.writer[word], "written", code);
     page.writer[word] = own;
     if (!page.readers) return;

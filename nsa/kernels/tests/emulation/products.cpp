@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "nsa/kernels/tests/emulation/block.hpp"
+#include "nsa/kernels/tests/emulation/cta.hpp"
 #include "nsa/kernels/tests/emulation/cuda.hpp"
 #include "nsa/kernels/tests/emulation/emulator.hpp"
 #include "nsa/kernels/tests/emulation/races.hpp"
@@ -162,7 +162,7 @@ void start_for_warp(ProductLane* const* lanes) {
   const auto [at, is_new] = warp.accumulators.try_emplace(x.c);
   Accumulator& sum = at->second;
   if (is_new) {
-    require(warp.fenced, "a product starts without products_begin after registers may have changed");
+    require(warp.fenced, "a product starts without wgmma_fence after registers may have changed");
     sum.columns = x.columns;
     sum.sum.resize(16 * x.columns);
     for (int lane = 0; lane < 32; ++lane) {
@@ -223,7 +223,7 @@ void end_products() {
     if (!warp.running.empty()) throw Error("a warp ends with products on their way");
 }
 
-void load_matrices(std::uint32_t (&r)[4], std::uint32_t address, bool transposed) {
+void ldmatrix(std::uint32_t (&r)[4], std::uint32_t address, bool transposed) {
   struct Lane {
     std::uint32_t address;
     bool transposed;
@@ -248,7 +248,7 @@ void load_matrices(std::uint32_t (&r)[4], std::uint32_t address, bool transposed
   });
 }
 
-void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, Wide wide) {
+void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, Wide wide) {
   struct Lane {
     float* c;
     const std::uint32_t* a;
@@ -292,13 +292,13 @@ void start_product(float* c, int columns, bool accumulate, Operands operands, co
   ProductLane own{c, operands, registers, a, b, columns, accumulate, wide};
   together("wgmma", own, [](ProductLane* const* lanes) { start_for_warp(lanes); });
 }
-void products_begin() {
+void wgmma_fence() {
   warp_barrier("wgmma.fence", nullptr, [](void* const*) { own_warp().fenced = true; });
 }
-void products_commit() {
+void wgmma_commit() {
   warp_barrier("wgmma.commit_group", nullptr, [](void* const*) { ++own_warp().group; });
 }
-void products_wait(int pending) {
+void wgmma_wait(int pending) {
   struct Lane {
     int pending;
   } own{pending};

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "nsa/kernels/tests/emulation/block.hpp"
+#include "nsa/kernels/tests/emulation/cta.hpp"
 #include "nsa/kernels/tests/emulation/cuda.hpp"
 #include "nsa/kernels/tests/emulation/launches.hpp"
 #include "nsa/kernels/tests/emulation/shadow.hpp"
@@ -33,7 +33,7 @@ struct Cell {
 };
 struct Page {
   explicit Page(const char* at) : shared(in_image(at)) {}
-  bool shared;  // memory of a block, not of the grid
+  bool shared;  // memory of a CTA, not of the grid
   Cell words[kPageWords] = {};
   std::bitset<kPageWords> split;  // words that are accessed by bytes
   std::unique_ptr<Cell[]> bytes;
@@ -53,7 +53,7 @@ std::uint32_t interval = 0, launch_begin = 0, block_begin = 0;
 bool judging = false;        // in a launch
 const char* code = nullptr;  // that the plain access returns to
 std::array<std::uint32_t, 32> warp_intervals, steps;
-std::vector<Clock> clocks;  // of the block's threads, or none
+std::vector<Clock> clocks;  // of the CTA's threads, or none
 struct Block {
   std::uint32_t begin;
   uint3 index;
@@ -61,12 +61,12 @@ struct Block {
 std::vector<Block> blocks;  // of the launch
 
 // Note [Fences]
-// A thread of one block sees what a thread of another one wrote if the writer's fence, an atomic access to some
-// location, one to the same location by the reader's block and the reader's fence follow each other; within a block,
+// A thread of one CTA sees what a thread of another one wrote if the writer's fence, an atomic access to some
+// location, one to the same location by the reader's CTA and the reader's fence follow each other; within a CTA,
 // where they are of different threads, with a barrier in between.
 struct Release {  // by an atomic access
   const void* at;
-  std::uint32_t begin, end;          // the intervals of its block so far
+  std::uint32_t begin, end;          // the intervals of its CTA so far
   std::vector<std::uint8_t> fences;  // of each thread, that come before
 };
 struct Acquire {
@@ -78,7 +78,7 @@ struct Thread {
   std::size_t acquired = 0;                    // acquires that its last fence comes after
 };
 std::vector<Release> releases;  // of the launch
-std::vector<Acquire> acquires;  // of the block
+std::vector<Acquire> acquires;  // of the CTA
 std::vector<Thread> threads;
 int fences = 0;  // of the launch
 
@@ -103,7 +103,7 @@ bool released(Moment a, Moment b) {
   return false;
 }
 
-// Whether a comes before b in every order of threads and blocks; here it ran before b.
+// Whether a comes before b in every order of threads and CTAs; here it ran before b.
 inline bool precedes(Moment a, Moment b, bool shared) {
   if (a.interval < (shared ? block_begin : launch_begin)) return true;
   if (a.interval < block_begin) return !clocks.empty() || released(a, b);
@@ -128,7 +128,7 @@ struct Deed {
 std::ostream& operator<<(std::ostream& to, const Deed& x) {
   const uint3 block = block_of(x.by).index;
   return to << x.what << " by " << (x.by.running ? "a running copy of " : "") << (x.by.warp ? "a product of " : "")
-            << "thread " << x.by.thread << " of block " << block.x << "," << block.y << "," << block.z;
+            << "thread " << x.by.thread << " of CTA " << block.x << "," << block.y << "," << block.z;
 }
 [[noreturn]] void report(const char* at, const Deed& a, const Deed& b) {
   std::ostringstream what;

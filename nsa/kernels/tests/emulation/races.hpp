@@ -12,7 +12,7 @@ namespace nsa::kernels::emulation {
 
 // Who accesses memory, and when.
 struct Moment {
-  std::uint32_t interval;            // between two barriers of a block; no two blocks share one
+  std::uint32_t interval;            // between two barriers of a CTA; no two CTAs share one
   std::uint32_t warp_interval : 12;  // within it, between two barriers of the warp
   std::uint32_t thread : 10;
   std::uint32_t fences : 8;   // of the thread, so far
@@ -38,10 +38,10 @@ void races_warp_barrier();  // of its warp
 void races_settle();        // before another one runs
 
 // Note [Clocks]
-// A barrier that not all threads of a block come to together, one that counts arrivals or one with a number, orders
+// A barrier that not all threads of a CTA come to together, one that counts arrivals or one with a number, orders
 // what an arriving thread has done before what a waiting one does after. Who arrives begins a new step of its warp. A
 // clock has for each thread the step that it was in when it last arrived, as far as that is known: all before has
-// happened. Threads have clocks from the block's first such barrier on. Where all meet, no clock is needed.
+// happened. Threads have clocks from the CTA's first such barrier on. Where all meet, no clock is needed.
 using Clock = std::vector<std::uint32_t>;
 void races_keep_clocks();
 [[nodiscard]] bool races_have_clocks();

@@ -8,8 +8,8 @@
 
 namespace nsa::kernels {
 
-inline void let_next_begin() {}
-inline void wait_for_previous() { emulation::wait_for_previous(); }
+inline void griddepcontrol_launch_dependents() {}
+inline void griddepcontrol_wait() { emulation::griddepcontrol_wait(); }
 
 struct Early {
   bool early;
@@ -18,9 +18,9 @@ struct Early {
   Early(bool x, const std::source_location& at = std::source_location::current()) : early(x), from(at) {}
 };
 template <typename... Parameters, typename... Arguments>
-void launch(Early how, void (*kernel)(Parameters...), dim3 blocks, int threads, int bytes, cudaStream_t stream,
+void launch(Early how, void (*kernel)(Parameters...), dim3 ctas, int threads, int bytes, cudaStream_t stream,
             const Arguments&... arguments) {
-  emulation::Grid grid(blocks, static_cast<unsigned>(threads), bytes, stream, how.from);
+  emulation::Grid grid(ctas, static_cast<unsigned>(threads), bytes, stream, how.from);
   grid.early = how.early;
   kernel | grid | emulation::arguments(arguments...);
 }

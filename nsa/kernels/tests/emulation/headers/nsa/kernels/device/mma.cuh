@@ -9,29 +9,27 @@ using bf16 = __nv_bfloat16;
 using fp16 = __half;
 
 inline std::uint32_t shared_address(const void* pointer) { return emulation::shared_address(pointer); }
-inline void copy_async(std::uint32_t destination, const void* source, bool valid) {
-  emulation::copy_async(destination, valid ? source : nullptr);
+inline void cp_async(std::uint32_t destination, const void* source, bool valid) {
+  emulation::cp_async(destination, valid ? source : nullptr);
 }
-inline void commit_copies() { emulation::commit_copies(); }
+inline void cp_async_commit() { emulation::cp_async_commit(); }
 template <int Pending>
-void wait_copies() {
-  emulation::wait_copies(Pending);
+void cp_async_wait() {
+  emulation::cp_async_wait(Pending);
 }
 
 inline void store_whole(uint4* to, const uint4& x) { *to = x; }
 inline void hold(uint4&) {}
 
-inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) { emulation::load_matrices(r, address, false); }
-inline void load_matrices_transposed(std::uint32_t (&r)[4], std::uint32_t address) {
-  emulation::load_matrices(r, address, true);
-}
+inline void ldmatrix(std::uint32_t (&r)[4], std::uint32_t address) { emulation::ldmatrix(r, address, false); }
+inline void ldmatrix_trans(std::uint32_t (&r)[4], std::uint32_t address) { emulation::ldmatrix(r, address, true); }
 template <typename T>
 float widened(std::uint16_t bits) {
   return static_cast<float>(std::bit_cast<T>(bits));
 }
 template <typename T>
-void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  emulation::multiply(c, a, b0, b1, widened<T>);
+void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  emulation::mma(c, a, b0, b1, widened<T>);
 }
 
 template <typename T>

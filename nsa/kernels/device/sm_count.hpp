@@ -10,7 +10,7 @@
 namespace nsa::kernels::hopper {
 
 // Throws LaunchError in the name of `kernel` when the runtime does not answer.
-inline int multiprocessors(const char* kernel) {
+inline int sm_count(const char* kernel) {
   int device = 0, count = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);

@@ -1,4 +1,4 @@
-// The copy engine (TMA): boxes of tensors to shared memory.
+// TMA: boxes of tensors to shared memory.
 #include <cuda.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "nsa/kernels/tests/emulation/block.hpp"
+#include "nsa/kernels/tests/emulation/cta.hpp"
 #include "nsa/kernels/tests/emulation/cuda.hpp"
 #include "nsa/kernels/tests/emulation/emulator.hpp"
 #include "nsa/kernels/tests/emulation/launches.hpp"
@@ -121,18 +121,18 @@ void start(Box box) {
 
 }  // namespace
 
-void begin_engine() {
+void begin_tma() {
   boxes.clear();
   bulks.clear();
   constexpr int kPatience[] = {0, 1, 8};
   patience = kPatience[draw() % 3];
 }
-void end_engine() {
-  if (!boxes.empty()) throw Error("a block ends with boxes of the copy engine on their way");
-  if (!bulks.empty()) throw Error("a block ends with bulk copies of the copy engine on their way");
+void end_tma() {
+  if (!boxes.empty()) throw Error("a CTA ends with boxes of TMA on their way");
+  if (!bulks.empty()) throw Error("a CTA ends with bulk copies of TMA on their way");
 }
 
-bool engine_turn(bool threads_wait) {
+bool tma_turn(bool threads_wait) {
   if (boxes.empty()) return false;
   const std::uint64_t random = draw();
   if (!threads_wait && (patience == 0 || random % patience != 0)) return false;
@@ -141,13 +141,13 @@ bool engine_turn(bool threads_wait) {
   for (std::size_t count = (random >> 32) % box.rows.size() + 1; count > 0; --count) {
     deliver(box.rows.back(), box);
     box.rows.pop_back();
-    barrier_deliver(box.barrier, kRowBytes);
+    mbarrier_complete_tx(box.barrier, kRowBytes);
   }
   if (box.rows.empty()) boxes.erase(boxes.begin() + static_cast<std::ptrdiff_t>(which));
   return true;
 }
 
-void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5], std::uint32_t barrier) {
+void tma_load(std::uint32_t destination, const void* map, const int (&corner)[5], std::uint32_t barrier) {
   require(!on_a_stack(map), "a tensor map in a thread's own memory: is the parameter a __grid_constant__?");
   Description x;
   std::memcpy(&x, map, sizeof x);
@@ -176,7 +176,7 @@ void copy_box(std::uint32_t destination, const void* map, const int (&corner)[5]
   }
   start(std::move(box));
 }
-void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier) {
+void bulk_load(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier) {
   require(
       bytes > 0 && bytes % kRowBytes == 0 && destination % 16 == 0 && reinterpret_cast<std::uintptr_t>(from) % 16 == 0,
       "a bulk copy that is not aligned, or not whole rows of 128 bytes, which alone are emulated");
@@ -189,18 +189,18 @@ void load_bulk(std::uint32_t destination, const void* from, int bytes, std::uint
   start(std::move(box));
 }
 
-void copy_bulk(float* to, std::uint32_t from, int bytes, bool add) {
+void bulk_store(float* to, std::uint32_t from, int bytes, bool add) {
   require(bytes > 0 && bytes % 16 == 0 && from % 16 == 0 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0,
           "a bulk copy that is not aligned");
   launch_writes(to, static_cast<std::size_t>(bytes));
   bulks.push_back({to, from, bytes, add, threadIdx.x, race_moment()});
 }
-void wait_bulk() {
+void bulk_wait() {
   const auto mine = [](const Bulk& x) { return x.thread == threadIdx.x; };
   for (const Bulk& x : bulks) {
     if (!mine(x)) continue;
     require(std::memcmp(shared_at(x.from, x.bytes), published_at(x.from, x.bytes), x.bytes) == 0,
-            "the copy engine reads what no thread has published");
+            "TMA reads what no thread has published");
     race_read_since(x.asked, shared_at(x.from, x.bytes), static_cast<std::size_t>(x.bytes));
     race_check_written(x.asked, published_at(x.from, x.bytes), static_cast<std::size_t>(x.bytes));
     const auto* values = reinterpret_cast<const float*>(published_at(x.from, x.bytes));

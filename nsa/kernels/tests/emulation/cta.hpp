@@ -1,4 +1,4 @@
-// What fibers.cpp, which runs a block of threads, products.cpp, barriers.cpp, engine.cpp, races.cpp and launches.cpp
+// What fibers.cpp, which runs a CTA, products.cpp, barriers.cpp, tma.cpp, races.cpp and launches.cpp
 // know of each other.
 #pragma once
 
@@ -13,12 +13,12 @@ inline constexpr std::uint32_t kRubbish = 0x7fc17fc1;
 
 void spoil(char* at, std::size_t bytes);
 
-// Shared memory as products see it: what cp.async wrote and publish_to_async() has shown, and the copy engine's boxes.
+// Shared memory as products see it: what cp.async wrote and fence_proxy_async() has shown, and TMA's boxes.
 char* published_at(std::uint32_t address, int bytes);
 
 // The random number that decides an order.
 std::uint64_t draw();
-// This thread stands still until another one, or the copy engine, wakes it.
+// This thread stands still until another one, or TMA, wakes it.
 void wait_here();
 void wake(int first, int count);
 
@@ -47,15 +47,15 @@ inline std::ptrdiff_t place_in_program(const void* code) {
 void begin_products(int threads);
 void end_products();
 void begin_barriers(int threads);
-void begin_engine();
-void end_engine();
+void begin_tma();
+void end_tma();
 
 // Of a deadlock.
 std::string describe_barriers();
-// The copy engine uses a barrier: the thread that runs asks it to, and bytes have come.
+// TMA uses a barrier: the thread that runs asks it to, and bytes have come.
 void ask_for_copy(std::uint32_t barrier);
-void barrier_deliver(std::uint32_t barrier, int bytes);
-// Once a turn of the block's: whether the copy engine delivered something. It always does when all threads wait.
-bool engine_turn(bool threads_wait);
+void mbarrier_complete_tx(std::uint32_t barrier, int bytes);
+// Once a turn of the CTA's: whether TMA delivered something. It always does when all threads wait.
+bool tma_turn(bool threads_wait);
 
 }  // namespace nsa::kernels::emulation
