@@ -1,6 +1,6 @@
-// Checkpoint files: a TrainState in the safetensors format (8 bytes of header length, a JSON header, the tensors end to
-// end), so that any tool reads the weights. The header's __metadata__ holds "format" and the state's "facts" as JSON
-// text. The last tensor, "checksum" (U8 [8]), is the Hash64 of every byte before it: a torn or changed file is noticed.
+// Checkpoint files: a TrainState in the safetensors format (tensor_file.hpp), so that any tool reads the weights. The
+// header's __metadata__ holds "format" and the state's "facts" as JSON text. The last tensor, "checksum" (U8 [8]), is
+// the Hash64 of every byte before it: a torn or changed file is noticed.
 #pragma once
 
 #include <filesystem>
@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "nsa/train/state.hpp"
 
@@ -18,6 +19,9 @@ class CheckpointInvalid : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+// What the metadata of such a file say under "format".
+inline constexpr std::string_view kCheckpointFormat = "nsa-train/1";
 
 // Called after every tensor, for those who watch for progress.
 using Pulse = std::function<void()>;

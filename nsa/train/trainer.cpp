@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "nsa/model/make.hpp"
 #include "nsa/train/evaluation.hpp"
 #include "nsa/train/gradients.hpp"
 
@@ -18,18 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-at::ScalarType dtype_of(Precision precision) {
-  switch (precision) {
-    case Precision::fp64:
-      return at::kDouble;
-    case Precision::fp32:
-      return at::kFloat;
-    case Precision::bf16:
-      return at::kBFloat16;
-  }
-  throw std::invalid_argument("trainer: unknown precision");
-}
 
 at::Device device_of(const LanguageModel& model) { return model->parameters().front().device(); }
 
@@ -43,7 +32,7 @@ LanguageModel prepare(LanguageModel model, const TrainConfig& config) {
   if (config.cuda_graph == CudaGraph::on && !reason.empty())
     throw std::invalid_argument(fmt::format("trainer: train.cuda_graph: {}", reason));
   model->runtime->recompute = config.gradient_checkpointing;
-  model->to(dtype_of(config.precision));
+  model->to(storage_type(config.precision));
   model->train();
   return model;
 }

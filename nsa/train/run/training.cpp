@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 #include <torch/cuda.h>
-#include <torch/utils.h>
 
 #include "build_info.hpp"
+#include "nsa/model/make.hpp"
 #include "nsa/train/prefetch.hpp"
 #include "nsa/train/run/exit_code.hpp"
 #include "nsa/train/stream.hpp"
@@ -85,7 +85,7 @@ fs::path find_file(const fs::path& name) {
   if (name.is_absolute() || fs::exists(name, error)) return name;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   for (const fs::path& folder :
-       {fs::path(build_info::kSourceDir), program.parent_path() / ".." / "share" / "nsa-validate"})
+       {program.parent_path().parent_path() / "share" / "nsa-validate", fs::path(build_info::kSourceDir)})
     if (fs::exists(folder / name, error)) return folder / name;
   return name;
 }
@@ -124,12 +124,9 @@ Training make_training(const Config& config, const Options& options, const Seams
   if (config.train.eval_every > 0) training.validation = open(config, Split::validation);
 
   training.dispatcher = std::make_shared<Dispatcher>(training.flags, seams.ops);
-  Runtime runtime;
-  runtime.flags = training.flags;
-  runtime.ops = training.dispatcher->provider();
-  torch::manual_seed(config.train.seed);
-  training.model = LanguageModel(config.model, std::move(runtime));
-  training.model->to(training.device);
+  training.model =
+      make_model(config.model, training.flags,
+                 {.device = training.device, .seed = config.train.seed, .ops = training.dispatcher->provider()});
   if (seams.model) seams.model(training.model);
   training.trainer = std::make_unique<Trainer>(training.model, config.train, std::move(stream));
   return training;
