@@ -6,30 +6,23 @@ if(NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
   set(TORCH_CUDA_ARCH_LIST "8.0;9.0a")
 endif()
 
-set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # LibTorch's: with a static one of our own there would be two runtimes
-
-# Its two warnings (the architectures above; kineto, a profiler that the wheels hold inside another library) mean nothing
-# here. Errors are shown.
-set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
+include(${CMAKE_CURRENT_LIST_DIR}/LibTorchQuirks.cmake)
+nsa_before_torch()
 find_package(Torch 2.11 REQUIRED)
-unset(CMAKE_MESSAGE_LOG_LEVEL)
+nsa_after_torch()
 if(NOT TARGET torch_cuda)
   message(FATAL_ERROR "The LibTorch in ${TORCH_INSTALL_PREFIX} was built without CUDA. NSA needs a CUDA build of LibTorch "
                       "2.11, also on a machine without a GPU: the wheel torch==2.11.0 from PyPI is one.")
-endif()
-if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has C++20
-  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
-endif()
-if(TARGET caffe2::mkl)  # it would put folders of another machine into the program's search path for libraries
-  set_property(TARGET caffe2::mkl PROPERTY INTERFACE_LINK_DIRECTORIES "")
 endif()
 find_package(CUDAToolkit REQUIRED)  # NVTX3 and the runtime's headers
 
 add_library(nsa_torch INTERFACE)
 # First libstdc++: libtorch exports a std::filesystem of its own (of another compiler), and the first library wins. With
 # LibTorch's, std::filesystem::remove_all jumps to address 0.
-target_link_libraries(nsa_torch INTERFACE stdc++ ${TORCH_LIBRARIES} CUDA::nvtx3)
-target_include_directories(nsa_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+# An installed library takes the LibTorch of the machine that it is used on (nsa_validate-config.cmake.in).
+target_link_libraries(nsa_torch INTERFACE stdc++ "$<BUILD_INTERFACE:${TORCH_LIBRARIES}>"
+                                          $<INSTALL_INTERFACE:nsa_validate::libtorch> CUDA::nvtx3)
+target_include_directories(nsa_torch SYSTEM INTERFACE "$<BUILD_INTERFACE:${TORCH_INCLUDE_DIRS}>")
 
 # torch's include folder brings a newer fmt than the system's library, and no library to it. Compiled here, once: taken as
 # headers alone it is compiled in every file, 30 % of all code. The two fmt live side by side, each in its own namespace.
