@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# tidy.sh [REVISION]: clang-tidy on the lines of sources that differ from REVISION (HEAD unless said otherwise), with the flags
+# of build/release and the checks of .clang-tidy. Exit code 0, or 1 with what was found. No test: 25 s of a processor for a
+# file that sees LibTorch.
+set -euo pipefail
+root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
+cd "$root"
+revision=${1:-HEAD}
+commands=build/release/compile_commands.json
+
+tidy=$(command -v clang-tidy || true)
+if [[ -z $tidy ]]; then
+  echo "tidy: no clang-tidy here"
+  exit 77
+fi
+if [[ ! -s $commands ]]; then
+  echo "tidy: no $commands: configure first (cmake --preset release)"
+  exit 4
+fi
+
+# CUDA sources are nvcc's, and headers are looked at with the sources that include them.
+mapfile -t changed < <({ git diff --name-only --diff-filter=d "$revision" -- && git ls-files --others --exclude-standard; } |
+  grep '\.cpp$' | sort -u || true)
+sources=()
+for source in "${changed[@]}"; do
+  if grep -qF "\"$root/$source\"" "$commands"; then sources+=("$source"); else echo "tidy: not in the build: $source"; fi
+done
+if ((${#sources[@]} == 0)); then
+  echo "tidy: no source differs from $revision"
+  exit 0
+fi
+
+# clang reads neither the precompiled header of GCC nor its own warnings' names; compiler warnings are the build's business.
+flags=$(mktemp -d)
+trap 'rm -rf "$flags"' EXIT
+sed -E 's/-Winvalid-pch//g; s/-include [^ ]*cmake_pch\.hxx//g; s/-Werror//g; s/ -Wno-[a-z-]+//g' "$commands" >"$flags/compile_commands.json"
+
+# Lines, [[first, last], ...], that are new in a file; all of a file that git does not know.
+lines_of() {
+  if ! git cat-file -e "$revision:$1" 2>/dev/null; then echo '[[1,1000000]]'; else
+    git diff -U0 "$revision" -- "$1" | sed -nE 's/^@@ [^+]*\+([0-9]+)(,([0-9]+))? @@.*/\1 \3/p' |
+      awk '{ n = $2 == "" ? 1 : $2; if (n) printf "%s[%d,%d]", (k++ ? "," : "["), $1, $1 + n - 1 } END { print k ? "]" : "[[0,0]]" }'
+  fi
+}
+filter=''
+mapfile -t headers < <({ git diff --name-only --diff-filter=d "$revision" -- && git ls-files --others --exclude-standard; } |
+  grep '\.hpp$' | sort -u || true)
+for file in "${sources[@]}" "${headers[@]}"; do filter+="${filter:+,}{\"name\":\"$file\",\"lines\":$(lines_of "$file")}"; done
+
+printf '%s\n' "${sources[@]}" |
+  xargs -P "$(nproc)" -n 1 "$tidy" -p "$flags" --quiet --warnings-as-errors='*' --extra-arg=-Wno-everything \
+    --line-filter="[$filter]"
+echo "tidy: ${#sources[@]} sources, nothing found"
