@@ -10,31 +10,149 @@
 #include <chrono>
 #include <cstring>
 #include <random>
+#include <set>
+#include <string_view>
+#include <vector>
 
+#include "base/files.hpp"
 #include "base/streams.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/settings.hpp"
+#include "reports/journal.hpp"
 
 namespace harness {
 
 namespace fs = std::filesystem;
+using reports::Json;
 
 namespace {
 
-// All that a run ever puts at the top of its folder, but for its lock, which is never removed.
-constexpr std::array kOwnNames{"events.jsonl", "report.json", "report.md", "report.html",
-                               "junit.xml",    "suites",      "logs",      ".reserve"};
+// All that a run ever puts at the top of its folder, but for suites/, logs/ and its lock, which is never removed.
+constexpr std::array kOwnFiles{"events.jsonl", "report.json", "report.md", "report.html", "junit.xml", ".reserve"};
+constexpr std::array kOwnFolders{"suites", "logs"};
+constexpr const char* kTemporary = ".tmp";                      // of a report that was being written
+constexpr std::size_t kFirstLineBytes = std::size_t{64} << 20;  // the plan of a run is in it
 
-// It has results, or nothing but what a run makes (one that was killed before its first event).
-bool is_old_run(const fs::path& folder) {
-  for (const char* name : {"events.jsonl", "report.json", "report.md", "report.html", "junit.xml"})
-    if (fs::exists(folder / name)) return true;
+bool is_link(const fs::path& file) { return fs::is_symlink(fs::symlink_status(file)); }
+bool is_file(const fs::path& file) { return fs::is_regular_file(fs::symlink_status(file)); }
+bool is_folder(const fs::path& file) { return fs::is_directory(fs::symlink_status(file)); }
+bool is_there(const fs::path& file) { return fs::exists(fs::symlink_status(file)); }
+
+// What the beginning of a folder's journal proves.
+struct Proof {
+  bool run = false;   // its first line is a run_begin of this program's
+  bool torn = false;  // no journal, an empty one, or one that was cut inside its first line: the run had hardly begun
+  std::string why_not;
+  std::set<std::string> suites;  // of the run's plan: the names of its files in suites/
+};
+
+Proof proof_of(const fs::path& folder) {
+  constexpr std::string_view kBegin = R"({"event":"run_begin")";
+  const fs::path journal = folder / reports::kJournalFile;
+  Proof proof;
+  if (!is_there(journal)) {
+    proof.torn = true;
+    proof.why_not = fmt::format("it has no {}", reports::kJournalFile);
+    return proof;
+  }
+  proof.why_not = fmt::format("its {} does not begin as that of a run", reports::kJournalFile);
+  if (!is_file(journal)) return proof;
+  const std::string head = base::read_head(journal, kFirstLineBytes);
+  const std::size_t end = head.find('\n');
+  proof.torn =
+      end == std::string::npos && std::string_view(head).substr(0, kBegin.size()) == kBegin.substr(0, head.size());
+  const Json first = Json::parse(head.substr(0, end), nullptr, /*allow_exceptions=*/false);
+  // Of any version: the names of the files have been the same in all of them.
+  if (end == std::string::npos || !first.is_object() || first.value("event", Json()) != "run_begin" ||
+      first.value("schema", Json()) != reports::kEventSchema)
+    return proof;
+  proof.run = true;
+  if (const Json suites = first.value(Json::json_pointer("/plan/suites"), Json()); suites.is_array())
+    for (const Json& suite : suites)
+      if (suite.is_object() && suite.contains("name") && suite["name"].is_string()) proof.suites.insert(suite["name"]);
+  return proof;
+}
+
+std::string without_temporary(std::string name) {
+  if (name.ends_with(kTemporary)) name.resize(name.size() - std::strlen(kTemporary));
+  return name;
+}
+
+bool is_numbered(const std::string& name, std::string_view begin, std::string_view end) {
+  return name.size() > begin.size() + end.size() && name.starts_with(begin) && name.ends_with(end) &&
+         std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin.size()),
+                     name.end() - static_cast<std::ptrdiff_t>(end.size()), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// A file that the run made in `folder` (suites or logs), by its name.
+bool made_by(const Proof& proof, std::string_view folder, const std::string& name) {
+  if (folder == "logs") return is_numbered(name, "worker-", ".log") || is_numbered(name, "stacks-", ".txt");
+  const std::string report = without_temporary(name);
+  constexpr std::string_view kEnd = ".json";
+  return report.ends_with(kEnd) && proof.suites.contains(report.substr(0, report.size() - kEnd.size()));
+}
+
+bool is_own_file(const std::string& name) {
+  const std::string file = without_temporary(name);
+  return std::find(kOwnFiles.begin(), kOwnFiles.end(), file) != kOwnFiles.end();
+}
+
+// One that was killed before its journal had its first line: nothing lies there but what it makes before that.
+bool hardly_began(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (name != FolderLock::kName && std::find(kOwnNames.begin(), kOwnNames.end(), name) == kOwnNames.end())
-      return false;
+    const bool own =
+        (name == "logs" && is_folder(entry.path()) && fs::is_empty(entry.path())) ||
+        ((name == FolderLock::kName || name == reports::kJournalFile || name == ".reserve") && is_file(entry.path()));
+    if (!own) return false;
   }
   return true;
+}
+
+struct OldRun {
+  std::vector<fs::path> files;    // of the run, to be removed
+  std::vector<fs::path> foreign;  // among them in suites/ and logs/
+};
+
+// The files of the run that `proof` speaks of. Throws UsageError when something else has the name of one: a link leads
+// to what is not the run's, and a folder may hold anything.
+OldRun files_of(const Proof& proof, const fs::path& folder) {
+  const auto refuse = [&](const fs::path& what, const char* is, const char* wanted) {
+    throw UsageError(
+        fmt::format("--out: {} is {}, a run makes {} there; nothing was removed: move it away, or give "
+                    "another folder",
+                    what.string(), is, wanted));
+  };
+  OldRun old;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!is_own_file(entry.path().filename())) continue;
+    if (is_link(entry.path())) refuse(entry.path(), "a link", "a file");
+    if (!is_file(entry.path())) refuse(entry.path(), "no regular file", "a file");
+    old.files.push_back(entry.path());
+  }
+  for (const char* name : kOwnFolders) {
+    const fs::path below = folder / name;
+    if (is_link(below)) refuse(below, "a link", "a folder");
+    if (!is_there(below)) continue;
+    if (!is_folder(below)) refuse(below, "no folder", "a folder");
+    for (const auto& entry : fs::directory_iterator(below)) {
+      const bool own = is_file(entry.path()) && made_by(proof, name, entry.path().filename());
+      (own ? old.files : old.foreign).push_back(entry.path());
+    }
+  }
+  // The journal last: it is the proof, should this be cut short.
+  std::stable_partition(old.files.begin(), old.files.end(),
+                        [&](const fs::path& file) { return file != folder / reports::kJournalFile; });
+  return old;
+}
+
+void remove_old_run(const fs::path& folder) {
+  const OldRun old = files_of(proof_of(folder), folder);
+  for (const fs::path& file : old.files) fs::remove(file);
+  for (const fs::path& file : old.foreign)
+    base::err("note: --out: {} is not of the run that --force replaces, and stays\n", file.string());
+  std::error_code not_empty;
+  for (const char* name : kOwnFolders) fs::remove(folder / name, not_empty);
 }
 
 bool holds_nothing(const fs::path& folder) {
@@ -100,10 +218,12 @@ RunFolder::RunFolder(const std::optional<fs::path>& out, const std::string& run_
 
 void RunFolder::refuse_unusable() const {
   if (holds_nothing(path_)) return;
-  if (!is_old_run(path_))
-    throw UsageError(
-        fmt::format("--out: {} is not empty and not an old run; give a new or empty folder", path_.string()));
+  const Proof proof = proof_of(path_);
+  if (!proof.run && !(proof.torn && hardly_began(path_)))
+    throw UsageError(fmt::format("--out: {} is not empty and not an old run ({}); give a new or empty folder",
+                                 path_.string(), proof.why_not));
   if (!force_) throw UsageError(fmt::format("--out: {} holds an old run; --force replaces it", path_.string()));
+  (void)files_of(proof, path_);
 }
 
 void RunFolder::create() try {
@@ -122,8 +242,7 @@ void RunFolder::create() try {
                 lock_->why());
   }
   refuse_unusable();  // again: until now others could come first
-  if (force_)
-    for (const char* name : kOwnNames) fs::remove_all(path_ / name);
+  if (force_) remove_old_run(path_);
   fs::create_directories(path_ / "logs");
   if (by_default_) point_latest_to(path_);
 } catch (const fs::filesystem_error& error) {

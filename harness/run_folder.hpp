@@ -19,9 +19,14 @@ class RunFolder {
   // writable; InfrastructureError when there is no space. Creates nothing.
   RunFolder(const std::optional<std::filesystem::path>& out, const std::string& run_id, bool force);
 
-  // Makes the folder, takes its lock for as long as this object lives, looks again at what is there, makes logs/ and
-  // removes the files of an old run, never anything else. A default folder also gets the link out/latest. Throws as
+  // Makes the folder, takes its lock for as long as this object lives, looks again at what is there, removes the files
+  // of an old run, never anything else, and makes logs/. A default folder also gets the link out/latest. Throws as
   // above. From here on path() is the folder itself, whatever becomes of links that led there.
+  //
+  // An old run is what its journal proves: the first line of events.jsonl, a regular file, is a run_begin of this
+  // program's, of any version. (A run that was killed before that line leaves a folder with nothing else in it.) Its
+  // files are known by name, those in suites/ from its plan. Foreign ones there stay, and are told; a link or a folder
+  // with the name of such a file is refused before anything is removed.
   void create();
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }  // absolute

@@ -27,6 +27,12 @@ std::string error_of(const std::function<void()>& act) {
   return "no error";
 }
 
+// The first line of a run's journal, with suites a and b in its plan.
+constexpr const char* kBegin =
+    R"({"event":"run_begin","t":"2026-11-21T01:31:05.123Z","seq":0,"schema":"nsa-validate/event","schema_version":"0.9.0",)"
+    R"("plan":{"suites":[{"name":"a"},{"name":"b"}]}})"
+    "\n";
+
 TEST(RunFolder, IdIsUtcTimeAndFourHexDigits) {
   EXPECT_THAT(new_run_id(), testing::MatchesRegex("[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4}"));
 }
@@ -48,10 +54,10 @@ TEST(RunFolder, CheckingCreatesNothing) {
 
 TEST(RunFolder, AnOldRunNeedsForceAndForeignFilesStay) {
   const TempFolder temp;
-  temp.write("run/events.jsonl", "old");
-  temp.write("run/report.json", "old");
-  temp.write("run/suites/x.json", "old");
-  temp.write("run/logs/worker-1.log", "old");
+  temp.write("run/events.jsonl", kBegin);
+  for (const char* name : {"report.json", "report.html.tmp", "suites/a.json", "suites/b.json.tmp", "logs/worker-1.log",
+                           "logs/stacks-12.txt"})
+    temp.write(std::string("run/") + name, "old");
   temp.write("run/mine.txt", "precious");
   const fs::path run = temp.path() / "run";
   EXPECT_THAT(error_of([&] { RunFolder(run, "id", false); }), HasSubstr("holds an old run; --force replaces it"));
@@ -59,9 +65,91 @@ TEST(RunFolder, AnOldRunNeedsForceAndForeignFilesStay) {
   RunFolder(run, "id", true).create();
   EXPECT_FALSE(fs::exists(run / "events.jsonl"));
   EXPECT_FALSE(fs::exists(run / "report.json"));
+  EXPECT_FALSE(fs::exists(run / "report.html.tmp"));
   EXPECT_FALSE(fs::exists(run / "suites"));
   EXPECT_TRUE(fs::is_empty(run / "logs"));
   EXPECT_EQ(harness::tests::read_text(run / "mine.txt"), "precious");
+}
+
+TEST(RunFolder, ForceTakesNoFolderThatNoJournalProves) {
+  const TempFolder temp;
+  const fs::path p = temp.path() / "p";
+  temp.write("p/suites/mine.cpp", "precious");
+  temp.write("p/logs/worker-1.log", "precious");
+  const auto refused = [&](const char* why) {
+    EXPECT_THAT(error_of([&] { RunFolder(p, "id", true); }),
+                testing::AllOf(HasSubstr("not empty and not an old run"), HasSubstr(why)));
+    EXPECT_EQ(harness::tests::read_text(p / "suites/mine.cpp"), "precious");
+    EXPECT_EQ(harness::tests::read_text(p / "logs/worker-1.log"), "precious");
+  };
+  refused("it has no events.jsonl");
+  temp.write("p/report.md", "mine");
+  refused("it has no events.jsonl");
+  for (const std::string& journal :
+       std::vector<std::string>{std::string("my events\n"), std::string(kBegin, 30), std::string(), std::string("[]\n"),
+                                std::string(R"({"event":"run_begin","schema":"other"})"
+                                            "\n")}) {
+    temp.write("p/events.jsonl", journal);
+    refused("does not begin as that of a run");
+  }
+  fs::remove(p / "events.jsonl");
+  fs::create_symlink(temp.write("elsewhere.jsonl", kBegin), p / "events.jsonl");
+  refused("does not begin as that of a run");
+}
+
+TEST(RunFolder, ForceLeavesForeignFilesAmongThoseOfTheRun) {
+  const TempFolder temp;
+  const fs::path run = temp.path() / "run";
+  temp.write("run/events.jsonl", kBegin);
+  for (const char* name : {"suites/a.json", "suites/mine.cpp", "suites/c.json", "logs/worker-1.log",
+                           "logs/worker-x.log", "logs/kept/worker-2.log"})
+    temp.write(std::string("run/") + name, name);
+  temp.write("elsewhere/file", "precious");
+  fs::create_directory_symlink(temp.path() / "elsewhere", run / "logs/worker-3.log");
+  testing::internal::CaptureStderr();
+  RunFolder(run, "id", true).create();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::AllOf(HasSubstr("suites/mine.cpp is not of the run that --force replaces, and stays"),
+                             HasSubstr("logs/worker-x.log"), testing::Not(HasSubstr("a.json"))));
+  EXPECT_FALSE(fs::exists(run / "suites/a.json"));
+  EXPECT_FALSE(fs::exists(run / "logs/worker-1.log"));
+  for (const char* name : {"suites/mine.cpp", "suites/c.json", "logs/worker-x.log", "logs/kept/worker-2.log"})
+    EXPECT_EQ(harness::tests::read_text(run / name), name);
+  EXPECT_EQ(harness::tests::read_text(temp.path() / "elsewhere/file"), "precious");
+}
+
+TEST(RunFolder, ForceFollowsNoLinkAndRemovesNoFolder) {
+  const TempFolder temp;
+  temp.write("elsewhere/worker-1.log", "precious");
+  for (const char* name : {"suites", "logs", "report.md"}) {
+    const fs::path run = temp.path() / (std::string("run-") + name);
+    temp.write(run.filename().string() + "/events.jsonl", kBegin);
+    fs::create_directory_symlink(temp.path() / "elsewhere", run / name);
+    EXPECT_THAT(error_of([&] { RunFolder(run, "id", true); }),
+                testing::AllOf(HasSubstr(std::string(name) + " is a link"), HasSubstr("nothing was removed")));
+    fs::remove(run / name);
+    EXPECT_TRUE(fs::exists(run / "events.jsonl"));
+  }
+  EXPECT_EQ(harness::tests::read_text(temp.path() / "elsewhere/worker-1.log"), "precious");
+  temp.write("run/events.jsonl", kBegin);
+  temp.write("run/report.md/mine.txt", "precious");
+  EXPECT_THAT(error_of([&] { RunFolder(temp.path() / "run", "id", true); }), HasSubstr("report.md is no regular file"));
+  EXPECT_EQ(harness::tests::read_text(temp.path() / "run/report.md/mine.txt"), "precious");
+}
+
+TEST(RunFolder, AJournalThatWasCutInItsFirstLineIsARunThatHardlyBegan) {
+  const TempFolder temp;
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{5}, std::size_t{60}}) {
+    temp.write("run/events.jsonl", std::string(kBegin, bytes));
+    temp.write("run/.reserve", "");
+    fs::create_directories(temp.path() / "run/logs");
+    RunFolder(temp.path() / "run", "id", true).create();
+    EXPECT_FALSE(fs::exists(temp.path() / "run/events.jsonl")) << bytes;
+  }
+  temp.write("run/events.jsonl", std::string(kBegin) + R"({"event":"case_b)");
+  temp.write("run/logs/worker-1.log", "");
+  RunFolder(temp.path() / "run", "id", true).create();
+  EXPECT_TRUE(fs::is_empty(temp.path() / "run/logs"));
 }
 
 TEST(RunFolder, ARunThatDiedBeforeItsFirstEventIsAnOldRun) {
@@ -77,12 +165,12 @@ TEST(RunFolder, ARunThatIsGoingOnIsNotTouchedWhateverIsAsked) {
   std::optional<RunFolder> first(std::in_place, run, "id-1", false);
   RunFolder late(run, "id-2", true);  // looked before the first one began
   first->create();
-  temp.write("run/events.jsonl", "of the first");
+  temp.write("run/events.jsonl", kBegin);
   for (const bool force : {false, true})
     EXPECT_THAT(error_of([&] { RunFolder(run, "id-2", force); }),
                 testing::AllOf(HasSubstr("is in use by run id-1, process "), HasSubstr("--force does not touch it")));
   EXPECT_THAT(error_of([&] { late.create(); }), HasSubstr("is in use by run id-1"));
-  EXPECT_EQ(harness::tests::read_text(run / "events.jsonl"), "of the first");
+  EXPECT_EQ(harness::tests::read_text(run / "events.jsonl"), kBegin);
   first.reset();
   EXPECT_THAT(error_of([&] { RunFolder(run, "id-2", false).create(); }), HasSubstr("holds an old run"));
   late.create();
@@ -92,7 +180,7 @@ TEST(RunFolder, ARunThatIsGoingOnIsNotTouchedWhateverIsAsked) {
 TEST(RunFolder, WhatCameMeanwhileIsSeenUnderTheLock) {
   const TempFolder temp;
   RunFolder run(temp.path() / "run", "id", false), foreign(temp.path() / "foreign", "id", true);
-  temp.write("run/events.jsonl", "of a run that began and ended meanwhile");
+  temp.write("run/events.jsonl", kBegin);  // of one that began and ended meanwhile
   temp.write("foreign/mine.txt", "precious");
   EXPECT_THAT(error_of([&] { run.create(); }), HasSubstr("holds an old run"));
   EXPECT_THAT(error_of([&] { foreign.create(); }), HasSubstr("not empty and not an old run"));
