@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/streams.hpp"
+#include "harness/folder_lock.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/process.hpp"
 #include "harness/progress.hpp"
@@ -34,20 +35,60 @@ void append_to(const std::filesystem::path& file, const std::string& text) {
                                        std::strerror(written < 0 ? errno : ENOSPC)));
 }
 
+namespace fs = std::filesystem;
+
+// Where a file of this name is, or would be made: links are followed, also one that leads nowhere yet. Throws
+// UsageError when there is no folder for it.
+fs::path place_of(const fs::path& file) {
+  constexpr int kMostLinks = 40;
+  fs::path place = file;
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(place, error)); ++i)
+    place = place.parent_path() / fs::read_symlink(place, error);  // an absolute one replaces the folder
+  const fs::path parent = fs::canonical(place.has_parent_path() ? place.parent_path() : fs::path("."), error);
+  if (error || !place.has_filename())
+    throw UsageError(fmt::format("--summary-file: {} cannot be written: {}", file.string(),
+                                 error ? error.message() : std::strerror(EISDIR)));
+  return parent / place.filename();
+}
+
+// Of the files of a run's folder, as RunFolder and the writers of reports name them.
+bool is_of_run(const fs::path& place, const fs::path& folder) {
+  const fs::path inside = place.lexically_relative(folder);
+  if (inside.empty() || *inside.begin() == "..") return false;
+  const std::string first = *inside.begin();
+  for (const char* name : {"events.jsonl", "report.json", "report.md", "report.html", "junit.xml", ".reserve",
+                           FolderLock::kName, "suites", "logs"})
+    if (first == name || first == std::string(name) + ".tmp") return true;
+  return false;
+}
+
+// The same file under another name: a hard link.
+bool is_same_as_of_run(const fs::path& place, const fs::path& folder) {
+  std::error_code error;
+  for (const char* name : {"events.jsonl", "report.json", "report.md", "report.html", "junit.xml", FolderLock::kName})
+    if (fs::equivalent(place, folder / name, error)) return true;
+  return false;
+}
+
 }  // namespace
 
-void check_summary_file(const std::filesystem::path& file) {
-  Fd fd(open(file.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC));
+void check_summary_file(const fs::path& file, const fs::path& folder) {
+  if (file.empty()) throw UsageError("--summary-file: '' names no file; give the file that report.md is appended to");
+  const Fd fd(open(file.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC));
   const int error = errno;
+  const bool there = fd.get() >= 0 || error == ENXIO;  // ENXIO: a named pipe that nobody reads yet
+  if (!there && error != ENOENT)
+    throw UsageError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), std::strerror(error)));
+  const fs::path place = place_of(file);
+  if (is_of_run(place, fs::weakly_canonical(folder)) || is_same_as_of_run(place, folder))
+    throw UsageError(fmt::format("--summary-file: {} is a file of the run itself, in {}; give another file",
+                                 file.string(), folder.string()));
   if (fd.get() >= 0) {
     if (const auto why = base::unwritable(fd.get()))
       throw InfrastructureError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), *why));
-  } else if (error == ENOENT) {  // would it be made? a link that leads nowhere is followed there
-    const std::filesystem::path folder = std::filesystem::weakly_canonical(file).parent_path();
-    if (access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0)
-      throw UsageError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), std::strerror(errno)));
-  } else if (error != ENXIO) {  // ENXIO: a named pipe that nobody reads yet
-    throw UsageError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), std::strerror(error)));
+  } else if (!there && access(place.parent_path().c_str(), W_OK | X_OK) != 0) {  // would it be made?
+    throw UsageError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), std::strerror(errno)));
   }
 }
 

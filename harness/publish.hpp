@@ -21,8 +21,9 @@ struct PublishOptions {
 // and makes the exit code `infrastructure`, where that is worse; the rest is still done.
 [[nodiscard]] reports::ExitCode publish(const reports::Run& run, const PublishOptions& options);
 
-// Says before a run what would go wrong after it. Throws UsageError when the file cannot be opened, InfrastructureError
-// when nothing can be written to it. Changes nothing.
-void check_summary_file(const std::filesystem::path& file);
+// Says before a run what would go wrong after it. Throws UsageError when the file cannot be opened or is one that the
+// run itself writes in `folder`, by whatever name or link; InfrastructureError when nothing can be written to it.
+// Changes nothing.
+void check_summary_file(const std::filesystem::path& file, const std::filesystem::path& folder);
 
 }  // namespace harness

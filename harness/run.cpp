@@ -197,7 +197,6 @@ ExitCode conclude(const JournalWriter& journal, const Prepared& run) {
 ExitCode run(const Program& program, const CommandLine& line) {
   Settings settings = make_settings(program, line);
   refuse_unknown_names(program, line);
-  if (line.summary_file) check_summary_file(*line.summary_file);
   const std::string id = new_run_id();
   RunFolder folder(line.out, id, line.force);
   const DeviceProbe probe = settle_device(settings, line);
@@ -254,3 +253,4 @@ ExitCode show_config(const Program& program, const CommandLine& line) {
 }
 
 }  // namespace harness
+  if (line.summary_file) check_summary_file(*line.summary_file, folder.path());

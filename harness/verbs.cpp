@@ -186,9 +186,13 @@ ExitCode report(const std::filesystem::path& folder, const CommandLine& line) {
 }  // namespace
 
 ExitCode report(const CommandLine& line) {
-  if (line.summary_file) check_summary_file(*line.summary_file);
+  std::vector<std::filesystem::path> folders;
+  for (const std::string& given : line.operands) {
+    folders.push_back(folder_of_run(given));
+    if (line.summary_file) check_summary_file(*line.summary_file, folders.back());
+  }
   ExitCode code = ExitCode::ready;
-  for (const std::string& given : line.operands) code = reports::worse(code, report(folder_of_run(given), line));
+  for (const auto& folder : folders) code = reports::worse(code, report(folder, line));
   return code;
 }
 

@@ -63,15 +63,45 @@ TEST(LostOutput, ASummaryFileIsLookedAtBeforeTheRun) {
   const std::vector<std::tuple<std::string, int, const char*>> refused{
       {"nowhere/summary.md", 2, "No such file or directory"},
       {".", 2, "Is a directory"},
+      {"", 2, "names no file"},
+      {"to_nowhere", 2, "No such file or directory"},
       {"loop", 2, "Too many levels of symbolic links"},
       {"/dev/full", 4, "No space left on device"}};
   for (const auto& [file, code, reason] : refused) {
     FakeRun fake;
     fs::create_symlink("loop", fake.folder.path() / "loop");
+    fs::create_symlink("/no/such/folder/y", fake.folder.path() / "to_nowhere");
     EXPECT_EQ(fake({"--suite", "good", "--out", "run", "--summary-file", file}), code) << file;
     EXPECT_THAT(fake.err(), AllOf(HasSubstr("--summary-file: "), HasSubstr(reason)));
     EXPECT_FALSE(fs::exists(fake.run_folder()));
   }
+}
+
+TEST(LostOutput, ASummaryFileIsNoneOfTheRunsOwn) {
+  FakeRun fake;
+  fs::create_directories(fake.run_folder());
+  fs::create_symlink("run/events.jsonl", fake.folder.path() / "by_link");
+  fs::create_directory_symlink("run", fake.folder.path() / "same");
+  const auto refused = [&](const std::string& file) {
+    EXPECT_THAT(fake.err(), HasSubstr("is a file of the run itself")) << file;
+    EXPECT_FALSE(fs::exists(fake.run_folder() / "events.jsonl")) << file;
+  };
+  for (const char* file : {"run/events.jsonl", "run/report.json", "run/report.md", "run/report.html", "run/junit.xml",
+                           "run/.run.lock", "run/../run/report.json.tmp", "by_link", "same/events.jsonl"}) {
+    EXPECT_EQ(fake({"--suite", "good", "--out", "run", "--summary-file", file}), 2) << file;
+    refused(file);
+    EXPECT_EQ(fake({"--suite", "good", "--out", "same", "--summary-file", file}), 2) << file;
+    refused(file);
+  }
+  EXPECT_EQ(fake({"--suite", "good", "--out", "same", "--summary-file", "run/mine.md"}), 0) << fake.err();
+  EXPECT_THAT(read_text(fake.run_folder() / "mine.md"), HasSubstr("READY"));
+  fs::create_hard_link(fake.run_folder() / "events.jsonl", fake.folder.path() / "hard");
+  const std::string journal = read_text(fake.run_folder() / "events.jsonl");
+  for (const char* file : {"run/events.jsonl", "run/logs/worker-1.log", "run/suites/good.json", "hard"}) {
+    EXPECT_EQ(fake({"report", "run", "--summary-file", file}), 2) << file;
+    EXPECT_THAT(fake.err(), HasSubstr("is a file of the run itself")) << file;
+  }
+  EXPECT_EQ(read_text(fake.run_folder() / "events.jsonl"), journal);
 }
 
 TEST(LostOutput, LinksThatLeadInCirclesAreUsageErrors) {
