@@ -21,8 +21,9 @@ inline constexpr const char* kReportSchemaVersion = "1.1.0";  // of both
 [[nodiscard]] std::string to_console(const Run& run, bool color);
 
 // Writes report.json, report.md, report.html, junit.xml and suites/*.json into `folder`, each through a temporary file
-// and rename, so that a reader never sees half a report. Throws std::filesystem::filesystem_error or std::runtime_error
-// with the path and the reason (disk full, not writable); files written before stay.
+// and rename, so that a reader never sees half a report. They are moved when all are written: throws
+// std::filesystem::filesystem_error or std::runtime_error with the path and the reason (disk full, not writable), and
+// then there is no new file of them; the earlier ones are still there, or none where moving failed half-way.
 void write_all(const Run& run, const std::filesystem::path& folder);
 
 }  // namespace reports

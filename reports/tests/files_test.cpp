@@ -42,7 +42,7 @@ TEST(WriteAll, ASecondTimeReplaces) {
   EXPECT_EQ(files_in(folder), kFiles);
 }
 
-TEST(WriteAll, AFailureNamesTheFileAndKeepsTheOthers) {
+TEST(WriteAll, AFailureNamesTheFileAndLeavesNoReportOfARunThatEndsOtherwise) {
   const auto folder = sample::fresh_folder();
   std::filesystem::create_directories(folder / "report.md" / "in the way");
   try {
@@ -51,8 +51,16 @@ TEST(WriteAll, AFailureNamesTheFileAndKeepsTheOthers) {
   } catch (const std::runtime_error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("report.md: cannot be written: "));
   }
-  EXPECT_TRUE(std::filesystem::exists(folder / "report.json"));
-  EXPECT_FALSE(std::filesystem::exists(folder / "report.md.tmp"));
+  EXPECT_THAT(files_in(folder), testing::IsEmpty());
+}
+
+TEST(WriteAll, TheEarlierReportsStayWhenNewOnesCannotBeWritten) {
+  const auto folder = sample::fresh_folder();
+  std::ofstream(folder / "report.md") << "old";
+  std::filesystem::create_directories(folder / "report.html.tmp");  // the third of them cannot be written
+  EXPECT_THROW(write_all(sample::mixed(), folder), std::runtime_error);
+  EXPECT_EQ(sample::read_file(folder / "report.md"), "old");
+  EXPECT_THAT(files_in(folder), testing::ElementsAre("report.md"));
 }
 
 TEST(WriteAll, AFileWhereAFolderShouldBe) {
