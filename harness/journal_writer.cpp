@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "harness/settings.hpp"
+#include "reports/journal_rules.hpp"
 
 namespace harness {
 
@@ -142,3 +143,10 @@ void JournalWriter::append(const Json& event) {
 }
 
 }  // namespace harness
+  if (line.size() > reports::kMostLineBytes)
+    throw std::invalid_argument(fmt::format("an event ('{}') of {} bytes; allowed are {}",
+                                            event.at("event").get<std::string>(), line.size(),
+                                            reports::kMostLineBytes));
+  if (static_cast<std::uint64_t>(size_) + line.size() > reports::kMostJournalBytes)
+    throw InfrastructureError(
+        fmt::format("{}: longer than {} MiB, which no reader takes", file_.string(), reports::kMostJournalBytes >> 20));

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "reports/journal_rules.hpp"
+
 namespace harness {
 
 using reports::Severity;
@@ -37,8 +39,11 @@ void Recorder::begin_case(const std::string& suite, const PlannedCase& c, int wo
 }
 
 void Recorder::tell(const Json& told) {
+  findings_ = failed_checks_ = 0;
   event(told);
-  if (told.at("event") == "phase") {
+  if (told.at("event") == "check") {
+    failed_checks_ += told.at("pass").get<bool>() ? 0 : 1;
+  } else if (told.at("event") == "phase") {
     phase_ = told.at("name").get<std::string>();
     parts_.progress.phase(phase_);
   } else if (told.at("event") == "retry") {
@@ -47,6 +52,7 @@ void Recorder::tell(const Json& told) {
   }
 }
 
+    failed_checks_ = 0;
 void Recorder::finding(const FindingNote& note) {
   const Code* code = parts_.codes.find(note.code);
   if (code == nullptr) throw std::invalid_argument(fmt::format("finding: unknown code '{}'", note.code));
@@ -70,6 +76,7 @@ void Recorder::finding(const FindingNote& note) {
   parts_.progress.finding({note.code, severity, case_ != nullptr ? case_->id : "", message});
 }
 
+  ++findings_;
 void Recorder::end_case(const CaseEnd& end) {
   CaseEnd decided = end;
   // A case cannot pass, nor excuse itself, over a finding that says otherwise (reports::outcome).
@@ -81,6 +88,10 @@ void Recorder::end_case(const CaseEnd& end) {
   event(case_end_event(case_->id, decided, duration));
   case_s_ += duration;
   last_passed_ = reports::tally(decided.status) != reports::Tally::failed;
+  const bool open =
+      decided.status == Status::pass || decided.status == Status::skip || decided.status == Status::inconclusive;
+  if (open && failed_checks_ > findings_)  // as every reader of the journal will see it (reports::kUnexplainedCheck)
+    decided = {Status::fail, reports::kUnexplainedCheck, "a check failed and no finding says so"};
   case_ = nullptr;
   parts_.progress.case_end(decided.status);
 }

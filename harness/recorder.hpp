@@ -64,6 +64,7 @@ class Recorder {
   reports::Severity worst_ = reports::Severity::info;
   double case_s_ = 0;
   std::set<std::string> isolated_;
+  int findings_ = 0, failed_checks_ = 0;  // of the case in flight
   bool last_passed_ = true;
 };
 

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <fstream>
+#include <string_view>
+
+#include "reports/journal_rules.hpp"
 
 namespace reports {
 
@@ -32,6 +35,34 @@ Line parse_line(const std::string& text, bool ended) {
   }
 }
 
+// Three numbers that a machine can hold: "1.1.0".
+bool is_version(std::string_view text) {
+  constexpr std::size_t kDigits = 9;
+  for (int part = 0; part < 3; ++part) {
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    if (digits == 0 || digits > kDigits) return false;
+    text.remove_prefix(digits);
+    if (part == 2) return text.empty();
+    if (text.empty() || text.front() != '.') return false;
+    text.remove_prefix(1);
+  }
+  return false;
+}
+
+// The next line without its newline, as std::getline, but within bounds: a journal may be anything.
+bool next_line(std::istream& in, std::string& line, std::uint64_t& bytes) {
+  line.clear();
+  for (int c = in.get(); c != std::istream::traits_type::eof(); c = in.get()) {
+    if (++bytes > kMostJournalBytes)
+      throw std::invalid_argument(fmt::format("the journal is longer than {} MiB", kMostJournalBytes >> 20));
+    if (c == '\n') return true;
+    if (line.size() == kMostLineBytes)
+      throw std::invalid_argument(fmt::format("not an event: longer than {} MiB", kMostLineBytes >> 20));
+    line.push_back(static_cast<char>(c));
+  }
+  return !line.empty();
+}
+
 void check_schema(const Json& event, const std::string& where) {
   const auto word = [&](const char* key) {
     const auto it = event.find(key);
@@ -42,13 +73,10 @@ void check_schema(const Json& event, const std::string& where) {
                        false);
   }
   const std::string version = word("schema_version"), own = kEventSchemaVersion;
-  int major = -1;
-  const auto [end, error] = std::from_chars(version.data(), version.data() + version.size(), major);
-  const bool well_formed = error == std::errc() && end != version.data() + version.size() && *end == '.';
-  if (!well_formed || major < 0) {
-    throw JournalError(
-        fmt::format("{}: run_begin: schema_version is '{}', allowed: a version such as {}", where, version, own),
-        false);
+  if (!is_version(version)) {
+    throw JournalError(fmt::format("{}: run_begin: schema_version is '{}', allowed: a version such as {}", where,
+                                   version.substr(0, 60), own),
+                       false);
   }
   if (version.substr(0, version.find('.')) != own.substr(0, own.find('.'))) {
     throw JournalError(fmt::format("{}: the journal has schema version {}, this program reads {}.x", where, version,
@@ -75,6 +103,9 @@ Run read_journal(const std::filesystem::path& file) {
   std::error_code ignored;
   if (std::filesystem::is_directory(file, ignored))
     throw JournalError(file.string() + ": is a folder, not a journal", false);
+  // A pipe would be waited for, a device read for ever.
+  if (std::filesystem::exists(file, ignored) && !std::filesystem::is_regular_file(file, ignored))
+    throw JournalError(file.string() + ": is no regular file, and no journal", false);
   std::ifstream in(file, std::ios::binary);
   if (!in) throw JournalError(fmt::format("{}: cannot be opened: {}", file.string(), std::strerror(errno)), false);
   return read_journal(in, file.string());
@@ -85,8 +116,14 @@ Run read_journal(std::istream& in, const std::string& name) {
   bool torn = false;
   std::string text;
   std::uint64_t number = 0;  // events read: the sequence number expected next, and the line before it
-  while (std::getline(in, text)) {
+  std::uint64_t bytes = 0;
+  while (true) {
     const std::string where = fmt::format("{}:{}", name, number + 1);
+    try {
+      if (!next_line(in, text, bytes)) break;
+    } catch (const std::invalid_argument& error) {
+      throw JournalError(fmt::format("{}: {}", where, error.what()), false);
+    }
     if (torn) throw JournalError(fmt::format("{}: not an event: cut off, and yet not the last line", where), false);
     const bool ended = !in.eof();
     try {

@@ -24,8 +24,9 @@
 //  run_end      duration_s, case_s, interruption (absent, or an exit code)
 //
 // A case with a case_begin but no case_end was interrupted by the end of the journal: status not_run, reason
-// "interrupted"; one that never began is not_run, reason "not_reached". Unknown kinds and unknown fields are ignored
-// (forward compatible within a schema major).
+// "interrupted"; one that never began is not_run, reason "not_reached". A failed check has a finding; a case that has
+// more failed checks than findings and calls itself a pass has failed, reason "unexplained_check". Unknown kinds and
+// unknown fields are ignored (forward compatible within a schema major).
 #pragma once
 
 #include <filesystem>
@@ -52,7 +53,8 @@ class JournalError : public std::runtime_error {
 
 // Reads a journal. A torn last line (no newline, or cut inside the object) is expected and recorded in
 // Run::torn_tail; anything else that is not an event throws JournalError, as do a missing run_begin, a sequence that
-// jumps, an event for a case that was never planned, and non-UTF-8 bytes.
+// jumps, an event for a case that was never planned, non-UTF-8 bytes, what is longer than
+// journal_rules.hpp allows, and a file that is no regular one.
 [[nodiscard]] Run read_journal(const std::filesystem::path& file);
 [[nodiscard]] Run read_journal(std::istream& in, const std::string& name);  // `name` for messages
 

@@ -8,6 +8,7 @@
 
 #include "reports/fields.hpp"
 #include "reports/journal.hpp"
+#include "reports/journal_rules.hpp"
 
 namespace reports {
 
@@ -105,6 +106,18 @@ void end_case(Case& c, const Json& event) {
   c.status = *status;
   c.reason_code = reason_code;
   c.reason = reason;
+}
+
+// A failed check has a finding that says what it means. One without is not explained away by a case that calls itself
+// a pass: it has failed.
+void fail_unexplained(Case& c) {
+  if (c.status != Status::pass && c.status != Status::skip && c.status != Status::inconclusive) return;
+  const auto failed = [](const Check& check) { return !check.pass; };
+  if (std::count_if(c.checks.begin(), c.checks.end(), failed) <= static_cast<std::ptrdiff_t>(c.findings.size())) return;
+  c.status = Status::fail;
+  c.reason_code = kUnexplainedCheck;
+  c.reason = fmt::format("the check '{}' failed and no finding says so",
+                         std::find_if(c.checks.begin(), c.checks.end(), failed)->name);
 }
 
 ExitCode interruption_of(const Json& event) {
@@ -230,6 +243,7 @@ Run RunBuilder::finish(bool torn_tail) {
         c.reason_code = "not_reached";
         c.reason = "the run ended before this case";
       }
+      fail_unexplained(c);
       if (c.repro.empty() && !c.findings.empty()) c.repro = c.findings.front().repro;
       suite.duration_s += c.duration_s;
     }

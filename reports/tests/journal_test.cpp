@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include "reports/journal_rules.hpp"
 #include "reports/tests/support/sample.hpp"
 #include "reports/writers.hpp"
 
@@ -125,7 +127,8 @@ TEST(Journal, AnotherMajorIsIncompatibleAndOnlyThat) {
   EXPECT_TRUE(refusal(with_version("2.0.0")).incompatible);
   EXPECT_THAT(refusal(with_version("2.0.0")).what, AllOf(HasSubstr("2.0.0"), HasSubstr("1.x")));
   EXPECT_TRUE(refusal(with_version("10.0.0")).incompatible);
-  for (const std::string version : {"", "1", "one", "-1.0.0"}) {
+  for (const std::string version : {"", "1", "1.", "1.1", "1.1.", "1.1.0.", "1.1.0x", "1.99999999999999999999.0",
+                                    "1.x.0", "1..0", " 1.1.0", "one", "-1.0.0"}) {
     EXPECT_THAT(refusal(with_version(version)).what, HasSubstr("schema_version")) << version;
     EXPECT_FALSE(refusal(with_version(version)).incompatible);
   }
@@ -142,6 +145,22 @@ TEST(Journal, FilesThatAreNone) {
     ADD_FAILURE();
   } catch (const JournalError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("absent.jsonl"), HasSubstr("No such file")));
+  }
+}
+
+TEST(Journal, WhatHasNoEndIsNotReadToIt) {
+  EXPECT_THAT(refusal(Journal().text() + std::string(kMostLineBytes + 1, '\0')).what,
+              AllOf(HasSubstr("events.jsonl:2"), HasSubstr("longer than 16 MiB")));
+  const auto folder = sample::fresh_folder();
+  std::filesystem::create_symlink("/dev/zero", folder / "zero");
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  for (const char* name : {"zero", "pipe"}) {
+    try {
+      (void)read_journal(folder / name);
+      ADD_FAILURE() << name;
+    } catch (const JournalError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(std::string(name) + ": is no regular file"));
+    }
   }
 }
 

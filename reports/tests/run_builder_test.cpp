@@ -30,6 +30,29 @@ std::string refusal(const std::vector<std::string>& events) {
   return "was accepted";
 }
 
+TEST(RunBuilder, AFailedCheckWithoutAFindingIsAFailureWhateverTheCaseCallsItself) {
+  const std::string check = R"({"event": "check", "case": "a/one", "name": "c", "pass": false, "measured": 2,)"
+                            R"( "comparator": "<=", "bound": 1})";
+  const std::string warning =
+      R"({"event": "finding", "case": "a/one", "code": "T1", "severity": "warn", "message": "m"})";
+  const std::string begin = R"({"event": "case_begin", "case": "a/one", "worker": 0, "seed": 1})";
+  const auto end = [](const std::string& status) {
+    return R"({"event": "case_end", "case": "a/one", "reason_code": "x", "reason": "y", "status": ")" + status + "\"}";
+  };
+  for (const char* status : {"pass", "skip", "inconclusive"}) {
+    const reports::Run run = told({begin, check, warning, check, end(status)}).finish(false);
+    const Case& one = run.suites.at(0).cases.at(0);
+    EXPECT_EQ(one.status, Status::fail) << status;
+    EXPECT_EQ(one.reason_code, "unexplained_check");
+    EXPECT_THAT(one.reason, HasSubstr("'c' failed and no finding says so"));
+    EXPECT_EQ(assess(run).verdict, Verdict::not_ready);
+    EXPECT_EQ(assess(run).exit_code, ExitCode::failed);
+  }
+  EXPECT_EQ(told({begin, check, warning, end("pass")}).finish(false).suites.at(0).cases.at(0).status, Status::pass)
+      << "with --gates report it is a warning";
+  EXPECT_EQ(told({begin, check}).finish(false).suites.at(0).cases.at(0).status, Status::not_run);
+}
+
 TEST(RunBuilder, BuildsACaseFromItsEvents) {
   const reports::Run run =
       told(
