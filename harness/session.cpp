@@ -164,10 +164,12 @@ std::string Session::where() const {
 }
 
 Json Session::evidence() const {
-  return {{"worker", order_.worker},
-          {"phase", parts_.recorder.phase()},
-          {"log", log_name_},
-          {"last_lines", log_.last_lines()}};
+  Json found = {{"worker", order_.worker},
+                {"phase", parts_.recorder.phase()},
+                {"log", log_name_},
+                {"last_lines", log_.last_lines()}};
+  if (watchdog_.stood_still_s() > 0) found["stood_still_s"] = watchdog_.stood_still_s();  // not counted
+  return found;
 }
 
 void Session::ask_for_stacks() const {
@@ -223,9 +225,15 @@ void Session::violation(const std::string& what) {
 void Session::watch() {
   const double now = now_s();
   if (now < next_look_) return;
-  next_look_ = now + std::clamp(parts_.limits.hang_s / 20, 0.02, 1.5);
+  next_look_ = now + WatchLimits{parts_.limits.hang_s}.look_s();
   parts_.recorder.check_journal();  // a case that is silent for long must not hide that it runs for nothing
+  const double stood_still = watchdog_.stood_still_s();
   const WatchVerdict verdict = watchdog_.look(now, parts_.process->cpu_seconds());
+  if (watchdog_.stood_still_s() > stood_still && parts_.recorder.in_flight() != nullptr)
+    parts_.recorder.tell({{"event", "fact"},
+                          {"case", parts_.recorder.in_flight()->id},
+                          {"key", "stood_still"},
+                          {"value", {{"seconds", watchdog_.stood_still_s()}, {"counts_as_hang", false}}}});
   if (verdict == WatchVerdict::fine) return;
   if (bye_) return stop();
   if (!hello_) {
