@@ -198,9 +198,11 @@ YAML::Node load_map(const std::filesystem::path& file) {
   } catch (const YAML::Exception& e) {
     throw UsageError(fmt::format("{}: cannot be read as YAML: {}", file.string(), e.what()));
   } catch (const std::system_error& e) {  // too many links, no permission
-    const bool missing = e.code() == std::errc::no_such_file_or_directory || e.code() == std::errc::not_supported;
-    throw UsageError(fmt::format("{}: {}", file.string(),
-                                 missing ? "no such configuration file" : "cannot be read: " + e.code().message()));
+    const std::string reason = e.code() == std::errc::no_such_file_or_directory ? "no such configuration file"
+                               : e.code() != std::errc::not_supported ? "cannot be read: " + e.code().message()
+                               : std::filesystem::is_directory(file)  ? "is a directory, and no configuration file"
+                                                                      : "is no regular file, and no configuration file";
+    throw UsageError(fmt::format("{}: {}", file.string(), reason));
   }
 }
 

@@ -89,6 +89,8 @@ TEST(Settings, FilesThatAreNotMappings) {
   const harness::tests::TempFolder folder;
   Settings s = sample();
   EXPECT_THAT(error_of([&] { s.load_file(folder.path() / "none.yaml"); }), HasSubstr("no such configuration file"));
+  EXPECT_THAT(error_of([&] { s.load_file(folder.path()); }), HasSubstr("is a directory, and no configuration file"));
+  EXPECT_THAT(error_of([&] { s.load_file("/dev/zero"); }), HasSubstr("is no regular file, and no configuration file"));
   const auto broken = folder.write("broken.yaml", "rate: 1\nmodel: [1, 2\n");
   EXPECT_THAT(error_of([&] { s.load_file(broken); }), HasSubstr(broken.string() + ":"));
   const auto list = folder.write("list.yaml", "- 1\n- 2\n");
