@@ -1,5 +1,6 @@
-// SIGINT and SIGTERM as something to poll for, so that there is no handler and no global flag. They are held back in
-// this thread while the object lives; children start with nothing held back (Process).
+// The signals that ask a run to stop as something to poll for, so that there is no handler and no global flag: SIGINT,
+// SIGTERM, SIGHUP (the terminal or connection is gone; not under nohup) and SIGXCPU (the limit on CPU time is near).
+// They are held back in this thread while the object lives; children start with nothing held back (Process).
 #pragma once
 
 #include <signal.h>

@@ -115,6 +115,33 @@ reports::Run JournalWriter::read_back() const {
   return reports::read_journal(stream, file_.string());
 }
 
+std::optional<std::string> JournalWriter::adopt() try {
+  struct stat own {};
+  if (fstat(fd_, &own) != 0) throw JournalLost(fmt::format("{}: {}", file_.string(), std::strerror(errno)));
+  std::string text = read_all(fd_, own.st_size);
+  const bool torn = !text.empty() && text.back() != '\n';
+  text.resize(text.rfind('\n') + 1);  // npos + 1 is 0
+  torn_ = torn && ftruncate(fd_, static_cast<off_t>(text.size())) != 0;
+  size_ = static_cast<off_t>(text.size());
+  hash_ = fnv1a(kFnvOffset, text);
+  check();
+  guard_ = {};
+  seq_ = 0;
+  std::optional<std::string> in_flight;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line); ++seq_) {
+    const Json event = Json::parse(line);
+    guard_.apply(event);
+    if (event.at("event") == "case_begin") in_flight = event.at("case").get<std::string>();
+    if (event.at("event") == "case_end" && in_flight == event.at("case").get<std::string>()) in_flight.reset();
+  }
+  return in_flight;
+} catch (const JournalLost&) {
+  throw;
+} catch (const std::exception& error) {
+  throw JournalLost(fmt::format("{}: does not hold what a run writes: {}", file_.string(), error.what()));
+}
+
 reports::Run JournalWriter::told() const {
   reports::RunBuilder copy = guard_;
   return copy.finish(torn_);
@@ -125,6 +152,13 @@ void JournalWriter::append(const Json& event) {
   Json stamped = {{"event", event.at("event")}, {"t", timestamp(std::chrono::system_clock::now())}, {"seq", seq_}};
   stamped.update(event);
   const std::string line = to_line(stamped);
+  if (line.size() > reports::kMostLineBytes)
+    throw std::invalid_argument(fmt::format("an event ('{}') of {} bytes; allowed are {}",
+                                            event.at("event").get<std::string>(), line.size(),
+                                            reports::kMostLineBytes));
+  if (static_cast<std::uint64_t>(size_) + line.size() > reports::kMostJournalBytes)
+    throw InfrastructureError(
+        fmt::format("{}: longer than {} MiB, which no reader takes", file_.string(), reports::kMostJournalBytes >> 20));
   guard_.apply(Json::parse(line));
   std::size_t written = 0;
   while (written < line.size()) {
@@ -143,10 +177,3 @@ void JournalWriter::append(const Json& event) {
 }
 
 }  // namespace harness
-  if (line.size() > reports::kMostLineBytes)
-    throw std::invalid_argument(fmt::format("an event ('{}') of {} bytes; allowed are {}",
-                                            event.at("event").get<std::string>(), line.size(),
-                                            reports::kMostLineBytes));
-  if (static_cast<std::uint64_t>(size_) + line.size() > reports::kMostJournalBytes)
-    throw InfrastructureError(
-        fmt::format("{}: longer than {} MiB, which no reader takes", file_.string(), reports::kMostJournalBytes >> 20));

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -43,6 +44,11 @@ class JournalWriter {
   // written), InfrastructureError when it cannot be written in full (what was written of the line is cut off
   // again), and as check() does.
   void append(const Json& event);
+
+  // Goes on where a child process of this one ended that wrote through the same descriptor; a torn last line is cut
+  // off. Returns the case that has begun and not ended. Throws JournalLost when the file is not this one, or no
+  // journal.
+  std::optional<std::string> adopt();
 
   [[nodiscard]] bool empty() const { return seq_ == 0; }
   // Throws JournalLost unless the file of this name is still the one that was written, as long as it was written.

@@ -1,14 +1,17 @@
 #include "harness/program.hpp"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <iostream>
 #include <set>
+#include <system_error>
 
 #include "base/streams.hpp"
 #include "harness/command_line.hpp"
+#include "harness/ending.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/run.hpp"
 #include "harness/verbs.hpp"
@@ -78,17 +81,47 @@ ExitCode fail(ExitCode code, const std::string& what) {
   return code;
 }
 
-ExitCode guarded(const Program& program, int argc, char** argv) try {
-  check_program(program);
-  const CommandLine line = parse_command_line(program, argc, argv);
-  refuse_lost_streams(line);
-  return dispatch(program, line);
-} catch (const UsageError& error) {
+// How many files a run has open at once at most, with room for the libraries of a worker.
+constexpr rlim_t kNeededFiles = 64;
+
+std::string limit_on_files() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return fmt::format("a process may have {} files open (ulimit -n), {} are needed", limit.rlim_cur, kNeededFiles);
+}
+
+void refuse_low_limits(const CommandLine& line) {
+  switch (line.verb) {
+    case Verb::run:
+    case Verb::dry_run:
+    case Verb::list:
+    case Verb::describe:
+    case Verb::doctor:
+      break;
+    case Verb::report:
+    case Verb::explain:
+    case Verb::schema:
+    case Verb::version:
+    case Verb::help:
+      return;  // no workers
+  }
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < kNeededFiles)
+    throw InfrastructureError(limit_on_files() + "; nothing was done");
+}
+
+}  // namespace
+
+ExitCode explained(const std::function<ExitCode()>& work) try { return work(); } catch (const UsageError& error) {
   return fail(ExitCode::usage, error.what());
 } catch (const reports::JournalError& error) {
   return fail(error.incompatible ? ExitCode::incompatible : ExitCode::usage, error.what());
 } catch (const InfrastructureError& error) {
   return fail(ExitCode::infrastructure, error.what());
+} catch (const std::system_error& error) {
+  if (error.code() == std::errc::too_many_files_open)
+    return fail(ExitCode::infrastructure, fmt::format("{}: {}", error.what(), limit_on_files()));
+  return fail(ExitCode::internal, fmt::format("internal: {}", error.what()));
 } catch (const std::exception& error) {
   return fail(ExitCode::internal, fmt::format("internal: {}", error.what()));
 } catch (...) {
@@ -104,12 +137,16 @@ ExitCode account_for_streams(ExitCode code) {
   return base::lost(stderr) ? reports::worse(code, ExitCode::infrastructure) : code;
 }
 
-}  // namespace
-
 int run_program(const Program& program, int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == kWorkerVerb) return worker_main(program);  // its streams are pipes
   base::guard_streams();
-  return static_cast<int>(account_for_streams(guarded(program, argc, argv)));
+  return static_cast<int>(account_for_streams(explained([&] {
+    check_program(program);
+    const CommandLine line = parse_command_line(program, argc, argv);
+    refuse_lost_streams(line);
+    refuse_low_limits(line);
+    return dispatch(program, line);
+  })));
 }
 
 std::filesystem::path data_folder(const Program& program) {

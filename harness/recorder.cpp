@@ -30,16 +30,20 @@ Json case_end_event(const std::string& id, const CaseEnd& end, double duration_s
 
 void Recorder::begin_case(const std::string& suite, const PlannedCase& c, int worker, std::uint64_t seed) {
   event({{"event", "case_begin"}, {"case", c.id}, {"worker", worker}, {"seed", seed}});
+  resume_case(suite, c);
+  parts_.progress.case_begin(c.id);
+}
+
+void Recorder::resume_case(const std::string& suite, const PlannedCase& c) {
   case_ = &c;
   suite_ = suite;
   phase_.clear();
   worst_ = Severity::info;
+  findings_ = failed_checks_ = 0;
   begin_ = std::chrono::steady_clock::now();
-  parts_.progress.case_begin(c.id);
 }
 
 void Recorder::tell(const Json& told) {
-  findings_ = failed_checks_ = 0;
   event(told);
   if (told.at("event") == "check") {
     failed_checks_ += told.at("pass").get<bool>() ? 0 : 1;
@@ -48,11 +52,11 @@ void Recorder::tell(const Json& told) {
     parts_.progress.phase(phase_);
   } else if (told.at("event") == "retry") {
     phase_.clear();
+    failed_checks_ = 0;
     parts_.progress.retry(told.at("reason").get<std::string>());
   }
 }
 
-    failed_checks_ = 0;
 void Recorder::finding(const FindingNote& note) {
   const Code* code = parts_.codes.find(note.code);
   if (code == nullptr) throw std::invalid_argument(fmt::format("finding: unknown code '{}'", note.code));
@@ -72,11 +76,11 @@ void Recorder::finding(const FindingNote& note) {
   if (case_ != nullptr) finding["repro"] = parts_.repro(case_->id);
   event(finding);
   worst_ = std::max(worst_, severity);
+  ++findings_;
   if (case_ != nullptr && severity == Severity::isolate) isolated_.insert(suite_);
   parts_.progress.finding({note.code, severity, case_ != nullptr ? case_->id : "", message});
 }
 
-  ++findings_;
 void Recorder::end_case(const CaseEnd& end) {
   CaseEnd decided = end;
   // A case cannot pass, nor excuse itself, over a finding that says otherwise (reports::outcome).
@@ -84,14 +88,14 @@ void Recorder::end_case(const CaseEnd& end) {
     const bool excuse = end.status == Status::pass || end.status == Status::skip;
     decided = excuse ? CaseEnd{Status::fail, "", ""} : CaseEnd{Status::fail, end.reason_code, end.reason};
   }
-  const double duration = elapsed_s();
-  event(case_end_event(case_->id, decided, duration));
-  case_s_ += duration;
-  last_passed_ = reports::tally(decided.status) != reports::Tally::failed;
   const bool open =
       decided.status == Status::pass || decided.status == Status::skip || decided.status == Status::inconclusive;
   if (open && failed_checks_ > findings_)  // as every reader of the journal will see it (reports::kUnexplainedCheck)
     decided = {Status::fail, reports::kUnexplainedCheck, "a check failed and no finding says so"};
+  const double duration = elapsed_s();
+  event(case_end_event(case_->id, decided, duration));
+  case_s_ += duration;
+  last_passed_ = reports::tally(decided.status) != reports::Tally::failed;
   case_ = nullptr;
   parts_.progress.case_end(decided.status);
 }

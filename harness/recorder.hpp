@@ -42,6 +42,8 @@ class Recorder {
   void check_journal() const { parts_.journal.check(); }           // throws JournalLost
 
   void begin_case(const std::string& suite, const PlannedCase& c, int worker, std::uint64_t seed);
+  // One that another process of this run has begun.
+  void resume_case(const std::string& suite, const PlannedCase& c);
   void tell(const Json& event);           // phase, retry, metric, check, fact, artifact of the case in flight
   void finding(const FindingNote& note);  // of the case in flight, or of the run when there is none
   void end_case(const CaseEnd& end);
@@ -62,9 +64,9 @@ class Recorder {
   std::string suite_, phase_;
   std::chrono::steady_clock::time_point begin_;
   reports::Severity worst_ = reports::Severity::info;
+  int findings_ = 0, failed_checks_ = 0;  // of the case in flight
   double case_s_ = 0;
   std::set<std::string> isolated_;
-  int findings_ = 0, failed_checks_ = 0;  // of the case in flight
   bool last_passed_ = true;
 };
 

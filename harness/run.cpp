@@ -8,6 +8,8 @@
 #include <cstdio>
 
 #include "base/streams.hpp"
+#include "harness/ending.hpp"
+#include "harness/guardian.hpp"
 #include "harness/probe.hpp"
 #include "harness/provenance.hpp"
 #include "harness/publish.hpp"
@@ -137,6 +139,8 @@ ReproBasis repro_basis(const Prepared& run) {
   return basis;
 }
 
+ExitCode interruption_by(int signal) { return signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated; }
+
 // What standard error could not show stands in the report.
 void note_lost_output(Recorder& recorder) {
   if (const auto why = base::lost(stderr))
@@ -161,7 +165,7 @@ void execute(const Prepared& run, JournalWriter& journal) {
         Supervisor(run.program, run.settings, run.plan,
                    {run.id, run.folder, run.cuda, run.line.fail_fast, run.line.inject, run.provenance}, recorder)
             .run();
-    if (signal) interruption = *signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated;
+    if (signal) interruption = interruption_by(*signal);
   } catch (const JournalLost&) {
     throw;
   } catch (const InfrastructureError& error) {
@@ -192,6 +196,68 @@ ExitCode conclude(const JournalWriter& journal, const Prepared& run) {
   return publish(told, {std::nullopt, line.summary_file, line.quiet, line.color});
 }
 
+// The run and its reports.
+ExitCode carry_out(const Prepared& run, JournalWriter& journal) {
+  ExitCode code = ExitCode::ready;
+  try {
+    execute(run, journal);
+  } catch (const InfrastructureError& error) {
+    base::complain(error.what());
+    code = ExitCode::infrastructure;
+  }
+  if (journal.empty()) return ExitCode::infrastructure;  // nothing to report on
+  journal.release_reserve();                             // for the reports
+  return reports::worse(code, conclude(journal, run));
+}
+
+// The case that was in flight when the process of the run ended, and its suite; nullptrs for none.
+std::pair<const PlannedSuite*, const PlannedCase*> planned(const Plan& plan, const std::optional<std::string>& id) {
+  for (const PlannedSuite& suite : plan.suites)
+    for (const PlannedCase& c : suite.cases)
+      if (id && c.id == *id) return {&suite, &c};
+  return {nullptr, nullptr};
+}
+
+// Its process is gone in the middle: what it had told is reported, with its end as a finding, never as a verdict.
+ExitCode conclude_for(const Watched& gone, const Prepared& run, JournalWriter& journal) {
+  const auto [suite, in_flight] = planned(run.plan, journal.adopt());
+  const std::string message = fmt::format(
+      "the process of the run {}; without workers (--isolation none) a case takes the run with it", gone.how);
+  base::complain(message);
+  if (journal.empty()) return gone.interrupted ? interruption_by(*gone.interrupted) : ExitCode::crash;
+  const CodeTable codes(run.program.codes);
+  const ReproBasis basis = repro_basis(run);
+  Progress progress({true, false, false, run.plan.size()});
+  Recorder recorder({journal, progress, codes,
+                     [&](const std::string& id) { return repro_command(basis, run.settings, id); },
+                     run.settings.text("run.gates") == "report"});
+  if (in_flight != nullptr) recorder.resume_case(suite->suite->name, *in_flight);
+  ExitCode code = ExitCode::crash;
+  if (gone.interrupted) {
+    code = interruption_by(*gone.interrupted);
+    if (in_flight != nullptr)
+      recorder.end_case({reports::Status::cancelled, "interrupted", signal_name(*gone.interrupted)});
+  } else if (!journal.told().complete) {
+    recorder.finding({std::string(gone.by_signal ? codes::kCrash : codes::kVanished), std::nullopt, message});
+    if (in_flight != nullptr)
+      recorder.end_case({reports::Status::crash, gone.by_signal ? "signal" : "vanished", gone.how});
+  }
+  journal.release_reserve();
+  reports::Run told = journal.read_back();
+  if (told.complete) {  // it ended while it wrote its reports: the verdict may be missing, or not be what was said
+    told.complete = false;
+    told.interruption = code;
+  }
+  return reports::worse(code, publish(told, {run.folder, run.line.summary_file, run.line.quiet, run.line.color}));
+}
+
+// Without workers the run itself is the process that a case can end.
+ExitCode carry_out_watched(const Prepared& run, JournalWriter& journal) {
+  const Watched child =
+      run_watched([&] { return account_for_streams(explained([&] { return carry_out(run, journal); })); });
+  return child.code ? *child.code : conclude_for(child, run, journal);
+}
+
 }  // namespace
 
 ExitCode run(const Program& program, const CommandLine& line) {
@@ -199,6 +265,7 @@ ExitCode run(const Program& program, const CommandLine& line) {
   refuse_unknown_names(program, line);
   const std::string id = new_run_id();
   RunFolder folder(line.out, id, line.force);
+  if (line.summary_file) check_summary_file(*line.summary_file, folder.path());
   const DeviceProbe probe = settle_device(settings, line);
   Plan plan = make_plan(program, settings, line);
   if (plan.size() == 0) {
@@ -210,16 +277,7 @@ ExitCode run(const Program& program, const CommandLine& line) {
   folder.create();
   const Prepared prepared{program, line, settings, std::move(plan), id, folder.path(), probe, cuda, std::move(all)};
   JournalWriter journal(folder.path());
-  ExitCode code = ExitCode::ready;
-  try {
-    execute(prepared, journal);
-  } catch (const InfrastructureError& error) {
-    base::complain(error.what());
-    code = ExitCode::infrastructure;
-  }
-  if (journal.empty()) return ExitCode::infrastructure;  // nothing to report on
-  journal.release_reserve();                             // for the reports
-  return reports::worse(code, conclude(journal, prepared));
+  return settings.text("run.isolation") == "none" ? carry_out_watched(prepared, journal) : carry_out(prepared, journal);
 }
 
 ExitCode dry_run(const Program& program, const CommandLine& line) {
@@ -253,4 +311,3 @@ ExitCode show_config(const Program& program, const CommandLine& line) {
 }
 
 }  // namespace harness
-  if (line.summary_file) check_summary_file(*line.summary_file, folder.path());

@@ -1,6 +1,7 @@
 // A program whose cases misbehave in every way that a worker can, for the tests of the harness. It is also a small
 // example of what a program gives the harness.
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -210,6 +211,23 @@ std::vector<Case> skipping(const harness::Settings&) {
   return {make("skips", [](Context& context) { context.skip("no_reason", "just so"); })};
 }
 
+// Cases that end the process they run in.
+std::vector<Case> leaving(const harness::Settings&) {
+  return {
+      make("stays", [](Context&) {}),
+      make("calls_exit", [](Context&) { std::exit(0); }),
+      make("calls_underscore_exit", [](Context&) { _exit(0); }),
+      make("calls_quick_exit", [](Context&) { std::quick_exit(0); }),
+      make("calls_the_kernel", [](Context&) { syscall(SYS_exit_group, 0); }),
+      make("is_killed", [](Context&) { (void)raise(SIGSEGV); }),
+      make("checks_without_a_finding", [](Context& context) {
+        write_raw(R"({"event":"check","case":"leaving/checks_without_a_finding","name":"c","pass":false,"measured":2,)"
+                  R"("comparator":"<=","bound":1,"unit":""})"
+                  "\n");
+        context.phase("and goes on");
+      })};
+}
+
 std::vector<Case> undecided(const harness::Settings&) {
   return {make("cannot_tell", [](Context& context) { context.inconclusive("load", "the machine is busy"); }),
           make("knows_better", [](Context& context) {
@@ -281,6 +299,7 @@ harness::Program make_program() {
       {"speed", "is slow", {}, speed},
       {"skipping", "skips", {}, skipping},
       {"undecided", "cannot tell", {}, undecided},
+      {"leaving", "leaves", {}, leaving},
       {"disturbed", "takes times", {}, disturbed},
   };
   program.codes = {{"FAKE-001", "A check failed", "numerics", Severity::block, "a cause", "a next step"},

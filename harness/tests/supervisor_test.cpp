@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -254,6 +255,94 @@ TEST(Supervisor, IsolationOfCasesAndNone) {
   EXPECT_EQ(none({"--suite", "good,speed", "--isolation", "none", "--inject", "leave-file", "--out", "run"}), 7);
   EXPECT_EQ(none.find("good/first").status, Status::pass);
   EXPECT_TRUE(fs::exists(none.run_folder() / "planted"));
+}
+
+// 0 means READY: no end of the process is taken for it.
+TEST(Supervisor, WithoutWorkersACaseThatEndsTheProcessIsNoVerdict) {
+  for (const char* name :
+       {"calls_exit", "calls_underscore_exit", "calls_quick_exit", "calls_the_kernel", "is_killed"}) {
+    FakeRun fake;
+    EXPECT_EQ(fake({"--case", "leaving/stays", "--case", std::string("leaving/") + name, "--suite", "leaving",
+                    "--isolation", "none", "--out", "run"}),
+              5)
+        << name << fake.err();
+    EXPECT_EQ(fake.find("leaving/stays").status, Status::pass) << name;
+    const reports::Case gone = fake.find(std::string("leaving/") + name);
+    EXPECT_EQ(gone.status, Status::crash) << name;
+    EXPECT_EQ(code_of(gone), name == std::string("is_killed") ? "NSA-X001" : "NSA-X003") << name;
+    EXPECT_THAT(fake.out(), testing::EndsWith("summary: 1 passed, 1 failed, 0 skipped\n")) << name;
+    EXPECT_THAT(read_text(fake.run_folder() / "report.md"), HasSubstr("NOT READY")) << name;
+    FakeRun again;
+    EXPECT_EQ(again({"report", fake.run_folder().string()}), 5) << "the journal says the same";
+    EXPECT_FALSE(fs::exists(fake.run_folder() / ".reserve"));
+  }
+}
+
+TEST(Supervisor, WithoutWorkersSignalsStillEndTheRun) {
+  for (const auto& [signal, code] : {std::pair{SIGTERM, 143}, std::pair{SIGHUP, 143}, std::pair{SIGINT, 130}}) {
+    FakeRun fake;
+    const pid_t pid = fake.start({"--case", "good/slow", "--isolation", "none", "--out", "run"});
+    for (int i = 0; i < 1000 && fake.events("case_begin").empty(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    kill(pid, signal);
+    EXPECT_EQ(fake.wait(pid), code);
+    EXPECT_EQ(fake.find("good/slow").status, Status::cancelled);
+    EXPECT_TRUE(fs::exists(fake.run_folder() / "report.md"));
+  }
+}
+
+// The connection that started it ends; the limit on CPU time is near.
+TEST(Supervisor, AHangupCancelsTheRunUnlessNohupSaysOtherwise) {
+  for (const int signal : {SIGHUP, SIGXCPU}) {
+    FakeRun fake;
+    const pid_t pid = fake.start({"--case", "good/slow", "--out", "run"});
+    for (int i = 0; i < 1000 && fake.events("case_begin").empty(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    kill(pid, signal);
+    EXPECT_EQ(fake.wait(pid), 143);
+    EXPECT_EQ(fake.find("good/slow").status, Status::cancelled);
+    EXPECT_TRUE(fs::exists(fake.run_folder() / "report.md"));
+  }
+  FakeRun nohup;
+  const auto before = ::signal(SIGHUP, SIG_IGN);
+  const pid_t pid = nohup.start({"--case", "good/slow", "--out", "run"});
+  ::signal(SIGHUP, before);
+  for (int i = 0; i < 1000 && nohup.events("case_begin").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  kill(pid, SIGHUP);
+  EXPECT_EQ(nohup.wait(pid), 0);
+}
+
+// Parent and worker stopped together for longer than the limit.
+TEST(Supervisor, AMachineThatStoodStillIsNoHang) {
+  FakeRun fake;
+  const pid_t pid = fake.start({"--case", "good/slow", "--hang", "1", "--out", "run"});
+  for (int i = 0; i < 1000 && fake.events("case_begin").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const pid_t worker = fake.events("worker_begin").at(0).at("pid").get<pid_t>();
+  for (const pid_t one : {pid, worker}) kill(one, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(6));
+  for (const pid_t one : {worker, pid}) kill(one, SIGCONT);
+  EXPECT_EQ(fake.wait(pid), 0) << fake.err();
+  EXPECT_TRUE(fake.find("good/slow").facts.contains("stood_still"));
+}
+
+TEST(Supervisor, AFailedCheckWithoutAFindingIsAFailure) {
+  FakeRun fake;
+  EXPECT_EQ(fake({"--case", "leaving/checks_without_a_finding", "--out", "run"}), 1);
+  EXPECT_EQ(fake.find("leaving/checks_without_a_finding").reason_code, "unexplained_check");
+}
+
+TEST(Supervisor, TooFewFilesAreRefusedWithTheLimit) {
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit few{8, before.rlim_max};
+  FakeRun fake;
+  setrlimit(RLIMIT_NOFILE, &few);
+  const pid_t pid = fake.start({"--suite", "good", "--out", "run"});
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(fake.wait(pid), 4);
+  EXPECT_THAT(fake.err(), HasSubstr("a process may have 8 files open (ulimit -n), 64 are needed; nothing was done"));
 }
 
 TEST(Supervisor, FailFastLeavesTheRestNotRun) {
