@@ -6,9 +6,13 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <random>
+#include <string_view>
+#include <vector>
 
+#include "base/streams.hpp"
 #include "nsa/train/files.hpp"
 #include "nsa/train/run/exit_code.hpp"
 
@@ -21,19 +25,94 @@ namespace {
 constexpr const char* kRecord = "run.json";
 constexpr const char* kLock = ".lock";
 
-// What belongs to a run and is removed with it; nothing else in the folder is ever touched. `.HALT` is not in it: it
-// may be somebody's order to stop (halt_file.hpp).
-bool belongs_to_run(const fs::path& file) {
-  const std::string name = file.filename();
-  for (const char* own : {kRecord, "checkpoints", "metrics.csv", "validation.csv", "heartbeat.jsonl", "dtypes.txt"})
+constexpr const char* kCheckpoints = "checkpoints";
+constexpr const char* kSchema = "nsa-train-run/";  // of every version
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// The text between `begin` and `end`; nullopt when the name is not made so.
+std::optional<std::string_view> between(std::string_view name, std::string_view begin, std::string_view end) {
+  if (name.size() < begin.size() + end.size() || !name.starts_with(begin) || !name.ends_with(end)) return std::nullopt;
+  return name.substr(begin.size(), name.size() - begin.size() - end.size());
+}
+
+// What a run writes at the top of its folder, by name, but for checkpoints/. `.HALT` is not in it: it may be somebody's
+// order to stop (halt_file.hpp).
+bool belongs_to_run(const std::string& name) {
+  for (const char* own :
+       {kRecord, "metrics.csv", "validation.csv", "heartbeat.jsonl", "dtypes.txt", "stacks_crash.txt"})
     for (const std::string_view end :
          {std::string_view(), AtomicFile::kTemporary, std::string_view(".old"), std::string_view(".damaged")})
       if (name == own + std::string(end)) return true;
-  return name.starts_with("stacks_") || name.starts_with(".HALT.");
+  for (const char* begin : {"stacks_slow_step_", "stacks_hung_step_"})
+    for (const char* end : {".txt", ".txt.tmp"})
+      if (const auto step = between(name, begin, end); step && is_number(*step)) return true;
+  return name == ".HALT.tmp" || name == ".HALT.stale";
 }
 
+// step_00000020.safetensors, one that is being written, one that was set aside.
+bool is_checkpoint(const std::string& name) {
+  for (const char* end : {".safetensors", ".safetensors.tmp", ".safetensors.broken"})
+    if (const auto step = between(name, "step_", end); step && is_number(*step)) return true;
+  return false;
+}
+
+bool is_file(const fs::path& path) { return fs::is_regular_file(fs::symlink_status(path)); }
+bool is_link(const fs::path& path) { return fs::is_symlink(fs::symlink_status(path)); }
+
 bool holds_run(const fs::path& folder) {
-  return fs::exists(folder / kRecord) || fs::exists(folder / "checkpoints") || fs::exists(folder / "metrics.csv");
+  return fs::exists(folder / kRecord) || fs::exists(folder / kCheckpoints) || fs::exists(folder / "metrics.csv");
+}
+
+// What would be lost or written over: a name that a run uses; "" when there is none.
+std::string in_the_way(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (const std::string name = entry.path().filename(); name == kCheckpoints || belongs_to_run(name)) return name;
+  return "";
+}
+
+struct OldRun {
+  std::vector<fs::path> files, foreign;  // of the run; others among its checkpoints
+};
+
+// Throws UsageError when something else has the name of one of its files: a link leads to what is not the run's.
+OldRun files_of_run(const fs::path& folder) {
+  const auto refuse = [](const fs::path& path, const char* is) {
+    throw UsageError(
+        fmt::format("{} is {}, which no run makes there; --force has removed nothing: move it away, or give "
+                    "another folder",
+                    path.string(), is));
+  };
+  OldRun old;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!belongs_to_run(entry.path().filename())) continue;
+    if (!is_file(entry.path())) refuse(entry.path(), is_link(entry.path()) ? "a link" : "no regular file");
+    old.files.push_back(entry.path());
+  }
+  const fs::path checkpoints = folder / kCheckpoints;
+  const fs::file_status status = fs::symlink_status(checkpoints);
+  if (fs::exists(status) && !fs::is_directory(status))
+    refuse(checkpoints, fs::is_symlink(status) ? "a link" : "no folder");
+  if (fs::exists(status))
+    for (const auto& entry : fs::directory_iterator(checkpoints))
+      (is_file(entry.path()) && is_checkpoint(entry.path().filename()) ? old.files : old.foreign)
+          .push_back(entry.path());
+  // The record last: it is the proof, should this be cut short.
+  std::stable_partition(old.files.begin(), old.files.end(),
+                        [](const fs::path& file) { return file.filename() != kRecord; });
+  return old;
+}
+
+void remove_run(const fs::path& folder) {
+  const OldRun old = files_of_run(folder);
+  std::error_code error;
+  for (const fs::path& file : old.files)
+    if (!fs::remove(file, error) && error) throw FileError("cannot remove", file, error.value());
+  for (const fs::path& file : old.foreign)
+    base::err("nsa-train: {} is not of the run that --force removes, and stays\n", file.string());
+  fs::remove(folder / kCheckpoints, error);  // when it is empty
 }
 
 nlohmann::json read_record(const fs::path& file) {
@@ -41,18 +120,19 @@ nlohmann::json read_record(const fs::path& file) {
   const auto starts = record.is_object() ? record.value("starts", nlohmann::json()) : nlohmann::json();
   if (!record.is_object() || !record.contains("run_id") || !record["run_id"].is_string() || !starts.is_array() ||
       starts.empty())
-    throw UsageError(
-        fmt::format("{} is no record of a run; --force starts anew and removes what is there", file.string()));
+    throw UsageError(fmt::format("{} is no record of a run; give another folder, or move it away", file.string()));
   return record;
 }
 
-// "" when there is none to be found.
-std::string run_id_in(const fs::path& file) {
-  if (!fs::is_regular_file(file)) return "";
+// The run that a folder's record proves; nullopt when there is no record, or it is none of a run's.
+std::optional<std::string> proven_run(const fs::path& file) {
+  if (!is_file(file)) return std::nullopt;
   const auto record = nlohmann::json::parse(read_text(file), nullptr, /*allow_exceptions=*/false);
-  return record.is_object() && record.contains("run_id") && record["run_id"].is_string()
-             ? record["run_id"].get<std::string>()
-             : "";
+  if (!record.is_object() || !record.contains("run_id") || !record["run_id"].is_string() ||
+      !record.contains("schema") || !record["schema"].is_string() ||
+      !record["schema"].get_ref<const std::string&>().starts_with(kSchema))
+    return std::nullopt;
+  return record["run_id"].get<std::string>();
 }
 
 }  // namespace
@@ -84,11 +164,25 @@ RunFolder::RunFolder(fs::path path, Mode mode)
   lock_.emplace(path_);  // first: what is there may be another's that is just beginning
   if (mode_ == Mode::fresh && holds_run(path_))
     throw UsageError(fmt::format("{} holds a run: --resume goes on with it, --force removes it", path_.string()));
-  if (mode_ == Mode::force) replaces_ = run_id_in(path_ / kRecord);
+  if (mode_ == Mode::force) {
+    if (const auto run = proven_run(path_ / kRecord)) {
+      replaces_ = *run;
+      (void)files_of_run(path_);
+    } else if (const std::string name = in_the_way(path_); !name.empty()) {
+      throw UsageError(
+          fmt::format("{} holds '{}' and no {} of a run that --force could remove: move it away, or give "
+                      "another folder",
+                      path_.string(), name, kRecord));
+    }
+  }
+  if (mode_ != Mode::force && !holds_run(path_))
+    if (const std::string name = in_the_way(path_); !name.empty())
+      throw UsageError(fmt::format("{} holds '{}', which a run would write over: move it away, or give another folder",
+                                   path_.string(), name));
   if (mode_ != Mode::resume) return;
   if (!fs::exists(path_ / kRecord)) {
     if (!holds_run(path_)) return;
-    throw UsageError(fmt::format("{} holds parts of a run and no {}; --force starts anew and removes them",
+    throw UsageError(fmt::format("{} holds parts of a run and no {}: move them away, or give another folder",
                                  path_.string(), kRecord));
   }
   record_ = read_record(path_ / kRecord);
@@ -97,13 +191,7 @@ RunFolder::RunFolder(fs::path path, Mode mode)
 }
 
 void RunFolder::begin(const nlohmann::json& config, const nlohmann::json& start) {
-  if (mode_ == Mode::force) {
-    for (const auto& entry : fs::directory_iterator(path_)) {
-      std::error_code error;
-      if (belongs_to_run(entry.path())) fs::remove_all(entry.path(), error);
-      if (error) throw FileError("cannot remove", entry.path(), error.value());
-    }
-  }
+  if (!replaces_.empty()) remove_run(path_);
   if (!goes_on_) record_ = {{"schema", "nsa-train-run/1"}, {"run_id", run_id_}, {"starts", nlohmann::json::array()}};
   record_["config"] = config;
   record_["starts"].push_back(start);

@@ -35,12 +35,13 @@ class RunFolder {
   enum class Mode {
     fresh,   // refused when the folder holds a run
     resume,  // the run that is there, or a new one
-    force,   // a new one in place of the run that is there
+    force,   // a new one in place of the run that is there, which a run.json of a run must prove
   };
   // Makes the folder and takes its lock, and changes nothing else. Throws UsageError for a run that is in the way and
   // for a folder where another process trains, FileError for one that cannot be used.
   RunFolder(std::filesystem::path path, Mode mode);
-  // From here on the run exists: removes the one before (force), and writes run.json with `start` as its newest start.
+  // From here on the run exists: removes the files of the one before (force), by their names, and writes run.json with
+  // `start` as its newest start. Others among the checkpoints stay, and are told.
   void begin(const nlohmann::json& config, const nlohmann::json& start);
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }

@@ -67,8 +67,8 @@ TEST(RunFolder, ForceRemovesTheRunAndNothingElseAndOnlyWhenItBegins) {
   const fs::path path = scratch / "run";
   RunFolder(path, Mode::fresh).begin({}, {});
   fs::create_directories(path / "checkpoints");
-  for (const char* name : {"checkpoints/x", ".HALT", ".HALT.stale", "stacks_hung_step_3.txt", "metrics.csv",
-                           "metrics.csv.damaged", "notes.txt"})
+  for (const char* name : {"checkpoints/step_00000004.safetensors", ".HALT", ".HALT.stale", "stacks_hung_step_3.txt",
+                           "metrics.csv", "metrics.csv.damaged", "notes.txt"})
     std::ofstream(path / name) << name;
   EXPECT_THAT(refusal(path, Mode::fresh), HasSubstr("holds a run"));
   {
@@ -93,7 +93,47 @@ TEST(RunFolder, PartsOfARunWithoutARecordAreNotGuessedAt) {
     std::ofstream(path / "run.json") << record;
     EXPECT_THAT(refusal(path, Mode::resume), HasSubstr("is no record of a run")) << record;
   }
+  EXPECT_THAT(refusal(path, Mode::force), HasSubstr("no run.json of a run that --force could remove"));
+}
+
+TEST(RunFolder, ForceRemovesNothingThatNoRecordProves) {
+  const Scratch scratch;
+  const fs::path path = scratch / "run";
+  fs::create_directories(path / "checkpoints");
+  std::ofstream(path / "checkpoints/mine") << "precious";
+  for (const char* record : {"", "x", "{}", R"({"run_id": "r"})", R"({"run_id": "r", "schema": "mine/1"})"}) {
+    if (*record != 0) std::ofstream(path / "run.json") << record;
+    EXPECT_THAT(refusal(path, Mode::force), HasSubstr("and no run.json of a run")) << record;
+  }
+  EXPECT_EQ(read_text(path / "checkpoints/mine"), "precious");
+  fs::remove_all(path);
+  fs::create_directories(path);
+  std::ofstream(path / "notes.txt") << "mine";
+  std::ofstream(path / "dtypes.txt") << "mine";  // would be written over
+  EXPECT_THAT(refusal(path, Mode::force), HasSubstr("holds 'dtypes.txt'"));
+  EXPECT_EQ(read_text(path / "dtypes.txt"), "mine");
+  fs::remove(path / "dtypes.txt");
   EXPECT_EQ(refusal(path, Mode::force), "");
+}
+
+TEST(RunFolder, ForceLeavesForeignFilesAndFollowsNoLink) {
+  const Scratch scratch;
+  const fs::path path = scratch / "run";
+  RunFolder(path, Mode::fresh).begin({}, {});
+  fs::create_directories(path / "checkpoints");
+  for (const char* name : {"checkpoints/step_00000004.safetensors", "checkpoints/mine",
+                           "checkpoints/step_x.safetensors", "stacks_notes.txt"})
+    std::ofstream(path / name) << name;
+  testing::internal::CaptureStderr();
+  RunFolder(path, Mode::force).begin({}, {});
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("checkpoints/mine is not of the run"));
+  EXPECT_FALSE(fs::exists(path / "checkpoints/step_00000004.safetensors"));
+  for (const char* name : {"checkpoints/mine", "checkpoints/step_x.safetensors", "stacks_notes.txt"})
+    EXPECT_EQ(read_text(path / name), name);
+  fs::rename(path / "checkpoints", scratch / "disk");
+  fs::create_directory_symlink(scratch / "disk", path / "checkpoints");
+  EXPECT_THAT(refusal(path, Mode::force), HasSubstr("checkpoints is a link"));
+  EXPECT_EQ(read_text(scratch / "disk" / "mine"), "checkpoints/mine");
 }
 
 TEST(RunFolder, APlaceThatCannotBeUsed) {
