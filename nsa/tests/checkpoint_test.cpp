@@ -168,6 +168,35 @@ TEST(CheckpointStore, ABrokenOneIsSetAsideAndTheOneBeforeUsed) {
                                             "step_00000010.safetensors.broken"));
 }
 
+TEST(CheckpointStore, ACopyUnderAnotherNameIsNoNewerCheckpoint) {
+  const Scratch scratch;
+  const fs::path folder = scratch.path();
+  CheckpointStore store(folder, 2);
+  (void)store.save(some_state(5));
+  const fs::path ten = store.save(some_state(10));
+  fs::copy_file(ten, folder / "step_00000099.safetensors");
+  std::string told;
+  const auto newest = store.newest([&](const std::string& text) { told = text; });
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(newest->file, ten);
+  EXPECT_THAT(told, testing::AllOf(HasSubstr("step_00000099.safetensors is, by its content, the checkpoint of step 10"),
+                                   HasSubstr("set aside as step_00000099.safetensors.broken")));
+}
+
+TEST(CheckpointStore, FilesWithOtherNamesAreNeitherReadNorRemoved) {
+  const Scratch scratch;
+  const fs::path folder = scratch.path();
+  CheckpointStore store(folder, 1);
+  const fs::path five = store.save(some_state(5));
+  for (const char* name : {"best.safetensors", "step_5.safetensors", "zzz.safetensors"})
+    fs::copy_file(five, folder / name);
+  std::ofstream(folder / "mine.tmp") << "precious";
+  (void)store.save(some_state(6));
+  EXPECT_EQ(store.newest([](const std::string& text) { ADD_FAILURE() << text; })->state.step(), 6);
+  EXPECT_THAT(names_in(folder), ElementsAre("best.safetensors", "mine.tmp", "step_00000006.safetensors",
+                                            "step_5.safetensors", "zzz.safetensors"));
+}
+
 TEST(CheckpointStore, AFolderWithItsNameIsInNobodysWay) {
   const Scratch scratch;
   const fs::path folder = scratch.path();

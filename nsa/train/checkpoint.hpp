@@ -31,7 +31,8 @@ void write_checkpoint(const std::filesystem::path& file, const TrainState& state
 // Throws CheckpointInvalid, and FileError for a file that cannot be opened.
 [[nodiscard]] TrainState read_checkpoint(const std::filesystem::path& file, const Pulse& pulse = {});
 
-// The checkpoints of a run: one folder, "step_00000020.safetensors" each.
+// The checkpoints of a run: one folder, "step_00000020.safetensors" each. Files with other names are somebody else's:
+// neither read nor removed.
 class CheckpointStore {
  public:
   static constexpr std::string_view kSuffix = ".safetensors";
@@ -50,9 +51,9 @@ class CheckpointStore {
     std::filesystem::path file;
     TrainState state;
   };
-  // The newest checkpoint that is whole. A broken one is told to `tell` and set aside as "<name>.broken", so
-  // that it is neither tried nor counted again, and so is a folder with a checkpoint's name; what an interrupted
-  // save left is removed.
+  // The newest checkpoint that is whole. A broken one is told to `tell` and set aside as "<name>.broken", so that it
+  // is neither tried nor counted again, and so is one that is of another step than its name says, and a folder with a
+  // checkpoint's name; what an interrupted save left is removed.
   [[nodiscard]] std::optional<Loaded> newest(const std::function<void(const std::string&)>& tell,
                                              const Pulse& pulse = {});
 

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <charconv>
+#include <functional>
 #include <limits>
+#include <map>
+#include <vector>
 
 #include "nsa/train/checkpoint.hpp"
 #include "nsa/train/files.hpp"
@@ -10,6 +13,22 @@ namespace nsa::train {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+std::string name_of(std::int64_t step) { return fmt::format("step_{:08}{}", step, CheckpointStore::kSuffix); }
+
+// The step that a checkpoint's name tells; nullopt for a file that is somebody else's.
+std::optional<std::int64_t> step_in(const std::string& name) {
+  constexpr std::string_view kBegin = "step_";
+  if (!name.starts_with(kBegin)) return std::nullopt;
+  std::int64_t step = 0;
+  const char* begin = name.data() + kBegin.size();
+  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), step);
+  return error == std::errc() && name == name_of(step) ? std::optional(step) : std::nullopt;
+}
+
+}  // namespace
+
 CheckpointStore::CheckpointStore(fs::path folder, std::int64_t keep) : folder_(std::move(folder)), keep_(keep) {
   if (keep < 1) throw std::invalid_argument(fmt::format("checkpoints: keep {}: must be at least 1", keep));
 }
@@ -17,19 +36,21 @@ CheckpointStore::CheckpointStore(fs::path folder, std::int64_t keep) : folder_(s
 void CheckpointStore::keep_all() { keep_ = std::numeric_limits<std::int64_t>::max(); }
 
 std::vector<fs::path> CheckpointStore::files() const {
-  std::vector<fs::path> found;
-  if (!fs::is_directory(folder_)) return found;
-  for (const auto& entry : fs::directory_iterator(folder_))
-    if (entry.path().extension() == kSuffix && entry.is_regular_file()) found.push_back(entry.path());
-  std::sort(found.rbegin(), found.rend());  // the numbers have leading zeros
-  return found;
+  std::map<std::int64_t, fs::path, std::greater<>> found;
+  if (fs::is_directory(folder_))
+    for (const auto& entry : fs::directory_iterator(folder_))
+      if (const auto step = step_in(entry.path().filename()); step && entry.is_regular_file())
+        found.emplace(*step, entry.path());
+  std::vector<fs::path> newest_first;
+  for (auto& [step, file] : found) newest_first.push_back(std::move(file));
+  return newest_first;
 }
 
 fs::path CheckpointStore::save(const TrainState& state, const Pulse& pulse) {
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) throw FileError("cannot make", folder_, error.value());
-  const fs::path file = folder_ / fmt::format("step_{:08}{}", state.step(), kSuffix);
+  const fs::path file = folder_ / name_of(state.step());
   write_checkpoint(file, state, pulse);
   const auto all = files();
   for (std::size_t i = static_cast<std::size_t>(keep_); i < all.size(); ++i) {
@@ -44,8 +65,9 @@ std::optional<CheckpointStore::Loaded> CheckpointStore::newest(const std::functi
   std::error_code error;
   std::vector<fs::path> folders;
   for (auto entry = fs::directory_iterator(folder_, error); !error && entry != fs::end(entry); entry.increment(error)) {
-    if (entry->path().extension() == AtomicFile::kTemporary && !entry->is_directory()) fs::remove(entry->path());
-    if (entry->path().extension() == kSuffix && entry->is_directory()) folders.push_back(entry->path());
+    if (entry->path().extension() == AtomicFile::kTemporary && !entry->is_directory() && step_in(entry->path().stem()))
+      fs::remove(entry->path());
+    if (step_in(entry->path().filename()) && entry->is_directory()) folders.push_back(entry->path());
   }
   for (const fs::path& one : folders) {  // out of the way of the checkpoint that will have this name
     fs::rename(one, one.string() + ".broken", error);
@@ -55,7 +77,12 @@ std::optional<CheckpointStore::Loaded> CheckpointStore::newest(const std::functi
   }
   for (const fs::path& file : files()) {
     try {
-      return Loaded{file, read_checkpoint(file, pulse)};
+      Loaded loaded{file, read_checkpoint(file, pulse)};
+      // A copy under another name would be the newest for ever, and hide what is trained from now on.
+      if (file.filename() != name_of(loaded.state.step()))
+        throw CheckpointInvalid(
+            fmt::format("{} is, by its content, the checkpoint of step {}", file.string(), loaded.state.step()));
+      return loaded;
     } catch (const CheckpointInvalid& invalid) {
       tell(fmt::format("{}; set aside as {}.broken, the one before it is used", invalid.what(),
                        file.filename().string()));
