@@ -15,7 +15,7 @@ enum class ExitCode {
   hung = 6,            // no progress and no work for train.hang_timeout_s
   internal = 10,       // an error of the program
   interrupted = 130,   // SIGINT, after a checkpoint
-  terminated = 143,    // SIGTERM, after a checkpoint
+  terminated = 143,    // SIGTERM, SIGHUP or SIGXCPU, after a checkpoint
 };
 
 // Something that only whoever started the run can put right.

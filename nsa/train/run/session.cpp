@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 
 #include "base/stacks.hpp"
 #include "base/streams.hpp"
@@ -155,7 +156,8 @@ Session::End Session::loop() {
 std::optional<Session::End> Session::wish_to_stop() {
   std::optional<End> end;
   if (const auto signal = signals_.arrived()) {
-    end = *signal == SIGINT ? End{ExitCode::interrupted, "SIGINT"} : End{ExitCode::terminated, "SIGTERM"};
+    end = End{*signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated,
+              fmt::format("SIG{}", sigabbrev_np(*signal))};
     heartbeat_->write("signal", {{"signal", end->reason}});
   } else if (const auto found = halt_.look()) {
     end = End{ExitCode::halted, "halt_file"};

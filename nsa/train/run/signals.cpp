@@ -12,11 +12,14 @@ namespace {
 
 // What a handler may touch.
 std::atomic<int> first_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<bool> asked{false};  // by SIGINT or SIGTERM, which somebody sends
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
+// A connection that ends may send SIGHUP twice, SIGXCPU comes every second: neither is impatience.
 void note(int signal) {
   int none = 0;
-  if (!first_signal.compare_exchange_strong(none, signal)) ::_exit(128 + signal);
+  first_signal.compare_exchange_strong(none, signal);
+  if ((signal == SIGINT || signal == SIGTERM) && asked.exchange(true)) ::_exit(128 + signal);
 }
 
 struct Handled {
@@ -24,19 +27,26 @@ struct Handled {
   void (*handler)(int);
   struct sigaction before;
 };
-std::array<Handled, 4> handled = {
-    {{SIGINT, note, {}}, {SIGTERM, note, {}}, {SIGXFSZ, SIG_IGN, {}}, {SIGPIPE, SIG_IGN, {}}}};
+std::array<Handled, 6> handled = {{{SIGINT, note, {}},
+                                   {SIGTERM, note, {}},
+                                   {SIGHUP, note, {}},
+                                   {SIGXCPU, note, {}},
+                                   {SIGXFSZ, SIG_IGN, {}},
+                                   {SIGPIPE, SIG_IGN, {}}}};
 
 }  // namespace
 
 StopSignals::StopSignals() {
   first_signal = 0;
+  asked = false;
   for (auto& one : handled) {
     struct sigaction action {};
     action.sa_handler = one.handler;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     sigaction(one.signal, &action, &one.before);
+    if (one.signal == SIGHUP && one.before.sa_handler == SIG_IGN)  // what `nohup` asks for
+      sigaction(one.signal, &one.before, nullptr);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -347,7 +348,8 @@ TEST(NsaTrain, ATornCheckpointIsToldAndTheOneBeforeUsed) {
 }
 
 TEST(NsaTrain, SignalsEndItAfterACheckpoint) {
-  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+  for (const auto& [signal, code] :
+       {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}, std::pair{SIGHUP, 143}, std::pair{SIGXCPU, 143}}) {
     const Place place;
     Child child(place.options({"--steps", "100000", "--save-every", "0", "--set", "train.eval_every=0"}),
                 place.file("child"));
@@ -356,7 +358,7 @@ TEST(NsaTrain, SignalsEndItAfterACheckpoint) {
     const Outcome outcome = child.wait();
     EXPECT_EQ(outcome.code, code) << outcome.err;
     EXPECT_THAT(outcome.last_line(),
-                AllOf(StartsWith("stopped: step="), HasSubstr(signal == SIGINT ? "SIGINT" : "SIGTERM")));
+                AllOf(StartsWith("stopped: step="), HasSubstr(std::string("reason=SIG") + sigabbrev_np(signal))));
     const auto saved = names_in(place.run() / "checkpoints");
     ASSERT_EQ(saved.size(), 1U);
     EXPECT_EQ(records(place.run(), "signal").size(), 1U);
