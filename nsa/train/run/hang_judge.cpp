@@ -5,7 +5,8 @@
 namespace nsa::train {
 
 Liveness HangJudge::look(double now, double cpu_s, const Activity::Snapshot& activity) {
-  const bool stood_still = last_look_ < 0 || now - last_look_ > kLongestGap_s;  // stopped, or the machine slept
+  // Stopped, or the machine slept.
+  const bool stood_still = last_look_ < 0 || now - last_look_ > std::clamp(hang_s_ / 2, 0.5, kLongestGap_s);
   last_look_ = now;
   if (stood_still || activity.progress != progress_) last_progress_ = last_work_ = now;
   progress_ = activity.progress;

@@ -89,4 +89,12 @@ TEST(HangJudge, AProcessThatWasStoppedIsNotHung) {
   EXPECT_EQ(process.live(15, 0.0, false)->first, Liveness::hung);
 }
 
+TEST(HangJudge, AShortLimitDoesNotMakeAPauseAHang) {
+  Process process{HangJudge(8)};
+  (void)process.live(30, 1.0, true);
+  process.now += 9;
+  EXPECT_FALSE(process.live(5, 0.0, false));
+  EXPECT_EQ(process.live(5, 0.0, false)->first, Liveness::hung);
+}
+
 }  // namespace
