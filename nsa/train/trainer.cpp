@@ -202,7 +202,10 @@ void Trainer::guarded_step(StepReport& report) {
   }
   report.loss = figures[0].item<double>();
   report.grad_norm = figures[1].item<double>();
-  if (!std::isfinite(report.loss)) return stop(Stop::nonfinite_loss, fmt::format("loss is {}", report.loss));
+  if (!std::isfinite(report.loss))
+    return stop(Stop::nonfinite_loss, fmt::format("loss is {}", std::isnan(report.loss) ? "NaN"
+                                                                : report.loss > 0       ? "Infinity"
+                                                                                        : "-Infinity"));
   if (!found_by_autograd.empty()) return stop(Stop::nonfinite_gradient, found_by_autograd);
   if (!std::isfinite(report.grad_norm)) {
     const std::string parameter = first_nonfinite_gradient(*model_);

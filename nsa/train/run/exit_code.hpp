@@ -14,6 +14,7 @@ enum class ExitCode {
   halted = 5,          // somebody's .HALT file
   hung = 6,            // no progress and no work for train.hang_timeout_s
   internal = 10,       // an error of the program
+  replaced = 12,       // all steps are made, some with the reference's values for what was not finite (strict asserts)
   interrupted = 130,   // SIGINT, after a checkpoint
   terminated = 143,    // SIGTERM, SIGHUP or SIGXCPU, after a checkpoint
 };

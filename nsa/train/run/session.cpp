@@ -22,6 +22,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+constexpr const char* kReplaced = "replaced_by_reference";  // function -> how often, in a checkpoint's facts
+
 const char* anomaly_name(Stop stop) {
   if (stop == Stop::diverged) return "diverged";
   return stop == Stop::nonfinite_loss ? "nan_loss" : "nan_gradient";
@@ -90,6 +92,10 @@ void Session::load_newest_checkpoint() {
   auto newest = store_.newest([this](const std::string& text) { progress_.warn(text); });
   if (!newest) return;
   training_.trainer->load(newest->state);
+  if (const auto earlier = newest->state.facts.find(kReplaced);
+      earlier != newest->state.facts.end() && earlier->is_object())
+    for (const auto& [op, times] : earlier->items())
+      if (times.is_number_integer()) replaced_before_[op] = times.get<std::int64_t>();
   saved_step_ = steps();
   progress_.say(fmt::format("goes on from step {} ({})", saved_step_, newest->file.string()));
 }
@@ -149,8 +155,15 @@ Session::End Session::loop() {
     return stopped(report);
   }
   if (saved_step_ != steps()) save();
-  heartbeat_->write("finished");
-  return {ExitCode::finished, ""};
+  const auto replaced = replaced_so_far();
+  heartbeat_->write("finished", replaced.empty() ? nlohmann::json::object() : nlohmann::json{{kReplaced, replaced}});
+  if (replaced.empty()) return {ExitCode::finished, ""};
+  for (const auto& [op, times] : replaced)
+    progress_.warn(
+        fmt::format("{} of this run's values of {} were not finite, and the reference's were taken instead "
+                    "(NSA_STRICT_ASSERTS): the function is not fit to train; exit code {}",
+                    times, op, static_cast<int>(ExitCode::replaced)));
+  return {ExitCode::replaced, ""};
 }
 
 std::optional<Session::End> Session::wish_to_stop() {
@@ -275,6 +288,7 @@ void Session::save() {
   const auto start = Clock::now();
   TrainState state = training_.trainer->state();
   state.facts["seconds"] = training_.trainer->seconds_spent();  // not the trainer's: no two runs take as long
+  if (const auto replaced = replaced_so_far(); !replaced.empty()) state.facts[kReplaced] = replaced;
   const auto file = store_.save(state, [this] { activity_.pulse(); });
   saved_step_ = steps();
   heartbeat_->write("checkpoint", {{"file", file.filename().string()},
@@ -304,10 +318,17 @@ void Session::print_last_line(const End& end) const {
                   loss.is_number() ? fmt::format("{}", loss.get<double>()) : "none", weights_hash(*training_.model));
   if (const auto why = base::lost(stderr))
     base::out("nsa-train: error: standard error cannot be written: {}; what it should have shown is lost\n", *why);
-  if (end.code == ExitCode::finished)
+  if (end.code == ExitCode::finished || end.code == ExitCode::replaced)
     base::out("final: {}\n", figures);
   else
     base::out("stopped: {} reason={}\n", figures, end.reason);
+}
+
+std::map<std::string, std::int64_t> Session::replaced_so_far() const {
+  auto all = replaced_before_;
+  for (const auto& [op, record] : training_.dispatcher->strict_fallbacks())
+    if (record.replaced > 0) all[op] += record.replaced;
+  return all;
 }
 
 void Session::note_fallbacks() {

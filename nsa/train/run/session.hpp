@@ -2,6 +2,7 @@
 // record whatever it was that stopped it.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -47,6 +48,8 @@ class Session {
   void note_lost_output();   // in the heartbeat, once
   void note_not_captured();  // train.cuda_graph: auto has come to nothing, and why; once
   void note_fallbacks();     // NSA_STRICT_ASSERTS: the first of each function, on stderr and in the heartbeat
+  // How often a function's values were replaced by the reference's, in earlier starts too.
+  [[nodiscard]] std::map<std::string, std::int64_t> replaced_so_far() const;
   [[nodiscard]] std::int64_t steps() const { return training_.trainer->steps_made(); }
 
   const StopSignals& signals_;
@@ -63,7 +66,8 @@ class Session {
   nlohmann::json validation_start_;
   std::int64_t saved_step_ = -1;  // of the newest checkpoint; -1: none
   bool lost_output_ = false, told_not_captured_ = false;
-  std::set<std::string> fallen_back_;  // told
+  std::set<std::string> fallen_back_;                    // told
+  std::map<std::string, std::int64_t> replaced_before_;  // of the starts before, as the checkpoint has it
 };
 
 }  // namespace nsa::train

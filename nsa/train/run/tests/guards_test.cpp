@@ -34,6 +34,9 @@ void expect_anomaly_stop(const std::string& fault, const std::string& name) {
   const auto halt = halt_of(place);
   EXPECT_EQ(halt["anomaly"], name);
   EXPECT_EQ(halt["step"], 6);
+  if (name == "nan_loss") {
+    EXPECT_EQ(halt["reason"], "loss is NaN") << "as the word beside it";
+  }
   EXPECT_EQ(halt["run"], nlohmann::json::parse(content(place.run() / "run.json"))["run_id"]);
   EXPECT_FALSE(halt["parameter"].get<std::string>().empty());
   EXPECT_EQ(records(place.run(), "anomaly").size(), 1U);
@@ -67,7 +70,10 @@ TEST(NsaTrainGuards, AStrictFallbackIsToldWithFunctionShapeAndPlace) {
   const Place place, without;
   const RunOptions strict = {.plant = "nan-window@3", .environment = {{"NSA_STRICT_ASSERTS", "1"}}};
   const Outcome outcome = place.train({"--steps", "3"}, strict);
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.code, 12) << outcome.err;
+  EXPECT_THAT(outcome.last_line(), StartsWith("final: step=3 "));
+  EXPECT_THAT(outcome.err, HasSubstr("1 of this run's values of attend_window were not finite"));
+  EXPECT_EQ(place.train({"--steps", "3", "--resume"}).code, 12) << "also when it is asked again";
   EXPECT_THAT(outcome.err, HasSubstr("step 2: attend_window gave nan at [0, 3, 1, 2] of its output [2, 32, 4, 8]; the "
                                      "reference's was taken instead (NSA_STRICT_ASSERTS)"));
   const auto told = records(place.run(), "strict_fallback");
@@ -189,6 +195,29 @@ TEST(NsaTrainGuards, ASlowStepIsToldAndGoesOn) {
   EXPECT_THAT(outcome.err, HasSubstr("SLOW in step 9"));
   ASSERT_EQ(records(place.run(), "slow").size(), 1U);
   EXPECT_TRUE(records(place.run(), "hung").empty());
+}
+
+// A connection that ends may tell it twice.
+TEST(NsaTrainGuards, ASecondHangupIsNoImpatience) {
+  const Place place;
+  Child child(place.options({"--steps", "100000", "--save-every", "0", "--set", "train.eval_every=0"}),
+              place.file("child"));
+  ASSERT_TRUE(child.says("step 3/"));
+  child.send(SIGHUP);
+  child.send(SIGHUP);
+  child.send(SIGXCPU);
+  EXPECT_EQ(child.wait().code, 143);
+  EXPECT_EQ(names_in(place.run() / "checkpoints").size(), 1U);
+}
+
+TEST(NsaTrainGuards, NohupStaysDeafToAHangup) {
+  const Place place;
+  const auto before = ::signal(SIGHUP, SIG_IGN);
+  Child child(place.options({}), place.file("child"));
+  ::signal(SIGHUP, before);
+  ASSERT_TRUE(child.says("step 3/"));
+  child.send(SIGHUP);
+  EXPECT_EQ(child.wait().code, 0);
 }
 
 TEST(NsaTrainGuards, ASecondSignalEndsAtOnce) {
