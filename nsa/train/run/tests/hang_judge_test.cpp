@@ -90,7 +90,8 @@ TEST(HangJudge, AProcessThatWasStoppedIsNotHung) {
 }
 
 TEST(HangJudge, AShortLimitDoesNotMakeAPauseAHang) {
-  Process process{HangJudge(8)};
+  Process process;
+  process.judge = HangJudge(8);
   (void)process.live(30, 1.0, true);
   process.now += 9;
   EXPECT_FALSE(process.live(5, 0.0, false));
