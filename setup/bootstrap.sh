@@ -25,7 +25,8 @@ trap 'case $? in 0 | 4) ;; *) fail "stopped before the end" "start again: what w
 # One line for everything that decides what the build makes: content, not time, because a checkout may be switched,
 # copied or unpacked with any time stamps.
 inputs() {
-  printf 'variable %s\n' "$root" "${CMAKE_PREFIX_PATH:-}" "${CC:-}" "${CXX:-}" "${CXXFLAGS:-}" "${CUDACXX:-}"
+  printf 'variable %s\n' "$root" "${CMAKE_PREFIX_PATH:-}" "${CC:-}" "${CXX:-}" "${CXXFLAGS:-}" "${CUDACXX:-}" \
+    "${TORCH_CUDA_ARCH_LIST:-}"
   cd "$root"
   find CMakeLists.txt CMakePresets.json setup base fuzz harness nsa reports suites -type f -print0 | LC_ALL=C sort -z |
     xargs -0 sha256sum
@@ -72,9 +73,11 @@ bring_up_to_date() {
     describe_toolchain >"$state/toolchain"
   fi
   printf '%s\n' "$now" >"$state/any.inputs"
+  local began=$SECONDS
   say "building $target"
   "$cmake" --build "$build" --target "$target" --parallel "$(parallel_jobs)" ||
     fail "the build of $target" "the compiler's message stands above; if it speaks of killed processes, memory was short"
+  say "building $target: done in $((SECONDS - began)) s"
   printf '%s\n' "$now" >"$state/$target.inputs"
   if [[ $target == all ]]; then
     for program in nsa-validate nsa-train; do cp "$state/all.inputs" "$state/$program.inputs"; done

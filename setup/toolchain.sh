@@ -72,4 +72,7 @@ find_or_install_toolchain() {
 }
 
 # What was chosen, for the launchers to read back; when it changes, CMake starts afresh.
-describe_toolchain() { declare -p build cmake ninja ctest torch cuda prefix_path; }
+describe_toolchain() {
+  local architectures=${TORCH_CUDA_ARCH_LIST:-}
+  declare -p build cmake ninja ctest torch cuda prefix_path architectures
+}
