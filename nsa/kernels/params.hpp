@@ -36,8 +36,8 @@ class LaunchError : public std::runtime_error {
 // Throws LaunchError when the last launch was refused (cudaPeekAtLastError; does not wait for the kernel).
 void check_launch(const char* kernel);
 
-// Whether these are not the kernels but their emulation (tests/emulation/README.md), which works on memory of the
-// processor.
+// Whether these are not the kernels but their emulation (tests/emulation/README.md), which works on the
+// CPU's memory.
 [[nodiscard]] bool is_emulated();
 
 }  // namespace nsa::kernels

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kC
   const float factor = f.scale * kLog2E;
   float dq[Dk / 8][4] = {}, s[kTiles][4], dp[kTiles][4];
   std::uint32_t gradients[kKeys / 16][4];  // dS of one tile
-  // As in Note [Scores ahead] (dkv.cuh), dP too: here the registers suffice.
+  // As in Note [Scores ahead] (sm90_dkv.cuh), dP too: here the registers suffice.
   const auto start_scores = [&](int tile) {
     product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile + own_rows, typename Shape::K(), k_tile(tile));
     wgmma_commit();

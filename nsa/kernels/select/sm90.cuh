@@ -11,8 +11,8 @@
 // other. So a warpgroup has two sets of scores, and the product of one runs while the other one's exponentials are
 // computed. The assembler would spread the product's instructions among the exponentials or these behind the wait for
 // it: they depend on the scale, which is read anew (volatile) when all of the product has been started, and what they
-// sum goes to shared memory before the wait. As in Note [Scores ahead] (dkv.cuh) no product is on its way where the
-// loop begins anew.
+// sum goes to shared memory before the wait. As in Note [Scores ahead] (sm90_dkv.cuh) no product is on its way where
+// the loop begins anew.
 #pragma once
 
 #include <cuda.h>

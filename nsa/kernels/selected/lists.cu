@@ -52,7 +52,7 @@ std::int64_t most_chunks(const Inverse& p) {
   return std::clamp<std::int64_t>(kCounts / std::max<std::int64_t>(lists_of(p), 1), 1, parts_of<Many>(p));
 }
 
-// What the kernels share. A CTA' set is blockIdx.y, whose chunk c has its counts in
+// What the kernels share. A CTA's set is blockIdx.y, whose chunk c has its counts in
 // counts[(set * chunks + c) * J ..].
 struct Work {
   Inverse p;

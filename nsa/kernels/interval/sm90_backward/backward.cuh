@@ -1,5 +1,5 @@
 // The whole backward pass over intervals of keys (compressed, window) on Hopper: five products a tile of 64 rows and
-// 128 keys, where dq.cuh and dkv.cuh need seven. One CTA per SM.
+// 128 keys, where sm90_dq.cuh and sm90_dkv.cuh need seven. One CTA per SM.
 //
 //   consumer warpgroups: two, of 64 keys each, with their dK and dV in registers; S^T = K Q^T, dP^T = V dO^T;
 //     dV += P^T dO with P^T in registers; dS^T goes to shared memory, where dK += dS^T Q reads what the warpgroup

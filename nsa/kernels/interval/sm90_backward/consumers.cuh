@@ -4,7 +4,7 @@
 // What stands between the products of a tile runs under others: dS under dK of the tile before (and the end of dV,
 // which holds the warp until the tensor cores take it), the hand-over of the tile before's dQ under S of the next one,
 // that one's exponentials under its dP. dQ comes a tile late, so that no warpgroup waits for the other one's dS and the
-// two drift apart. No product is on its way where the loop begins anew, see Note [Scores ahead] (dkv.cuh).
+// two drift apart. No product is on its way where the loop begins anew, see Note [Scores ahead] (sm90_dkv.cuh).
 #pragma once
 
 #include "nsa/kernels/device/softmax.cuh"

@@ -4,14 +4,14 @@
 //
 //   CTA of one warpgroup, two per SM: K, V of 64 keys; two stages of Q, dO [64 rows (token, head)]
 //   gathered by the block's query list; dS^T of one tile
-//   S^T = K Q^T and dP^T = V dO^T as in dkv.cuh; dS^T goes to shared memory, whence dQ = dS K reads it transposed and
-//   dK += dS^T Q as it lies; dV += P^T dO with P^T in registers
+//   S^T = K Q^T and dP^T = V dO^T as in sm90_dkv.cuh; dS^T goes to shared memory, whence dQ = dS K reads it transposed
+//   and dK += dS^T Q as it lies; dV += P^T dO with P^T in registers
 //
 // Note [One tile]
 // The tensor cores' queue holds dQ and dK of the last tile, then its dV and this tile's S. dQ's registers are those of
 // S and dP: they are stored while dK runs. Rows are gathered once dV has read the last ones, under S, and arrive under
 // the weights and dQ; then comes dP. No product is on its way where the loop begins anew, see Note [Scores ahead]
-// (dkv.cuh).
+// (sm90_dkv.cuh).
 #pragma once
 
 #include "nsa/kernels/device/hopper.hpp"

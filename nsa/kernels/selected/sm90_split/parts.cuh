@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(128, PartsShape<Dk, Dv, Backward>::kCtasPerSm)
   float scale[2] = {1.f, 1.f};           // of the result's rows
   int part[2];                           // of these rows, or -1
   std::uint32_t left[kKeyTile / 16][4];  // P or dS of one tile
-  // See Note [Scores ahead] (dkv.cuh): here they run while a tile's result is stored.
+  // See Note [Scores ahead] (sm90_dkv.cuh): here they run while a tile's result is stored.
   const auto start_s = [&](int tile) {
     product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile(tile % 2), typename Shape::K(), k_tile);
     wgmma_commit();

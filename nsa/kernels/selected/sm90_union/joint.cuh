@@ -5,10 +5,12 @@
 // its neighbours chose. So it pays where the choices are few (short sequences) or alike (a trained model's neighbours
 // share most blocks; ways.hpp). The same walk gives the forward pass (o, statistics) and dQ.
 //
-//   CTA: a producer warpgroup and three consumer warpgroups of 64 rows each (two for dQ of 192/128); one per SM, tile
-//   after tile producers: warp 0 has TMA fill the ring of K and V, 64 keys a place; the others find the next tile's
+//   CTA: a producer warpgroup and three consumer warpgroups of 64 rows each (two for dQ of 192/128);
+//   one per SM, tile after tile
+//   producers: warp 0 has TMA fill the ring of K and V, 64 keys a place; the others find the next tile's
 //   blocks together (JointChoice), and each copies Q (and dO) of one consumer warpgroup
-//   consumer warpgroups: scores and sums in registers; as in Note [Three warpgroups] (forward.cuh)
+//   consumer warpgroups: scores and sums in registers; as in Note [Three warpgroups]
+//   (interval/sm90_forward/forward.cuh)
 //
 // Barriers: `full` when a place is filled, `empty` when every warp that reads it has.
 //
