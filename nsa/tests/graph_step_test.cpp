@@ -161,7 +161,7 @@ TEST(GraphStep, ANonfiniteLossChangesNothing) {
   const TrainState before = graph.trainer->state();
   const StepReport report = graph.trainer->step();
   EXPECT_EQ(report.stop, Stop::nonfinite_loss);
-  EXPECT_THAT(report.anomaly, HasSubstr("nan"));
+  EXPECT_THAT(report.anomaly, HasSubstr("NaN"));
   EXPECT_EQ(report.parameter, "head.weight");
   EXPECT_TRUE(same(graph.trainer->state(), before));
   weight.copy_(healthy);

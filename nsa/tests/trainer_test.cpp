@@ -146,7 +146,7 @@ TEST(Trainer, NonfiniteLossStopsBeforeTheUpdate) {
   const auto reports = trainer.run();
   ASSERT_EQ(reports.size(), 1U);
   EXPECT_EQ(reports[0].stop, Stop::nonfinite_loss);
-  EXPECT_THAT(reports[0].anomaly, HasSubstr("nan"));
+  EXPECT_THAT(reports[0].anomaly, HasSubstr("NaN"));
   model->head->weight.detach()[3][5] = 0.0F;
   auto clean = make_model(config);
   clean->head->weight.detach()[3][5] = 0.0F;
