@@ -6,6 +6,7 @@
 
 #include <array>
 #include <chrono>
+#include <filesystem>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -77,6 +78,15 @@ std::vector<Case> good(const harness::Settings& settings) {
       [](Context& context) {
         for (int i = 0; i < 20; ++i) {
           std::this_thread::sleep_for(100ms);
+          context.progress();
+        }
+      },
+      Level::standard));
+  cases.push_back(make(
+      "until_told",  // goes on until a file "go" stands in the run's working folder
+      [](Context& context) {
+        while (!std::filesystem::exists("go")) {
+          std::this_thread::sleep_for(10ms);
           context.progress();
         }
       },

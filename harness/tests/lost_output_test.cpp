@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
+#include <stdexcept>
 #include <thread>
 
 #include "harness/tests/support/fake_run.hpp"
@@ -133,13 +136,16 @@ class SmallDisk : public testing::Test {
     }
     close(fd);
   }
-  // A run that is under way, with a case that takes two seconds.
-  static pid_t start_slow(FakeRun& fake, const fs::path& out) {
-    const pid_t pid = fake.start({"--case", "good/slow", "--out", out.string()});
-    for (int i = 0; i < 1000 && read_text(out / "events.jsonl").find("case_begin") == std::string::npos; ++i)
+  // A run that is inside its case, and stays there until it is told to go on.
+  static pid_t start_waiting(FakeRun& fake, const fs::path& out) {
+    const pid_t pid = fake.start({"--case", "good/until_told", "--out", out.string()});
+    while (read_text(out / "events.jsonl").find("case_begin") == std::string::npos) {
+      if (waitpid(pid, nullptr, WNOHANG) == pid) throw std::runtime_error("the run ended: " + fake.err());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     return pid;
   }
+  static void go_on(const FakeRun& fake) { std::ofstream(fake.folder.path() / "go"); }
   FakeRun fake_;
   fs::path disk_;
   bool mounted_ = false;
@@ -159,11 +165,12 @@ TEST_F(SmallDisk, ADiskThatFillsUpMeanwhileDoesNotLoseTheRun) {
   FakeRun out, err;  // three runs at once, each with something else on the disk
   out.out_to = (disk_ / "stdout").string();
   err.err_to = (disk_ / "stderr").string();
-  const pid_t out_pid = start_slow(out, out.run_folder()), err_pid = start_slow(err, err.run_folder()),
-              all_pid = start_slow(fake_, disk_ / "run");
+  const pid_t out_pid = start_waiting(out, out.run_folder()), err_pid = start_waiting(err, err.run_folder()),
+              all_pid = start_waiting(fake_, disk_ / "run");
   fill();
   const std::string summary = "summary: 1 passed, 0 failed, 0 skipped\n";
 
+  go_on(err);
   EXPECT_EQ(err.wait(err_pid), 4);
   EXPECT_THAT(err.out(), HasSubstr("error: standard error cannot be written: No space left on device"));
   EXPECT_THAT(err.out(), testing::EndsWith(summary));
@@ -172,10 +179,12 @@ TEST_F(SmallDisk, ADiskThatFillsUpMeanwhileDoesNotLoseTheRun) {
   EXPECT_EQ(run.findings[0].code, "NSA-X009");
   EXPECT_THAT(read_text(err.run_folder() / "report.md"), HasSubstr("NSA-X009"));
 
+  go_on(out);
   EXPECT_EQ(out.wait(out_pid), 4);
   EXPECT_THAT(out.err(), HasSubstr("error: standard output cannot be written: No space left on device"));
   EXPECT_TRUE(fs::exists(out.run_folder() / "report.md"));
 
+  go_on(fake_);  // last: it gives the disk room back
   EXPECT_EQ(fake_.wait(all_pid), 0) << "what was set aside holds the end of the journal and the reports";
   EXPECT_THAT(fake_.out(), testing::EndsWith(summary));
   EXPECT_TRUE(fs::exists(disk_ / "run" / "report.md"));

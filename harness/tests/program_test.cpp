@@ -61,7 +61,7 @@ TEST(ProgramTest, VerbsThatLook) {
   EXPECT_THAT(fake.out(), HasSubstr("good/length[S=1]"));
   EXPECT_THAT(fake.out(), HasSubstr("good/slow")) << "a list shows every level";
   EXPECT_EQ(fake({"list", "--json", "--suite", "good"}), 0);
-  EXPECT_EQ(reports::Json::parse(fake.out())["suites"][0]["cases"].size(), 5U);
+  EXPECT_EQ(reports::Json::parse(fake.out())["suites"][0]["cases"].size(), 6U);
   EXPECT_EQ(fake({"list", "--faults", "--json"}), 0);
   EXPECT_EQ(reports::Json::parse(fake.out())["faults"][0]["name"], "leave-file");
   EXPECT_EQ(fake({"list", "--settings"}), 0);
