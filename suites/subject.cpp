@@ -28,14 +28,12 @@ nsa::EffectiveFlags Subject::flags() const { return nsa::resolve(nsa::read_envir
 Instance Subject::model(const ModelOptions& options) const {
   Instance instance;
   instance.dispatcher = make_dispatcher(options.flags);
-  nsa::Runtime runtime;
-  runtime.flags = options.flags;
-  runtime.ops = [provider = instance.dispatcher->provider(), seams = seams_](const nsa::Call& call) {
-    return wrap(provider(call), call, *seams);
-  };
-  torch::manual_seed(options.seed);
-  instance.model = nsa::LanguageModel(options.config, std::move(runtime));
-  instance.model->to(options.device, scalar_type(options.precision));
+  instance.model = nsa::make_model(options.config, options.flags,
+                                   {.precision = options.precision,
+                                    .device = options.device,
+                                    .seed = options.seed,
+                                    .ops = [provider = instance.dispatcher->provider(), seams = seams_](
+                                               const nsa::Call& call) { return wrap(provider(call), call, *seams); }});
   for (const auto& change : seams_->model) change(*instance.model);
   return instance;
 }
@@ -89,18 +87,6 @@ nsa::Call make_call(const nsa::ModelConfig& model, std::int64_t B, std::int64_t 
     cudaDeviceGetAttribute(&call.cuda_minor, cudaDevAttrComputeCapabilityMinor, device.index());
   }
   return call;
-}
-
-at::ScalarType scalar_type(nsa::Precision precision) {
-  switch (precision) {
-    case nsa::Precision::fp64:
-      return at::kDouble;
-    case nsa::Precision::fp32:
-      return at::kFloat;
-    case nsa::Precision::bf16:
-      return at::kBFloat16;
-  }
-  return at::kFloat;
 }
 
 }  // namespace suites

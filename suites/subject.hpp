@@ -13,7 +13,7 @@
 #include "nsa/decode/decoder.hpp"
 #include "nsa/dispatch.hpp"
 #include "nsa/flags.hpp"
-#include "nsa/model/lm.hpp"
+#include "nsa/model/make.hpp"
 #include "suites/locations.hpp"
 
 namespace suites {
@@ -81,6 +81,5 @@ class Subject {
 [[nodiscard]] nsa::Call make_call(const nsa::ModelConfig& model, std::int64_t B, std::int64_t S,
                                   nsa::Precision precision, at::Device device, bool training = false,
                                   bool packed = false);
-[[nodiscard]] at::ScalarType scalar_type(nsa::Precision precision);
 
 }  // namespace suites

@@ -52,7 +52,22 @@ void set_cuda(EffectiveFlags& flags) {
   flags.use_cuda = true;
 }
 
-bool is_flash(const Way& way) { return way.name.starts_with("flash"); }
+using Parts = std::map<nsa::Op, Part>;
+
+// All by one backend, attention part by part, but for what is said otherwise.
+Parts by(Backend backend, const Parts& otherwise) {
+  Parts parts = otherwise;
+  for (const nsa::Op op : nsa::kAllOps) parts.try_emplace(op, Part{backend, op == attend ? "in_parts" : ""});
+  return parts;
+}
+
+const Part kPackedSafe{Backend::sdpa, "packed_safe"}, kMasked{Backend::sdpa, "masked"}, kAnyFlash{Backend::flash, {}},
+    kDense{Backend::flash, "dense"}, kVarlen{Backend::flash, "varlen"};
+
+// The window by `window`, the compressed branch always by the varlen entry, the rest by sdpa.
+Parts by_flash(const Part& window, const Part& selected = kPackedSafe) {
+  return by(Backend::sdpa, {{attend_window, window}, {attend_compressed, kVarlen}, {attend_selected, selected}});
+}
 
 }  // namespace
 
@@ -69,38 +84,65 @@ EffectiveFlags Way::flags(EffectiveFlags others) const {
   return others;
 }
 
-Part Way::part(nsa::Op op, bool learned) const {
-  const bool reference = name == "reference", cuda = name == "cuda";
-  if (op == attend && cuda) return {Backend::cuda, "in_one"};
-  if (op == attend) return {reference ? Backend::reference : Backend::sdpa, "in_parts"};
-  if (reference) return {Backend::reference, ""};
-  if (cuda) return {op == compress && learned ? Backend::sdpa : Backend::cuda, ""};
-  if (is_flash(*this) && op == attend_window)
-    return {Backend::flash, name == "flash_dense"    ? std::optional<std::string>("dense")
-                            : name == "flash_varlen" ? std::optional<std::string>("varlen")
-                                                     : std::nullopt};
-  if (is_flash(*this) && op == attend_compressed) return {Backend::flash, "varlen"};
-  if (op != attend_selected) return {Backend::sdpa, ""};
-  return {Backend::sdpa, name.ends_with("_masked") ? "masked" : gradients ? "packed_safe" : "packed"};
-}
-
 const std::vector<Way>& ways() {
   static const std::vector<nsa::Op> every(nsa::kAllOps.begin(), nsa::kAllOps.end());
   static const std::vector<at::ScalarType> wide = {at::kDouble, at::kFloat, at::kBFloat16}, narrow = {at::kBFloat16};
-  static const std::vector<Way> all = {
-      {.name = "reference", .set = set_reference, .ops = every, .dtypes = wide},
-      {.name = "sdpa", .set = set_sdpa, .ops = every, .dtypes = wide},
-      {.name = "sdpa_masked", .set = set_masked, .ops = {attend_selected}, .dtypes = wide},
-      {.name = "sdpa_packed", .set = set_sdpa, .ops = {attend_selected}, .dtypes = wide, .gradients = false},
-      {.name = "flash_dense", .set = set_flash_dense, .needs_cuda = true, .ops = {attend_window}, .dtypes = narrow},
-      {.name = "flash_varlen",
-       .set = set_flash_varlen,
-       .needs_cuda = true,
-       .ops = {attend_compressed, attend_window},
-       .dtypes = narrow},
-      {.name = "cuda", .set = set_cuda, .needs_cuda = true, .ops = every, .dtypes = narrow},
-      {.name = "flash", .set = set_flash, .needs_cuda = true},
-      {.name = "flash_masked", .set = set_flash_masked, .needs_cuda = true}};
+  static const std::vector<Way> all = {{.name = "reference",
+                                        .set = set_reference,
+                                        .parts = by(Backend::reference, {}),
+                                        .shown_by = {attend_window},
+                                        .ops = every,
+                                        .dtypes = wide},
+                                       {.name = "sdpa",
+                                        .set = set_sdpa,
+                                        .parts = by(Backend::sdpa, {{attend_selected, kPackedSafe}}),
+                                        .shown_by = {attend_selected},
+                                        .ops = every,
+                                        .dtypes = wide},
+                                       {.name = "sdpa_masked",
+                                        .set = set_masked,
+                                        .parts = by(Backend::sdpa, {{attend_selected, kMasked}}),
+                                        .shown_by = {attend_selected},
+                                        .ops = {attend_selected},
+                                        .dtypes = wide},
+                                       {.name = "sdpa_packed",
+                                        .set = set_sdpa,
+                                        .parts = by(Backend::sdpa, {{attend_selected, {Backend::sdpa, "packed"}}}),
+                                        .shown_by = {attend_selected},
+                                        .ops = {attend_selected},
+                                        .dtypes = wide,
+                                        .gradients = false},
+                                       {.name = "flash_dense",
+                                        .set = set_flash_dense,
+                                        .parts = by_flash(kDense),
+                                        .shown_by = {attend_window},
+                                        .needs_cuda = true,
+                                        .ops = {attend_window},
+                                        .dtypes = narrow},
+                                       {.name = "flash_varlen",
+                                        .set = set_flash_varlen,
+                                        .parts = by_flash(kVarlen),
+                                        .shown_by = {attend_window},
+                                        .needs_cuda = true,
+                                        .ops = {attend_compressed, attend_window},
+                                        .dtypes = narrow},
+                                       {.name = "cuda",
+                                        .set = set_cuda,
+                                        .parts = by(Backend::cuda, {{attend, {Backend::cuda, "in_one"}}}),
+                                        .shown_by = {attend, attend_selected},
+                                        .needs_cuda = true,
+                                        .ops = every,
+                                        .dtypes = narrow},
+                                       {.name = "flash",
+                                        .set = set_flash,
+                                        .parts = by_flash(kAnyFlash),
+                                        .shown_by = {attend_window},
+                                        .needs_cuda = true},
+                                       {.name = "flash_masked",
+                                        .set = set_flash_masked,
+                                        .parts = by_flash(kAnyFlash, kMasked),
+                                        .shown_by = {attend_window},
+                                        .needs_cuda = true}};
   return all;
 }
 
@@ -111,12 +153,10 @@ const Way& way_named(const std::string& name) {
 }
 
 bool took(std::span<const nsa::Taken> record, const Way& way) {
-  const auto ran = [&](nsa::Op op) {
-    return std::any_of(record.begin(), record.end(),
-                       [&](const nsa::Taken& taken) { return taken.op == op && way.part(op).holds(taken.choice); });
-  };
-  if (way.name == "cuda") return ran(attend) || ran(attend_selected);
-  return ran(is_flash(way) || way.name == "reference" ? attend_window : attend_selected);
+  return std::any_of(record.begin(), record.end(), [&](const nsa::Taken& taken) {
+    const bool shows = std::find(way.shown_by.begin(), way.shown_by.end(), taken.op) != way.shown_by.end();
+    return shows && way.parts.at(taken.op).holds(taken.choice);
+  });
 }
 
 }  // namespace suites

@@ -1,9 +1,10 @@
-// The ways in which attention is computed, one table for all suites: the flags that choose each, what it serves, and
-// the record that proves that it was taken. A new backend is a row here.
+// The ways in which attention is computed, one table for all suites: the flags that choose each, what computes each
+// function by it, what it serves, and where it shows. A new backend is a row of it.
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,6 +27,10 @@ struct Way {
   std::string name;
   // Chooses the backend: every flag that does is set, and none of the others is touched.
   void (*set)(nsa::EffectiveFlags& flags) = nullptr;
+  std::map<nsa::Op, Part> parts;  // what computes each function
+  // The functions in which it shows that a pass with gradients went this way: one of them ran as `parts` says.
+  // (Attention that goes in one goes part by part where somebody has replaced a part.)
+  std::vector<nsa::Op> shown_by;
   bool needs_cuda = false;
   // As a way of single functions (`ops` is empty where it is one of a whole model only): those that it computes
   // otherwise than plain sdpa does, in which dtypes, and whether with gradients.
@@ -35,15 +40,12 @@ struct Way {
 
   // Flags of its own, never those of the process's environment; or others, with this way's backend.
   [[nodiscard]] nsa::EffectiveFlags flags(nsa::EffectiveFlags others = {}) const;
-  // What computes `op` by it. `learned`: compression has its own weights, which is sdpa's by every way but `reference`.
-  [[nodiscard]] Part part(nsa::Op op, bool learned = false) const;
 };
 
 [[nodiscard]] const std::vector<Way>& ways();
 [[nodiscard]] const Way& way_named(const std::string& name);  // throws std::out_of_range
 
-// Whether a pass with gradients through a model, whose record this is, went that way: it shows in the functions that
-// only this way computes so. Attention that goes in one goes part by part where somebody has replaced a part.
+// Whether the pass through a model whose record this is went that way (Way::shown_by).
 [[nodiscard]] bool took(std::span<const nsa::Taken> record, const Way& way);
 
 }  // namespace suites

@@ -32,7 +32,7 @@ class Draw {
  public:
   explicit Draw(const Plan& plan) : plan_(plan), generator_(at::make_generator<at::CPUGeneratorImpl>(plan.seed)) {}
   at::Tensor operator()(at::IntArrayRef shape) {
-    return at::randn(shape, generator_, at::kFloat).to(plan_.device, scalar_type(plan_.precision));
+    return at::randn(shape, generator_, at::kFloat).to(plan_.device, nsa::storage_type(plan_.precision));
   }
 
  private:

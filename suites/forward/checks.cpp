@@ -57,7 +57,7 @@ bool cu_seqlens_kept(Context& context, const at::Tensor& passed, Run run) {
 
 void judge_logits(Context& context, const Setup& setup, Shape shape, const at::Tensor& logits) {
   const std::vector<std::int64_t> wanted = {shape.B, shape.S, setup.model.vocab};
-  const at::ScalarType dtype = scalar_type(setup.precision);
+  const at::ScalarType dtype = nsa::storage_type(setup.precision);
   context.expect("logits.contract",
                  logits.sizes() == at::IntArrayRef(wanted) && logits.scalar_type() == dtype &&
                      logits.device().type() == setup.device.type(),

@@ -38,7 +38,8 @@ void parameter_set(Context& context, const ModelOptions& options, nsa::LanguageM
     count += c10::multiply_integers(e.shape);
   }
   Json wrong = Json::array(), misplaced = Json::array();
-  const std::string place = placement(at::empty({0}, at::device(options.device).dtype(scalar_type(options.precision))));
+  const std::string place =
+      placement(at::empty({0}, at::device(options.device).dtype(nsa::storage_type(options.precision))));
   std::int64_t found_count = 0;
   for (const auto& item : model.named_parameters()) {
     const at::Tensor& p = item.value();

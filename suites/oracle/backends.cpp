@@ -28,7 +28,8 @@ nsa::Ops ops_of(const Subject& subject, const Way& way, const OpShape& shape, ns
   const nsa::Call call = call_of(shape, dtype, device, way.gradients);
   const nsa::EffectiveFlags flags = way.flags();
   const nsa::Choice choice = nsa::route(flags, call)[op];
-  if (const Part wanted = way.part(op, learned(shape, op)); !wanted.holds(choice))
+  const bool by_sdpa = learned(shape, op) && way.name != "reference";
+  if (const Part wanted = by_sdpa ? Part{nsa::Backend::sdpa, ""} : way.parts.at(op); !wanted.holds(choice))
     throw std::logic_error(fmt::format("{} by {} would run as {}, not as {}: {}", nsa::to_string(op), way.name,
                                        nsa::to_string(choice), to_string(wanted), choice.why));
   return subject.ops(flags, call);

@@ -44,7 +44,7 @@ struct Problem {
 };
 
 Problem make_problem(const nsa::ModelConfig& m, const AttentionPoint& point, at::Device device, std::uint64_t seed) {
-  const at::ScalarType dtype = scalar_type(point.precision);
+  const at::ScalarType dtype = nsa::storage_type(point.precision);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   const auto draw = [&](at::IntArrayRef sizes) {
     return at::randn(sizes, generator, at::TensorOptions(at::kDouble)).to(dtype).to(device);
@@ -249,7 +249,7 @@ std::string name_of(const AttentionPoint& point) {
 
 void attention_at(Context& context, const Subject& subject, const AttentionPoint& point) {
   const nsa::ModelConfig model = subject.config(context).model;
-  const at::ScalarType dtype = scalar_type(point.precision);
+  const at::ScalarType dtype = nsa::storage_type(point.precision);
   if (model.n_heads / model.n_kv_groups * point.S * point.S > kMostScores)
     throw harness::Skipped{"too_long",
                            fmt::format("the fp64 reference of {} tokens and {} heads a group would hold more "

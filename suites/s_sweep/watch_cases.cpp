@@ -78,13 +78,13 @@ class Steps {
   [[nodiscard]] bool by_graph() const { return graph_.has_value(); }
   [[nodiscard]] const std::optional<probes::NonFinite>& found() const { return found_; }
   [[nodiscard]] const std::vector<FiniteWatch::Peak>& peaks() const { return peaks_; }
-  [[nodiscard]] double largest_number() const { return largest(scalar_type(precision())); }
+  [[nodiscard]] double largest_number() const { return largest(nsa::storage_type(precision())); }
   [[nodiscard]] Json shape() const {
     return {{"model", config_.model.name},
             {"layers", config_.model.n_layers},
             {"B", config_.train.batch_size},
             {"S", config_.train.seq_len},
-            {"dtype", c10::toString(scalar_type(precision()))},
+            {"dtype", c10::toString(nsa::storage_type(precision()))},
             {"way", graph_ ? "replays of the captured step" : "one operation after another"}};
   }
 

@@ -24,7 +24,7 @@ std::vector<Stage> stages(const Subject& subject, Context& context, const nsa::C
   const nsa::ModelConfig& m = config.model;
   const std::int64_t B = config.train.batch_size, S = config.train.seq_len;
   const at::Device device = device_of(context);
-  const auto options = at::TensorOptions().dtype(scalar_type(config.train.precision)).device(device);
+  const auto options = at::TensorOptions().dtype(nsa::storage_type(config.train.precision)).device(device);
   const nsa::Ops ops = subject.ops(subject.flags(), make_call(m, B, S, config.train.precision, device));
 
   const at::Tensor q = at::randn({B, S, m.n_heads, m.d_k}, options);

@@ -173,7 +173,7 @@ void prove_reuse(const Subject& subject, Context& context, const nsa::Config& co
     return;
   }
   const nsa::Ops ops = subject.ops(flags, call);
-  const auto options = at::TensorOptions().dtype(scalar_type(config.train.precision)).device(device);
+  const auto options = at::TensorOptions().dtype(nsa::storage_type(config.train.precision)).device(device);
   const KvPattern pattern = kv_pattern({B, S, m.n_kv_groups, m.d_k}, {B, S, m.n_kv_groups, m.d_v}, options);
   const at::Tensor q = at::randn({B, S, m.n_heads, m.d_k}, options);
   const nsa::Compressed compressed = ops.compress(

@@ -88,7 +88,7 @@ class Attention {
       : model_(config.model), B_(config.train.batch_size), S_(config.train.seq_len) {
     const at::Device device = device_of(context);
     ops_ = subject.ops(subject.flags(), make_call(model_, B_, S_, config.train.precision, device, /*training=*/true));
-    const auto options = at::TensorOptions().dtype(scalar_type(config.train.precision)).device(device);
+    const auto options = at::TensorOptions().dtype(nsa::storage_type(config.train.precision)).device(device);
     const auto tensor = [&](std::int64_t heads, std::int64_t width) {
       return at::randn({B_, S_, heads, width}, options).requires_grad_();
     };

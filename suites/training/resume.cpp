@@ -177,7 +177,7 @@ void judge_resume(const Subject& subject, const ResumeTrial& trial, Context& con
 }
 
 void check_types(const TrainState& state, const nsa::TrainConfig& config, Context& context) {
-  const at::ScalarType stored = scalar_type(config.precision);
+  const at::ScalarType stored = nsa::storage_type(config.precision);
   const bool narrow = stored == at::kBFloat16, copies = narrow && config.master_weights;
   const at::ScalarType moments = copies ? at::kFloat : stored;
   Json counts = Json::object(), wrong = Json::array();

@@ -1,0 +1,80 @@
+// The table of ways: every row is whole, chooses what it says, and shows where it says.
+#include "suites/ways.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <stdexcept>
+
+namespace suites {
+namespace {
+
+// What a CPU in training would be asked; no GPU is looked at.
+nsa::Call training_call() {
+  nsa::Call call;
+  call.S = 128;
+  call.Hq = 4;
+  call.G = 2;
+  call.training = true;
+  return call;
+}
+
+std::vector<nsa::Taken> record_of(const nsa::Route& route) {
+  std::vector<nsa::Taken> record;
+  for (const nsa::Op op : nsa::kAllOps) record.push_back({op, route[op], 1});
+  return record;
+}
+
+TEST(Ways, EveryRowIsWholeAndHasANameOfItsOwn) {
+  std::set<std::string> names;
+  for (const Way& way : ways()) {
+    EXPECT_TRUE(names.insert(way.name).second) << way.name;
+    EXPECT_EQ(&way_named(way.name), &way);
+    for (const nsa::Op op : nsa::kAllOps) EXPECT_TRUE(way.parts.contains(op)) << way.name << ": " << to_string(op);
+    EXPECT_FALSE(way.shown_by.empty()) << way.name;
+    EXPECT_EQ(way.ops.empty(), way.dtypes.empty()) << way.name;
+  }
+  EXPECT_THROW((void)way_named("triton"), std::out_of_range);
+}
+
+TEST(Ways, WhatRunsWithoutAGpuIsRoutedAsItsRowSays) {
+  for (const Way& way : ways()) {
+    if (way.needs_cuda) continue;
+    nsa::Call call = training_call();
+    call.training = way.gradients;
+    const nsa::Route route = nsa::route(way.flags(), call);
+    for (const nsa::Op op : nsa::kAllOps)
+      EXPECT_TRUE(way.parts.at(op).holds(route[op])) << way.name << ": " << to_string(op) << " is "
+                                                     << to_string(route[op]) << ", not " << to_string(way.parts.at(op));
+    EXPECT_TRUE(took(record_of(route), way)) << way.name;
+  }
+}
+
+TEST(Ways, ARecordShowsNoOtherWay) {
+  const auto masked = record_of(nsa::route(way_named("sdpa_masked").flags(), training_call()));
+  for (const char* other : {"sdpa", "reference", "flash", "cuda"})
+    EXPECT_FALSE(took(masked, way_named(other))) << other;
+  EXPECT_FALSE(took({}, way_named("sdpa")));
+  // A GPU's way that was refused has run as sdpa.
+  const auto refused = record_of(nsa::route(way_named("cuda").flags(), training_call()));
+  EXPECT_FALSE(took(refused, way_named("cuda")));
+  EXPECT_TRUE(took(refused, way_named("sdpa")));
+}
+
+TEST(Ways, LeaveOtherFlagsAlone) {
+  nsa::EffectiveFlags asked;
+  asked.uniform_gate = asked.strict_asserts = true;
+  asked.rope_scale = 4;
+  for (const Way& way : ways()) {
+    auto fields = nsa::flatten(way.flags(asked)), plain = nsa::flatten(way.flags());
+    for (const char* kept : {"uniform_gate", "strict_asserts", "rope_scale"}) {
+      EXPECT_EQ(fields.at(kept), nsa::flatten(asked).at(kept)) << way.name;
+      fields.erase(kept);
+      plain.erase(kept);
+    }
+    EXPECT_EQ(fields, plain) << way.name << " depends on what was asked before";
+  }
+}
+
+}  // namespace
+}  // namespace suites
