@@ -78,8 +78,21 @@ struct ShiftError {
 [[nodiscard]] ShiftError shift_error(const Rotate& turn, const nsa::ModelConfig& model, at::Device device,
                                      at::ScalarType type, std::uint64_t seed);
 
+// oracle_cases.cpp: the whole model against an independent one (oracle/plain_model).
+struct WholeStep {
+  std::string model;  // "subject", "small"
+  nsa::Precision precision = nsa::Precision::fp32;
+  std::string tokens = "2w+lsel+3";  // or another length by its meaning; "documents": a packed batch
+};
+// A training step: choices, every stage, logits, loss, every parameter's gradient.
+void whole_step(harness::Context& context, const Subject& subject, const WholeStep& step);
+// Prefill and steps: every stage of every token.
+void whole_decoding(harness::Context& context, const Subject& subject, const WholeStep& step);
+// Every constant of a configuration and every flag that changes what is computed: another value moves the logits, and
+// the product follows the oracle, in fp64.
+void whole_constants(harness::Context& context, const Subject& subject);
+
 // whole_model.cpp
-void model_against_reference(harness::Context& context, const Subject& subject);
 void model_causality(harness::Context& context, const Subject& subject);
 void model_packed(harness::Context& context, const Subject& subject);
 void model_batch_of_two(harness::Context& context, const Subject& subject);

@@ -65,6 +65,17 @@ class Plan {
     cases.back().params.set("S", "train.seq_len");
   }
 
+  void whole(const std::string& name, const parity_cases::WholeStep& step,
+             void (*body)(Context&, const Subject&, const parity_cases::WholeStep&),
+             harness::Level level = harness::Level::smoke) {
+    Case c = make(name, level);
+    c.params.set("model", step.model);
+    c.params.set("precision", std::string(nsa::to_string(step.precision)));
+    if (body == parity_cases::whole_step) c.params.set("S", step.tokens);
+    c.run = [subject = subject_, step, body](Context& context) { body(context, subject, step); };
+    cases.push_back(std::move(c));
+  }
+
   // ---- standard level
   void pairwise(const OpRun& run) {
     Case c = make("pairwise", harness::Level::standard);
@@ -137,6 +148,23 @@ void plan_ops(Plan& plan) {
   }
 }
 
+// The whole model against the oracle's.
+void plan_whole(Plan& plan) {
+  using nsa::Precision;
+  for (const std::string model : {"subject", "small"}) {
+    for (const auto precision : {Precision::fp64, Precision::fp32, Precision::bf16})
+      plan.whole("whole_step", {model, precision}, parity_cases::whole_step);
+    plan.whole("whole_step", {model, Precision::fp64, "documents"}, parity_cases::whole_step);
+    plan.whole("whole_decoding", {model, Precision::fp32}, parity_cases::whole_decoding);
+  }
+  for (const std::string S : {"1", "l-1", "l", "l+1", "2w+lsel", "train.seq_len", "window_chunks"})
+    plan.whole("whole_step", {"subject", Precision::fp32, S}, parity_cases::whole_step);
+  plan.whole("whole_step", {"subject", Precision::fp32, "query_chunks"}, parity_cases::whole_step,
+             harness::Level::standard);
+  plan.whole("whole_decoding", {"subject", Precision::bf16}, parity_cases::whole_decoding, harness::Level::standard);
+  plan.plain("whole_constants", parity_cases::whole_constants);
+}
+
 // The same questions deeper: every pair of backends, every way through the model, in every precision.
 void plan_standard(Plan& plan) {
   for (const Op op : nsa::kAllOps) {
@@ -163,7 +191,7 @@ std::vector<Case> plan_cases(const Subject& subject, const harness::Settings& se
   plan.plain("attention_at_boundaries", parity_cases::attention_at_boundaries);
   plan.plain("equal_scores", parity_cases::equal_scores);
   for (const std::string& name : parity_cases::identity_names()) plan.identity(name);
-  plan.plain("model_reference", parity_cases::model_against_reference);
+  plan_whole(plan);
   plan.plain("model_causality", parity_cases::model_causality);
   plan.plain("model_packed", parity_cases::model_packed);
   plan.plain("model_batch_of_two", parity_cases::model_batch_of_two);

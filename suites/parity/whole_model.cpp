@@ -1,13 +1,10 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <numeric>
 
-#include "nsa/reference/reference.hpp"
 #include "suites/codes.hpp"
 #include "suites/oracle/compare.hpp"
-#include "suites/oracle/selection.hpp"
 #include "suites/parity/cases.hpp"
 #include "suites/parity/documents.hpp"
 #include "suites/parity/prepared.hpp"
@@ -38,44 +35,8 @@ Watched watch(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {
   return watched;
 }
 
-// The same weights under the reference, in another precision. Not made by Subject: this is the oracle.
-nsa::LanguageModel under_reference(nsa::LanguageModelImpl& product, at::ScalarType dtype) {
-  nsa::Runtime runtime;
-  runtime.flags = product.runtime->flags;  // a forced branch or a uniform gate is part of what is computed
-  runtime.ops = [](const nsa::Call&) { return nsa::reference::ops(); };
-  nsa::LanguageModel oracle(product.config, std::move(runtime));
-  oracle->to(product.head->weight.device(), dtype);
-  const auto source = product.named_parameters();
-  for (auto& parameter : oracle->named_parameters()) parameter.value().copy_(source[parameter.key()]);
-  return oracle;
-}
-
-// Undefined when the model did not show it (another branch is forced by a flag).
-at::Tensor stage(const Stages& stages, const std::string& name) {
-  const auto found = std::find_if(stages.begin(), stages.end(), [&](const auto& s) { return s.first == name; });
-  return found == stages.end() ? at::Tensor() : found->second;
-}
-
-// Judges a layer's choice by the reference's scores. A choice that they do not justify is a finding; a tie within
-// rounding that was decided otherwise makes the rest of the two passes incomparable. Returns whether they are the same.
-bool same_choice(Context& context, const std::string& name, const at::Tensor& chosen, const Stages& oracle,
-                 const nsa::ModelConfig& model) {
-  const at::Tensor wanted = stage(oracle, name);
-  if (at::equal(chosen, wanted)) return true;
-  const std::string layer = name.substr(0, name.rfind('.') + 1);
-  const at::Tensor q = stage(oracle, layer + "q");
-  const at::Tensor p = nsa::reference::compressed_probabilities(q, stage(oracle, layer + "cmp.k"), model.nsa);
-  const at::Tensor scores = nsa::reference::importance(p, model.nsa, model.n_kv_groups, q.size(1));
-  const oracle::SelectionVerdict verdict = oracle::judge_selection({chosen, wanted, scores, model.nsa});
-  context.metric("queries with another choice", static_cast<double>(verdict.differing), "queries");
-  context.expect("every choice of blocks is justified by the scores", verdict.good(),
-                 fmt::format("{}: {}", name, verdict.first_fault), codes::kSelectionDiffers, verdict.first);
-  context.fact("compared up to", name);
-  return false;
-}
-
-// How many rows of a stage belong to tokens up to t, along its row dimension; 0 when its rows are neither tokens
-// nor compressed blocks.
+// How many rows of a stage belong to tokens up to t, along its row dimension; 0 when its rows are neither tokens nor
+// compressed blocks.
 std::int64_t rows_up_to(const at::Tensor& value, std::int64_t row_dim, std::int64_t S, std::int64_t t,
                         const nsa::Geometry& g) {
   if (row_dim < 0) return 0;
@@ -84,28 +45,6 @@ std::int64_t rows_up_to(const at::Tensor& value, std::int64_t row_dim, std::int6
 }
 
 }  // namespace
-
-void model_against_reference(Context& context, const Subject& subject) {
-  const at::NoGradGuard no_grad;
-  Prepared prepared = prepare(context, subject, nsa::Precision::fp32);
-  const std::int64_t S = length_of(prepared.config.model.nsa);
-  const at::Tensor tokens = prompt(context, prepared.config, {2, S});
-  context.phase("model");
-  const Watched got = watch(prepared.model(), tokens);
-  context.phase("model under the reference, fp64");
-  const Watched wanted = watch(*under_reference(prepared.model(), at::kDouble), tokens);
-  context.phase("model under the reference, fp32");
-  const Watched naive = watch(*under_reference(prepared.model(), at::kFloat), tokens);
-  const oracle::Budget budget = oracle::budget(at::kFloat, context.settings().real("parity.budget_factor"));
-  for (const auto& [name, value] : got.stages) {  // in order: the first that is off says where it begins
-    if (name.ends_with(".blocks")) {
-      if (!same_choice(context, name, value, wanted.stages, prepared.config.model)) return;
-    } else if (value.is_floating_point() && value.dim() >= 3) {
-      const oracle::Candidate candidate{value, stage(wanted.stages, name), stage(naive.stages, name)};
-      if (!expect_good(context, judge(candidate, budget), {"model", name, false})) return;
-    }
-  }
-}
 
 void model_causality(Context& context, const Subject& subject) {
   const at::NoGradGuard no_grad;

@@ -109,7 +109,12 @@ TEST(Parity, TakesNanRowsForNoLeakAndTheFirstStageForTheCause) {
     return ops;
   };
   EXPECT_TRUE(found(nan, "model_causality").empty());
-  EXPECT_EQ(found(nan, "model_reference"), std::set<std::string>{std::string(codes::kNonFiniteMask)});
+  const auto steps = run(nan, "whole_step[S=2w+lsel+3,model=subject,precision=fp32]");
+  ASSERT_EQ(steps.size(), 1U);
+  ASSERT_EQ(steps[0].context.findings.size(), 1U);
+  EXPECT_EQ(steps[0].context.findings[0].code, codes::kOutputBudget);
+  EXPECT_EQ(steps[0].context.findings[0].evidence["stage"], "layers.0.attention.cmp.o");
+  EXPECT_EQ(steps[0].context.findings[0].evidence["row"], 0);
 }
 
 TEST(Parity, CatchesAWindowThatIsOneTokenTooWide) {

@@ -1,0 +1,309 @@
+// The whole model against the plain one: a training step, decoding, and every constant of a configuration.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "suites/codes.hpp"
+#include "suites/parity/against_oracle.hpp"
+#include "suites/parity/cases.hpp"
+#include "suites/parity/documents.hpp"
+#include "suites/parity/ways.hpp"
+#include "suites/probes/stages.hpp"
+
+namespace suites::parity_cases {
+
+namespace {
+
+using harness::Context;
+using harness::Json;
+
+// Scores of one layer in fp64, of which the oracle keeps a dozen.
+constexpr std::int64_t kMostScores = std::int64_t{1} << 26;
+
+using Gradients = std::map<std::string, at::Tensor>;  // by parameter; undefined where none arrives
+
+// The gradient of `scale` times the loss by every parameter, in fp64 and divided by the scale again.
+Gradients gradients(const oracle::PlainModel& model, const at::Tensor& loss, double scale = 1) {
+  std::vector<at::Tensor> leaves;
+  for (const auto& [name, value] : model.parameters) leaves.push_back(value);
+  const auto found = torch::autograd::grad({loss * scale}, leaves, {}, /*retain_graph=*/true, false,
+                                           /*allow_unused=*/true);
+  Gradients all;
+  std::size_t i = 0;
+  for (const auto& [name, value] : model.parameters) {
+    const at::Tensor& own = found[i++];
+    all[name] = own.defined() ? own.to(at::kDouble) / scale : own;
+  }
+  return all;
+}
+
+// What roundings cost the gradients: the exact ones and the RMS error, value by value, of three backward passes. A
+// parameter of few values, whose gradient is a sum that cancels, may be right by luck in one pass. A factor that is no
+// power of two makes each pass round otherwise.
+Gradients naive_gradients(const oracle::PlainModel& naive, const at::Tensor& loss, const Gradients& exact) {
+  Gradients squares;
+  constexpr double kScales[] = {1.0, 1.0 / 3, 1.0 / 7};
+  for (const double scale : kScales)
+    for (const auto& [name, own] : gradients(naive, loss, scale)) {
+      if (!own.defined()) continue;
+      const at::Tensor square = (own - exact.at(name)).square() / std::size(kScales);
+      squares[name] = squares.contains(name) ? squares[name] + square : square;
+    }
+  for (auto& [name, square] : squares) square = exact.at(name) + square.sqrt();
+  return squares;
+}
+
+// RMS of the largest gradient of the layer of each parameter (or of those outside the layers).
+std::map<std::int64_t, double> largest_by_layer(const Gradients& exact) {
+  std::map<std::int64_t, double> largest;
+  for (const auto& [name, value] : exact) {
+    double& most = largest[probes::parse_stage(name).layer];
+    if (value.defined()) most = std::max(most, rms(value));
+  }
+  return largest;
+}
+
+// From the loss downwards: what is off first in the order of the backward pass comes first.
+std::vector<std::string> backwards(const nsa::ModelConfig& config, const Gradients& gradients) {
+  const auto place = [&](const std::string& name) {
+    if (name == "head.weight") return std::int64_t{0};
+    if (name == "norm.weight") return std::int64_t{1};
+    const std::int64_t layer = probes::parse_stage(name).layer;
+    if (layer < 0) return 3 * config.n_layers + 2;
+    const bool mlp = name.find("mlp") != std::string::npos, attention = name.find(".attention.") != std::string::npos;
+    return 2 + 3 * (config.n_layers - 1 - layer) + (mlp ? 0 : attention ? 1 : 2);
+  };
+  std::vector<std::string> names;
+  for (const auto& [name, value] : gradients) names.push_back(name);
+  std::stable_sort(names.begin(), names.end(),
+                   [&](const std::string& a, const std::string& b) { return place(a) < place(b); });
+  return names;
+}
+
+// A gradient that is nothing in exact arithmetic (a softmax over one key) has no naive error to go by.
+constexpr double kNothing = 1e-12, kRoundings = 64;
+
+bool expect_gradients(Context& context, const Sides& sides, const Shown& shown, const Gradients& exact,
+                      const Gradients& naive, const std::string& what) {
+  std::string first, message;
+  std::string_view code = codes::kGradientBudget;
+  Json evidence = Json::object(), off = Json::array();
+  std::map<std::string, double> largest;
+  const auto of_layer = largest_by_layer(exact);
+  const oracle::RmsLaw law = oracle::rms_law(sides.storage());
+  for (const std::string& name : backwards(sides.plain.config, exact)) {
+    const at::Tensor value = shown.gradients.at(name), wanted = exact.at(name);
+    // That nothing arrives is as good as zeros: its branch is not computed, or there is no block at all.
+    const bool nothing = !wanted.defined() || !wanted.any().item<bool>();
+    if (nothing && (!value.defined() || !value.any().item<bool>())) continue;
+    oracle::RmsVerdict verdict;
+    if (wanted.defined() && value.defined()) {
+      verdict = judge_rms({value, wanted, naive.at(name)}, law, 1);
+      const double most = of_layer.at(probes::parse_stage(name).layer);
+      if (verdict.scale <= kNothing * most) {
+        verdict.bound = verdict.row_bound = kRoundings * law.floor * most;
+        verdict.rows_good = true;
+      }
+    }
+    verdict.missing = wanted.defined() != value.defined();
+    // "layers.2.attention.gate.fc1.weight" -> "gate.fc1.weight"
+    const std::string kind = name.starts_with("layers.") ? name.substr(name.find('.', 7) + 1) : name;
+    largest[kind] = std::max(largest[kind], verdict.ratio());
+    if (verdict.good()) continue;
+    off.push_back({{"parameter", name}, {"ratio", reports::number(verdict.ratio())}});
+    if (!first.empty()) continue;
+    first = name;
+    evidence = verdict.evidence();
+    if (verdict.missing) {
+      code = codes::kGraphBreak;
+      message = fmt::format("{}: the gradient of {} is {}", what, name,
+                            wanted.defined() ? "missing" : "there, and nothing depends on it");
+    } else {
+      message = fmt::format(
+          "{}: the gradient of {} is the first from the loss downwards that parts from the oracle: "
+          "{:.3g} RMS of {:.3g}, {:.3g} times what is allowed; first bad row {} ({:.3g}, allowed "
+          "{:.3g})",
+          what, name, verdict.error, verdict.scale, verdict.ratio(), verdict.row, verdict.row_error, verdict.row_bound);
+    }
+  }
+  context.fact("gradients, rms error / bound, " + what, Json(largest));
+  evidence["parameter"] = first;
+  evidence["all"] = off;
+  return context.expect("every parameter's gradient is the oracle's", first.empty(), message, code, evidence);
+}
+
+bool expect_parameters(Context& context, const Sides& sides, const std::string& what) {
+  std::map<std::string, std::vector<std::int64_t>> own;
+  for (const auto& [name, value] : sides.plain.parameters) own[name] = value.sizes().vec();
+  return context.expect_equal("the parameters are those of the description", Json(own),
+                              Json(oracle::parameter_shapes(sides.plain.config)), codes::kParameterSet,
+                              {{"model", what}});
+}
+
+// Tokens of a length that is called by its meaning.
+std::int64_t tokens_of(const nsa::Config& config, const std::string& name) {
+  const nsa::Geometry& g = config.model.nsa;
+  const std::map<std::string, std::int64_t> all = {{"1", 1},
+                                                   {"l-1", g.l - 1},
+                                                   {"l", g.l},
+                                                   {"l+1", g.l + 1},
+                                                   {"2w+lsel", 2 * g.w + g.l_sel},
+                                                   {"2w+lsel+3", length_of(g)},
+                                                   {"train.seq_len", config.train.seq_len},
+                                                   {"window_chunks", std::max<std::int64_t>(g.w, 256) + g.l_sel + 3},
+                                                   {"query_chunks", 1024 + g.l_sel + 3}};
+  return std::max<std::int64_t>(1, all.at(name));
+}
+
+}  // namespace
+
+void whole_step(Context& context, const Subject& subject, const WholeStep& step) {
+  const nsa::Config config = three_layers(context, subject, step.model);
+  const bool packed = step.tokens == "documents";
+  const std::vector<std::int64_t> lengths = packed ? document_lengths(config.model.nsa) : std::vector<std::int64_t>{};
+  // A packed text's last token is predicted and no more.
+  const std::int64_t S =
+      packed ? std::accumulate(lengths.begin(), lengths.end(), std::int64_t{-1}) : tokens_of(config, step.tokens);
+  const std::int64_t B = packed || S > length_of(config.model.nsa) ? 1 : 2;
+  if (B * config.model.n_heads * S * S > kMostScores)
+    throw harness::Skipped{"too_long", fmt::format("the fp64 oracle of {} tokens and {} heads would hold more than {} "
+                                                   "scores",
+                                                   S, config.model.n_heads, kMostScores)};
+  const std::string what =
+      fmt::format("{}, {}, S = {}{}", step.model, nsa::to_string(step.precision), S, packed ? " in documents" : "");
+  Sides sides = both_sides(context, subject, config, step.precision, subject.flags());
+  if (!expect_parameters(context, sides, what)) return;
+  const at::Tensor tokens = probes::text_tokens(context, config, {B, S});
+  context.phase("product");
+  const Shown shown = step_of(sides, tokens, packed ? nsa::CuSeqlens(cumulative(lengths)) : std::nullopt);
+  const std::vector<at::Tensor> blocks = shown.choices(config.model.n_layers);
+  const Compared compared{what, codes::kOutputBudget, lengths};
+  context.phase("oracle");
+  const oracle::PlainModel exact = sides.exact();
+  const oracle::Pass wanted = oracle::loss(exact, tokens, lengths, blocks);
+  context.phase("oracle's code in the product's precision");
+  const oracle::PlainModel naive = sides.naive();
+  const oracle::Pass rounded = oracle::loss(naive, tokens, lengths, blocks);
+  // The choice is held, so the stages tell first where a pass parts; a choice from wrong keys is no finding of its own.
+  if (!expect_stages(context, sides, shown, wanted, rounded, compared)) return;
+  if (!expect_choices(context, sides, shown, compared)) return;
+  context.phase("gradients");
+  const auto wanted_gradients = gradients(exact, wanted.loss);
+  context.progress();
+  expect_gradients(context, sides, shown, wanted_gradients, naive_gradients(naive, rounded.loss, wanted_gradients),
+                   what);
+}
+
+void whole_decoding(Context& context, const Subject& subject, const WholeStep& step) {
+  const at::NoGradGuard no_grad;
+  const nsa::Config config = three_layers(context, subject, step.model);
+  const nsa::ModelConfig& model = config.model;
+  const std::int64_t S = length_of(model.nsa);
+  Sides sides = both_sides(context, subject, config, step.precision, subject.flags());
+  const at::Tensor tokens = prompt(context, config, {1, S});
+  const oracle::PlainModel exact = sides.exact(), naive = sides.naive();
+  // From nothing; and after a prompt that ends inside a block of either kind.
+  for (const std::int64_t P : {std::int64_t{0}, S - model.nsa.l_sel + 1}) {
+    const std::string what = fmt::format("{}, {}, {} tokens in a prefill and {} in steps", step.model,
+                                         nsa::to_string(step.precision), P, S - P);
+    context.phase(what);
+    nsa::decode::Decoder decoder = subject.decoder(sides.product.instance);
+    Shown shown{decode(context, decoder, tokens, P).stages, {}, {}};
+    std::erase_if(shown.stages, [](const auto& s) { return s.first.ends_with("cmp.k") || s.first.ends_with("cmp.v"); });
+    const std::vector<at::Tensor> blocks = shown.choices(model.n_layers);
+    oracle::PlainDecoder own(exact);
+    std::vector<oracle::Pass> passes;
+    for (std::int64_t t = 0; t < S; ++t) {
+      std::vector<at::Tensor> held;
+      for (const at::Tensor& layer : blocks) held.push_back(layer.defined() ? layer.narrow(1, t, 1) : layer);
+      passes.push_back(own.step(tokens.narrow(1, t, 1), held));
+      if (t % 16 == 0) context.progress();
+    }
+    oracle::Pass wanted;
+    for (std::size_t i = 0; i < passes[0].stages.size(); ++i) {
+      std::vector<at::Tensor> rows;
+      for (const oracle::Pass& pass : passes) rows.push_back(pass.stages[i].second);
+      wanted.stages.emplace_back(passes[0].stages[i].first, at::cat(rows, 1));
+    }
+    // What roundings cost is the same in one pass, which is quicker.
+    const oracle::Pass rounded = oracle::forward(naive, tokens, {}, blocks);
+    // The scores are the oracle's here: a step does not show its compressed keys.
+    const Compared compared{what, codes::kWaysDiffer, {}, step.precision == nsa::Precision::bf16 ? 0.1 : 1e-4};
+    if (!expect_stages(context, sides, shown, wanted, rounded, compared)) return;
+    for (std::size_t layer = 0; layer < blocks.size(); ++layer)
+      shown.stages.emplace_back(fmt::format("layers.{}.attention.cmp.k", layer), own.compressed_keys(layer));
+    if (!expect_choices(context, sides, shown, compared)) return;
+  }
+}
+
+void whole_constants(Context& context, const Subject& subject) {
+  struct Change {
+    std::string name;
+    std::function<void(nsa::ModelConfig&, nsa::EffectiveFlags&)> make;
+  };
+  using nsa::ForcedBranch;
+  const auto branch = [](ForcedBranch which) {
+    return [which](nsa::ModelConfig&, nsa::EffectiveFlags& f) { f.forced_branch = which; };
+  };
+  const std::vector<Change> changes = {
+      {"none", [](nsa::ModelConfig&, nsa::EffectiveFlags&) {}},
+      {"rope_base", [](nsa::ModelConfig& m, nsa::EffectiveFlags&) { m.rope_base /= 20; }},
+      {"rope_scale", [](nsa::ModelConfig&, nsa::EffectiveFlags& f) { f.rope_scale *= 4; }},
+      {"gate_tau", [](nsa::ModelConfig& m, nsa::EffectiveFlags&) { m.gate_tau /= 2; }},
+      {"gate",
+       [](nsa::ModelConfig& m, nsa::EffectiveFlags&) {
+         const bool softmax = m.gate == nsa::GateActivation::softmax;
+         m.gate = softmax ? nsa::GateActivation::sigmoid : nsa::GateActivation::softmax;
+       }},
+      {"phi", [](nsa::ModelConfig& m,
+                 nsa::EffectiveFlags&) { m.phi = m.phi == nsa::Phi::avg ? nsa::Phi::mlp : nsa::Phi::avg; }},
+      {"l and l_sel",
+       [](nsa::ModelConfig& m, nsa::EffectiveFlags&) {
+         m.nsa.l *= 2;
+         m.nsa.l_sel *= 2;
+       }},
+      {"d", [](nsa::ModelConfig& m, nsa::EffectiveFlags&) { m.nsa.d = m.nsa.d > 1 ? m.nsa.d / 2 : m.nsa.l; }},
+      {"n_sel", [](nsa::ModelConfig& m, nsa::EffectiveFlags&) { m.nsa.n_sel += m.nsa.n_sel > 3 ? -1 : 1; }},
+      {"w", [](nsa::ModelConfig& m, nsa::EffectiveFlags&) { m.nsa.w -= m.nsa.w > 1 ? 1 : -1; }},
+      {"uniform_gate", [](nsa::ModelConfig&, nsa::EffectiveFlags& f) { f.uniform_gate = true; }},
+      {"cmp alone", branch(ForcedBranch::cmp)},
+      {"sel alone", branch(ForcedBranch::sel)},
+      {"win alone", branch(ForcedBranch::win)}};
+  const at::NoGradGuard no_grad;
+  nsa::EffectiveFlags flags = subject.flags();
+  flags.uniform_gate = false;
+  flags.forced_branch = ForcedBranch::none;
+  const nsa::Config config = three_layers(context, subject, "subject");
+  const at::Tensor tokens = prompt(context, config, {1, length_of(config.model.nsa)});
+  at::Tensor unchanged;
+  for (const Change& change : changes) {
+    context.phase(change.name);
+    nsa::Config other = config;
+    nsa::EffectiveFlags other_flags = flags;
+    change.make(other.model, other_flags);
+    Sides sides = both_sides(context, subject, other, nsa::Precision::fp64, other_flags);
+    const Shown shown = forward_of(sides, tokens);
+    const std::vector<at::Tensor> blocks = shown.choices(other.model.n_layers);
+    const oracle::Pass exact = oracle::forward(sides.exact(), tokens, {}, blocks),
+                       naive = oracle::forward(sides.naive(), tokens, {}, blocks);
+    const std::string what = "another " + change.name;
+    const Compared compared{what, codes::kOutputBudget};
+    if (!expect_stages(context, sides, shown, exact, naive, compared)) return;
+    if (!expect_choices(context, sides, shown, compared)) return;
+    const at::Tensor logits = shown.stages.back().second;
+    if (!unchanged.defined()) {
+      unchanged = logits;
+      continue;
+    }
+    const double moved = rms(logits - unchanged) / rms(unchanged);
+    if (!context.expect_at_least(what + " moves the logits, relative to their RMS", moved, 1e-6, "",
+                                 codes::kOutputBudget, {{"constant", change.name}}))
+      return;
+  }
+}
+
+}  // namespace suites::parity_cases
