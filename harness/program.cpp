@@ -50,7 +50,7 @@ ExitCode dispatch(const Program& program, const CommandLine& line) {
     case Verb::describe:
       return describe(program, line);
     case Verb::report:
-      return report(line);
+      return report(program, line);
     case Verb::explain:
       return explain(program, line);
     case Verb::doctor:

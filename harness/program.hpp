@@ -10,6 +10,7 @@
 #include "harness/load_watch.hpp"
 #include "harness/settings.hpp"
 #include "harness/suite.hpp"
+#include "reports/causes.hpp"
 #include "reports/json.hpp"
 
 namespace harness {
@@ -65,6 +66,7 @@ struct Program {
   std::filesystem::path source_dir;  // compiled in: where those sources were, to compare against; may not exist
   std::vector<Suite> suites;         // in the order of running
   std::vector<Code> codes;           // in addition to own_codes()
+  std::vector<reports::CauseRule> causes;
   std::vector<Fault> faults;
   std::vector<SettingSpec> settings;
   std::vector<OptionAlias> options;

@@ -92,7 +92,8 @@ void check_summary_file(const fs::path& file, const fs::path& folder) {
   }
 }
 
-reports::ExitCode publish(const reports::Run& run, const PublishOptions& options) {
+reports::ExitCode publish(reports::Run run, std::span<const reports::CauseRule> causes, const PublishOptions& options) {
+  reports::find_causes(run, causes);
   reports::ExitCode code = reports::assess(run).exit_code;
   const auto attempt = [&code](const auto& write) {
     try {

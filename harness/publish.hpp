@@ -4,9 +4,10 @@
 
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 
-#include "reports/model.hpp"
+#include "reports/causes.hpp"
 
 namespace harness {
 
@@ -17,9 +18,11 @@ struct PublishOptions {
   std::string color = "auto";
 };
 
-// Writes the report files and prints the console report. What cannot be written is told on every stream that is left
-// and makes the exit code `infrastructure`, where that is worse; the rest is still done.
-[[nodiscard]] reports::ExitCode publish(const reports::Run& run, const PublishOptions& options);
+// Finds the likely causes by the program's table, writes the report files and prints the console report. What cannot be
+// written is told on every stream that is left and makes the exit code `infrastructure`, where that is worse; the rest
+// is still done.
+[[nodiscard]] reports::ExitCode publish(reports::Run run, std::span<const reports::CauseRule> causes,
+                                        const PublishOptions& options);
 
 // Says before a run what would go wrong after it. Throws UsageError when the file cannot be opened or is one that the
 // run itself writes in `folder`, by whatever name or link; InfrastructureError when nothing can be written to it.

@@ -186,14 +186,14 @@ void execute(const Prepared& run, JournalWriter& journal) {
 ExitCode conclude(const JournalWriter& journal, const Prepared& run) {
   const CommandLine& line = run.line;
   try {
-    return publish(journal.read_back(), {run.folder, line.summary_file, line.quiet, line.color});
+    return publish(journal.read_back(), run.program.causes, {run.folder, line.summary_file, line.quiet, line.color});
   } catch (const JournalLost& error) {
     base::complain(error.what());
   }
   reports::Run told = journal.told();
   told.complete = false;
   told.interruption = ExitCode::infrastructure;
-  return publish(told, {std::nullopt, line.summary_file, line.quiet, line.color});
+  return publish(told, run.program.causes, {std::nullopt, line.summary_file, line.quiet, line.color});
 }
 
 // The run and its reports.
@@ -248,7 +248,8 @@ ExitCode conclude_for(const Watched& gone, const Prepared& run, JournalWriter& j
     told.complete = false;
     told.interruption = code;
   }
-  return reports::worse(code, publish(told, {run.folder, run.line.summary_file, run.line.quiet, run.line.color}));
+  return reports::worse(
+      code, publish(told, run.program.causes, {run.folder, run.line.summary_file, run.line.quiet, run.line.color}));
 }
 
 // Without workers the run itself is the process that a case can end.

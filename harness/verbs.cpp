@@ -173,26 +173,27 @@ std::filesystem::path folder_of_run(const std::string& given) {
 }
 
 // A run that is going on keeps its files to itself: it is shown as far as it is, and nothing is written.
-ExitCode report(const std::filesystem::path& folder, const CommandLine& line) {
+ExitCode report(const Program& program, const std::filesystem::path& folder, const CommandLine& line) {
   const FolderLock lock(folder, "report");
   const bool busy = lock.state() == FolderLock::State::busy;
   const reports::Run run = reports::read_journal(folder / reports::kJournalFile);
   if (busy)
     base::err("note: {} is in use by {}: this is what its journal holds so far; no file is written\n", folder.string(),
               lock.why());
-  return publish(run, {busy ? std::nullopt : std::optional(folder), line.summary_file, line.quiet, line.color});
+  return publish(run, program.causes,
+                 {busy ? std::nullopt : std::optional(folder), line.summary_file, line.quiet, line.color});
 }
 
 }  // namespace
 
-ExitCode report(const CommandLine& line) {
+ExitCode report(const Program& program, const CommandLine& line) {
   std::vector<std::filesystem::path> folders;
   for (const std::string& given : line.operands) {
     folders.push_back(folder_of_run(given));
     if (line.summary_file) check_summary_file(*line.summary_file, folders.back());
   }
   ExitCode code = ExitCode::ready;
-  for (const auto& folder : folders) code = reports::worse(code, report(folder, line));
+  for (const auto& folder : folders) code = reports::worse(code, report(program, folder, line));
   return code;
 }
 

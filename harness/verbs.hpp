@@ -9,7 +9,7 @@ namespace harness {
 [[nodiscard]] reports::ExitCode list(const Program& program, const CommandLine& line);
 [[nodiscard]] reports::ExitCode describe(const Program& program, const CommandLine& line);
 [[nodiscard]] reports::ExitCode explain(const Program& program, const CommandLine& line);
-[[nodiscard]] reports::ExitCode report(const CommandLine& line);
+[[nodiscard]] reports::ExitCode report(const Program& program, const CommandLine& line);
 [[nodiscard]] reports::ExitCode print_schema();
 [[nodiscard]] reports::ExitCode print_version(const Program& program);
 [[nodiscard]] reports::ExitCode doctor(const Program& program, const CommandLine& line);  // doctor.cpp

@@ -30,7 +30,7 @@ class Console {
   // Text from a case: it stays on one line and brings no escape sequences to the terminal.
   [[nodiscard]] static std::string safe(const std::string& text) { return view::cut(view::one_line(text), 400); }
   void labelled(const char* label, const std::string& text) {
-    if (!text.empty()) line("    {:<6} {}", label, safe(text));
+    if (!text.empty()) line("    {:<7} {}", label, safe(text));
   }
   [[nodiscard]] std::string take() { return view::utf8(text_); }
 
@@ -98,6 +98,20 @@ void write_findings(Console& out, const Run& run) {
   out.line("");
 }
 
+// The likeliest cause, with its evidence; the others in a line each.
+void write_causes(Console& out, const Run& run) {
+  if (run.causes.empty()) return;
+  const LikelyCause& first = run.causes.front();
+  out.line("most likely: {}", out.ink(ink_of(first.severity), Console::safe(view::sentence(first))));
+  for (const auto& reason : first.because) out.labelled("because", reason);
+  out.labelled("follows", view::follows(first));
+  out.labelled("next", first.next);
+  out.labelled("confirm", first.confirm);
+  for (std::size_t i = 1; i < run.causes.size(); ++i)
+    out.line("besides: {} ({})", Console::safe(view::sentence(run.causes[i])), fmt::join(run.causes[i].codes, ", "));
+  out.line("");
+}
+
 // Cases that ran and did not pass, without a finding of their own, would otherwise show in a number only.
 void write_silent_failures(Console& out, const Run& run) {
   for (const auto& suite : run.suites) {
@@ -152,6 +166,7 @@ std::string to_console(const Run& run, bool color) {
   write_findings(out, run);
   write_silent_failures(out, run);
   write_suites(out, run);
+  write_causes(out, run);  // a terminal shows its end
   write_verdict(out, run, assessment);
   out.line("summary: {}", view::counts(count(run.suites)));
   return out.take();

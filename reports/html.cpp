@@ -281,6 +281,43 @@ void write_finding(Html& out, const view::FindingGroup& group) {
   out.line("</div>");
 }
 
+// What a reader wants first.
+void write_causes(Html& out, const Run& run) {
+  if (run.causes.empty()) return;
+  const LikelyCause& first = run.causes.front();
+  out.line("<div class=\"card {}\" id=\"cause\"><h2>Most likely: {}</h2><ul>", tone(first.severity),
+           breakable(view::sentence(first)));
+  for (const auto& reason : first.because) out.line("<li>because {}</li>", breakable(view::cut(reason, 400)));
+  out.line("</ul><p><b>Next step.</b> {}</p>", breakable(first.next));
+  if (!first.confirm.empty()) out.line("<p>To confirm:</p><pre>{}</pre>", esc(first.confirm));
+  if (run.causes.size() > 1) {
+    out.line("<p>It does not explain everything. Besides:</p><ol start=\"2\">");
+    for (std::size_t i = 1; i < run.causes.size(); ++i)
+      out.line("<li>{} <a href=\"#{}\">{}</a></li>", breakable(view::sentence(run.causes[i])),
+               esc(run.causes[i].codes.front()), esc(run.causes[i].codes.front()));
+    out.line("</ol>");
+  }
+  out.line("</div>");
+}
+
+// Findings that only follow from a cause, folded: one line a code.
+void write_consequences(Html& out, const Run& run) {
+  for (const LikelyCause& cause : run.causes) {
+    const auto groups = view::findings(run, cause.id);
+    if (groups.empty()) continue;
+    out.line("<details><summary>{} from {}</summary><ul>",
+             groups.size() == 1 ? "One finding follows" : fmt::format("{} findings follow", groups.size()),
+             esc(cause.codes.front()));
+    for (const auto& group : groups) {
+      const auto& [finding, where] = group.occurrences.front();
+      out.line("<li>{} {} ({}), for example {}: {}</li>", esc(finding->code), esc(finding->title),
+               view::plural(group.occurrences.size(), "time"), where ? link_to(*where) : "the run",
+               breakable(view::cut(finding->message, 160)));
+    }
+    out.line("</ul></details>");
+  }
+}
+
 void write_table(Html& out, const Table& table) {
   std::vector<std::string> cells;
   for (const auto& name : table.head) cells.push_back(esc(name));
@@ -371,6 +408,7 @@ std::string to_html(const Run& run) {
   Html out;
   const Assessment assessment = assess(run);
   write_head(out, run, assessment);
+  write_causes(out, run);
   const auto groups = view::findings(run);
   out.line(
       "<nav><a href=\"#findings\">Findings ({})</a> <a href=\"#next\">Next steps</a> <a href=\"#suites\">Suites</a> "
@@ -380,6 +418,7 @@ std::string to_html(const Run& run) {
   out.line("<h2 id=\"findings\">Findings</h2>");
   if (groups.empty()) out.line("<p>None.</p>");
   for (const auto& group : groups) write_finding(out, group);
+  write_consequences(out, run);
   out.line("<h2 id=\"next\">Next steps</h2><ol>");
   for (const auto& step : view::next_steps(run, assessment)) out.line("<li>{}</li>", breakable(step));
   out.line("</ol>");

@@ -160,6 +160,9 @@ std::string run_suite(const Run& run, const Assessment& assessment, Counts& all)
   std::string body;
   if (status == Status::fail) {
     std::string reasons;
+    for (const auto& cause : run.causes)
+      reasons +=
+          fmt::format("{}: {}\n", &cause == &run.causes.front() ? "most likely" : "besides", view::sentence(cause));
     for (const auto& reason : assessment.reasons) reasons += reason + "\n";
     body = fmt::format("      <failure type=\"{}\" message=\"{}\">{}</failure>\n", to_string(assessment.verdict),
                        xml(assessment.scope), xml(reasons));

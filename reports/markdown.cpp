@@ -79,6 +79,30 @@ void write_banners(Markdown& out, const Run& run) {
   }
 }
 
+// What a reader wants first: the likeliest cause with its evidence; the others in a line each.
+void write_causes(Markdown& out, const Run& run) {
+  if (run.causes.empty()) return;
+  const LikelyCause& first = run.causes.front();
+  out.line("**Most likely: {}**\n", md(view::sentence(first)));
+  for (const auto& reason : first.because) out.line("- because {}", md(view::cut(reason, 400)));
+  if (!first.consequences.empty()) out.line("- what follows from it: {}", md(view::follows(first)));
+  out.line("- next: {}", md(first.next));
+  out.blank();
+  if (!first.confirm.empty()) {
+    out.line("To confirm:\n");
+    out.block(first.confirm);
+    out.blank();
+  }
+  constexpr std::size_t kShown = 6;
+  if (run.causes.size() > 1) {
+    out.line("It does not explain everything. Besides:\n");
+    for (std::size_t i = 1; i < std::min(kShown, run.causes.size()); ++i)
+      out.line("{}. {} ({})", i + 1, md(view::sentence(run.causes[i])), fmt::join(run.causes[i].codes, ", "));
+    if (run.causes.size() > kShown) out.line("\nand {} more, in report.json", run.causes.size() - kShown);
+    out.blank();
+  }
+}
+
 void write_summary(Markdown& out, const Run& run, const Assessment& assessment, const Totals& totals) {
   constexpr std::size_t kReasons = 8;
   out.title("Summary");
@@ -200,6 +224,25 @@ void write_findings(Markdown& out, const Run& run) {
   }
 }
 
+// Findings that only follow from a cause: counted, and one of each shown.
+void write_consequences(Markdown& out, const Run& run) {
+  bool any = false;
+  for (const LikelyCause& cause : run.causes) {
+    for (const auto& group : view::findings(run, cause.id)) {
+      if (!any) {
+        out.title("What follows from these");
+        out.table({"finding", "times", "follows from", "for example"});
+      }
+      any = true;
+      const auto& [finding, where] = group.occurrences.front();
+      out.row({md(finding->code + " " + finding->title), std::to_string(group.occurrences.size()),
+               md(fmt::format("{}", fmt::join(cause.codes, ", "))),
+               (where ? code(where->id) + ": " : "") + md(view::cut(finding->message, 160))});
+    }
+  }
+  if (any) out.blank();
+}
+
 void write_performance(Markdown& out, const Run& run) {
   constexpr std::size_t kRates = 40;
   const auto gates = view::gates(run);
@@ -260,8 +303,10 @@ std::string to_markdown(const Run& run) {
   const Assessment assessment = assess(run);
   out.line("# Validation report: {}\n", to_string(assessment.verdict));
   write_banners(out, run);
+  write_causes(out, run);
   write_summary(out, run, assessment, count(run.suites));
   write_findings(out, run);
+  write_consequences(out, run);
   write_results(out, run);
   write_ways(out, run);
   write_performance(out, run);

@@ -22,6 +22,7 @@ struct Finding {
   std::string next;      // next step
   std::string repro;     // one command that repeats it
   Json evidence;         // object; whatever the check recorded
+  std::string follows_from = {};  // id of the likely cause that it is a consequence of; "": it stands for itself
 };
 
 // One named comparison. `measured` and `bound` are what was compared, in `unit`.
@@ -79,6 +80,22 @@ struct Assessment {
   std::string scope;                    // "ready for the standard level", ...
 };
 
+// What most likely made a part of the findings (causes.hpp).
+struct LikelyCause {
+  struct Consequence {
+    std::string code, title;
+    int findings = 0;
+  };
+  std::string id;    // of a rule, or of the code that stands alone
+  std::string what;  // one sentence
+  int weight = 0;
+  Severity severity = Severity::info;     // of the finding that leads
+  std::vector<std::string> because;       // what was seen, and what was clean
+  std::string next, confirm;              // what to do; one command that shows it
+  std::vector<std::string> codes;         // of the findings that point at it, the leading one first
+  std::vector<Consequence> consequences;  // findings that only follow from it, by code
+};
+
 struct Run {
   std::string id;
   Json argv;
@@ -95,7 +112,8 @@ struct Run {
   Json provenance;                       // object: source, build, host, gpus, torch, flags, config (HARNESS.md 5.6)
   Json faults;                           // array of the planted faults' names; empty on a real run
   std::vector<Suite> suites;
-  std::vector<Finding> findings;  // findings that belong to no case
+  std::vector<Finding> findings;    // findings that belong to no case
+  std::vector<LikelyCause> causes;  // the likeliest first; not of the journal: find_causes() derives them
 };
 
 // Severity degrade, block or isolate: the case that carries it has failed.

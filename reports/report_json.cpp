@@ -16,20 +16,41 @@ Json strings(const std::vector<std::string>& items) {
 const Json& object_or(const Json& value, const Json& fallback) { return value.is_object() ? value : fallback; }
 
 Json finding_json(const Finding& f) {
-  return {{"code", f.code},
-          {"severity", to_string(f.severity)},
-          {"category", f.category},
-          {"title", f.title},
-          {"message", f.message},
-          {"cause", f.cause},
-          {"next", f.next},
-          {"repro", f.repro},
-          {"evidence", object_or(f.evidence, Json::object())}};
+  Json object{{"code", f.code},
+              {"severity", to_string(f.severity)},
+              {"category", f.category},
+              {"title", f.title},
+              {"message", f.message},
+              {"cause", f.cause},
+              {"next", f.next},
+              {"repro", f.repro},
+              {"evidence", object_or(f.evidence, Json::object())}};
+  if (!f.follows_from.empty()) object["follows_from"] = f.follows_from;
+  return object;
 }
 
 Json findings_json(const std::vector<Finding>& findings) {
   Json array = Json::array();
   for (const auto& f : findings) array.push_back(finding_json(f));
+  return array;
+}
+
+Json causes_json(const std::vector<LikelyCause>& causes) {
+  Json array = Json::array();
+  for (const auto& c : causes) {
+    Json consequences = Json::array();
+    for (const auto& [code, title, findings] : c.consequences)
+      consequences.push_back({{"code", code}, {"title", title}, {"findings", findings}});
+    array.push_back({{"id", c.id},
+                     {"what", c.what},
+                     {"weight", c.weight},
+                     {"severity", to_string(c.severity)},
+                     {"because", strings(c.because)},
+                     {"next", c.next},
+                     {"confirm", c.confirm},
+                     {"codes", strings(c.codes)},
+                     {"consequences", std::move(consequences)}});
+  }
   return array;
 }
 
@@ -130,6 +151,7 @@ Json to_json(const Run& run) {
               {"verdict", to_string(assessment.verdict)},
               {"scope", assessment.scope},
               {"reasons", strings(assessment.reasons)},
+              {"causes", causes_json(run.causes)},
               {"totals", totals_json(count(run.suites))},
               {"suites", Json::array()}};
   for (const auto& suite : run.suites) report["suites"].push_back(suite_part(suite));

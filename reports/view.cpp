@@ -186,9 +186,8 @@ std::vector<Figure> charts(const Run& run) {
 
 std::vector<std::string> next_steps(const Run& run, const Assessment& assessment) {
   std::vector<std::string> steps;
-  for (const auto& group : findings(run)) {
-    if (failing(group.severity)) add_once(steps, group.first().code + ": " + group.first().next);
-  }
+  for (const LikelyCause& cause : run.causes)
+    add_once(steps, fmt::format("{}: {}", fmt::join(cause.codes, ", "), cause.next));
   if (!run.complete) add_once(steps, "Run again to the end: this run was cut off.");
   if (run.faults.is_array() && !run.faults.empty()) {
     add_once(steps, "Run again without planted faults before you judge the product.");

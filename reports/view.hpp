@@ -28,6 +28,9 @@ using reports::counts;
 [[nodiscard]] std::string why(const Case& c);
 
 // -- findings
+// How exactly a finding's evidence says where: one defect shows in many cases, and the one that has its place leads.
+[[nodiscard]] int located(const Finding& finding);
+
 struct Occurrence {
   const Finding* finding;
   const Case* where;  // nullptr: of the whole run
@@ -39,7 +42,13 @@ struct FindingGroup {
   std::vector<Occurrence> occurrences;
   [[nodiscard]] const Finding& first() const { return *occurrences.front().finding; }
 };
-[[nodiscard]] std::vector<FindingGroup> findings(const Run& run);  // worst group first
+// Those that stand for themselves: the likeliest cause's first, then the worst. `follow_from`: instead those that
+// follow from this cause.
+[[nodiscard]] std::vector<FindingGroup> findings(const Run& run, const std::string& follow_from = "");
+
+// -- causes
+[[nodiscard]] std::string sentence(const LikelyCause& cause);  // with its full stop
+[[nodiscard]] std::string follows(const LikelyCause& cause);   // "NSA-A010 (10), NSA-N004 (26)"; "" for none
 
 // At most `limit` rows of an evidence object, long values cut; `left_out` tells how many more it has. What is text line
 // by line ("stacks", "last_lines") is no row but a text, also cut.

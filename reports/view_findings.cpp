@@ -9,14 +9,6 @@ namespace reports::view {
 
 namespace {
 
-// How exactly the evidence says where: one defect shows in many cases, and the one that has its place leads.
-int located(const Finding& finding) {
-  static const auto kPlaces = {"layer", "op", "stage", "tensor", "parameter", "branch", "row", "head", "group", "step"};
-  if (!finding.evidence.is_object()) return 0;
-  return static_cast<int>(
-      std::count_if(kPlaces.begin(), kPlaces.end(), [&](const char* key) { return finding.evidence.contains(key); }));
-}
-
 void add(std::vector<FindingGroup>& groups, const Finding& finding, const Case* where) {
   const auto known =
       std::find_if(groups.begin(), groups.end(), [&](const FindingGroup& g) { return g.first().code == finding.code; });
@@ -56,23 +48,49 @@ std::string text_of(const Json& lines) {
 
 }  // namespace
 
-std::vector<FindingGroup> findings(const Run& run) {
+int located(const Finding& finding) {
+  static const auto kPlaces = {"layer", "op", "stage", "tensor", "parameter", "branch", "row", "head", "group", "step"};
+  if (!finding.evidence.is_object()) return 0;
+  return static_cast<int>(
+      std::count_if(kPlaces.begin(), kPlaces.end(), [&](const char* key) { return finding.evidence.contains(key); }));
+}
+
+std::vector<FindingGroup> findings(const Run& run, const std::string& follow_from) {
   std::vector<FindingGroup> groups;
-  for (const auto& f : run.findings) add(groups, f, nullptr);
-  for (const auto& suite : run.suites) {
-    for (const auto& c : suite.cases) {
-      for (const auto& f : c.findings) add(groups, f, &c);
-    }
-  }
+  const auto add_all = [&](const std::vector<Finding>& all, const Case* where) {
+    for (const Finding& f : all)
+      if (f.follows_from == follow_from) add(groups, f, where);
+  };
+  add_all(run.findings, nullptr);
+  for (const auto& suite : run.suites)
+    for (const auto& c : suite.cases) add_all(c.findings, &c);
   for (auto& group : groups) {
     std::stable_sort(group.occurrences.begin(), group.occurrences.end(), [](const Occurrence& a, const Occurrence& b) {
       if (a.finding->severity != b.finding->severity) return a.finding->severity > b.finding->severity;
       return located(*a.finding) > located(*b.finding);
     });
   }
-  std::stable_sort(groups.begin(), groups.end(),
-                   [](const FindingGroup& a, const FindingGroup& b) { return a.severity > b.severity; });
+  // Codes of one cause in the order in which they point at it, causes by their rank; what no cause names comes last.
+  std::vector<std::string> ranked;
+  for (const LikelyCause& cause : run.causes) ranked.insert(ranked.end(), cause.codes.begin(), cause.codes.end());
+  const auto rank = [&](const FindingGroup& g) {
+    return failing(g.severity) ? std::find(ranked.begin(), ranked.end(), g.first().code) : ranked.end();
+  };
+  std::stable_sort(groups.begin(), groups.end(), [&](const FindingGroup& a, const FindingGroup& b) {
+    return rank(a) != rank(b) ? rank(a) < rank(b) : a.severity > b.severity;
+  });
   return groups;
+}
+
+std::string sentence(const LikelyCause& cause) {
+  return fmt::format("{}{}", cause.what, cause.what.ends_with('.') ? "" : ".");
+}
+
+std::string follows(const LikelyCause& cause) {
+  std::string text;
+  for (const auto& [code, title, findings] : cause.consequences)
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", code, findings);
+  return text;
 }
 
 Evidence evidence(const Json& object, std::size_t limit) {

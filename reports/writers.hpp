@@ -10,7 +10,7 @@ namespace reports {
 
 inline constexpr const char* kReportSchema = "nsa-validate/report";
 inline constexpr const char* kSuiteReportSchema = "nsa-validate/suite-report";
-inline constexpr const char* kReportSchemaVersion = "1.1.0";  // of both
+inline constexpr const char* kReportSchemaVersion = "1.2.0";  // of both
 
 [[nodiscard]] Json to_json(const Run& run);                            // report.json, schema/report-1.schema.json
 [[nodiscard]] Json suite_to_json(const Run& run, const Suite& suite);  // suites/NAME.json

@@ -1,6 +1,7 @@
 #include "suites/program.hpp"
 
 #include "build_info.hpp"
+#include "suites/causes.hpp"
 #include "suites/diagnose.hpp"
 #include "suites/preflight/checks.hpp"
 #include "suites/providers.hpp"
@@ -32,6 +33,7 @@ harness::Program make_program() {
     program.suites.push_back(recorded(std::move(suite), subject));
   }
   program.codes = finding_codes();
+  program.causes = causes();
   program.faults = faults(seams);
   program.options = {{"--expect", "preflight.expect", "configuration file that the one in use must agree with"},
                      {"--model", "model", "model configuration: a file, or a name in configs/models"}};

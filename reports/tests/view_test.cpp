@@ -1,4 +1,5 @@
 #include "reports/view.hpp"
+#include "reports/causes.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -166,6 +167,7 @@ TEST(Gates, ByUnitOrByCategory) {
 TEST(NextSteps, FindingsFirstWithoutRepetition) {
   reports::Run run = run_of({Status::fail, Status::fail});
   for (auto& c : run.suites[0].cases) c.findings = {finding(Severity::block)};
+  find_causes(run, {});
   const auto steps = next_steps(run, assess(run));
   EXPECT_EQ(steps.front(), "NSA-T001: a next step");
   EXPECT_EQ(std::count(steps.begin(), steps.end(), steps.front()), 1);

@@ -60,10 +60,13 @@ class Jury {
 
   void sentence(std::int64_t samples) {
     context_.metric("parameters_off_their_law", static_cast<double>(violated_.size()), "samples");
+    Json evidence = {{"violations", violated_}, {"false_alarm", kFalseAlarm}};
+    if (!violated_.empty())
+      for (const char* key : {"parameter", "law", "violated"}) evidence[key] = violated_[0].at(key);
     context_.expect(
         "laws", violated_.empty(),
         fmt::format("{} of {} samples do not follow their law; the first is {}", violated_.size(), samples, first_),
-        codes::kParameterLaw, {{"violations", violated_}, {"false_alarm", kFalseAlarm}});
+        codes::kParameterLaw, evidence);
   }
 
  private:

@@ -46,6 +46,8 @@ struct Shown {
 struct Parting {
   std::string stage;  // "" when there is none
   oracle::RmsVerdict verdict;
+  // Stages of the same layer that need nothing of it and part as well ("q", "cmp.k"): what they share is the cause.
+  std::vector<std::string> beside = {};
 };
 // Over all stages of `exact`. `largest`: error / bound by the stage's name without its layer, kept up to date.
 [[nodiscard]] Parting first_parting(const oracle::Stages& shown, const oracle::Pass& exact, const oracle::Pass& naive,

@@ -7,6 +7,7 @@
 
 #include "suites/codes.hpp"
 #include "suites/probes/finite_locator.hpp"
+#include "suites/probes/unwritten_memory.hpp"
 #include "suites/s_sweep/op_choice.hpp"
 #include "suites/s_sweep/op_run.hpp"
 
@@ -161,11 +162,11 @@ class Trial {
 
   [[nodiscard]] OpResults attempt(RunOptions options = {}) const {
     // 0 first, not memory as it comes, which may hold the NaN of an earlier attempt.
-    std::variant<std::monostate, ZeroMemory, StaleMemory> unwritten;
+    std::variant<std::monostate, probes::ZeroMemory, probes::StaleMemory> unwritten;
     if (stale_) {
-      unwritten.emplace<StaleMemory>();
+      unwritten.emplace<probes::StaleMemory>();
     } else if (is(Content::stale_memory)) {
-      unwritten.emplace<ZeroMemory>();
+      unwritten.emplace<probes::ZeroMemory>();
     }
     options.given = input_.given;
     options.backward = backward_;

@@ -1,43 +1,13 @@
 #include "suites/s_sweep/op_run.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <set>
 #include <string>
 
 #include "nsa/reference/reference.hpp"
 
 namespace suites::s_sweep_cases {
-
-StaleMemory::StaleMemory()
-    : before_(at::globalContext().deterministicAlgorithms()),
-      warned_(at::globalContext().deterministicAlgorithmsWarnOnly()) {
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-}
-
-StaleMemory::~StaleMemory() { at::globalContext().setDeterministicAlgorithms(before_, warned_); }
-
-namespace {
-
-void fill_with_zero(const at::RecordFunction& op, at::ObserverContext*) {
-  static const std::set<std::string> kUnwritten = {"aten::empty", "aten::empty_like", "aten::empty_strided",
-                                                   "aten::new_empty", "aten::new_empty_strided"};
-  if (!kUnwritten.contains(op.name())) return;
-  for (const c10::IValue& value : op.outputs()) {
-    if (value.isTensor() && value.toTensor().defined()) value.toTensor().zero_();
-  }
-}
-
-}  // namespace
-
-ZeroMemory::ZeroMemory()
-    : handle_(at::addGlobalCallback(  // global: the backward pass may run on another thread
-          at::RecordFunctionCallback(nullptr, fill_with_zero).needsOutputs(true).scopes({at::RecordScope::FUNCTION}))) {
-}
-
-ZeroMemory::~ZeroMemory() { at::removeCallback(handle_); }
 
 OpResults run_op(const OpInput& input, const nsa::Ops& ops, const RunOptions& options) {
   const oracle::OpCase& c = input.clean;

@@ -1,7 +1,5 @@
-// Runs one function forward and backward on given inputs, and what may be round it while it runs.
+// Runs one function forward and backward on given inputs.
 #pragma once
-
-#include <ATen/record_function.h>
 
 #include <functional>
 #include <string>
@@ -10,32 +8,6 @@
 #include "suites/s_sweep/op_content.hpp"
 
 namespace suites::s_sweep_cases {
-
-// While it lives, memory that ATen allocates is filled with NaN (integers: with their largest value), as torch's
-// deterministic mode does it.
-class StaleMemory {
- public:
-  StaleMemory();
-  ~StaleMemory();
-  StaleMemory(const StaleMemory&) = delete;
-  StaleMemory& operator=(const StaleMemory&) = delete;
-
- private:
-  bool before_, warned_;
-};
-
-// While it lives, memory that ATen's operations return without writing it (aten::empty and its like) is filled with 0:
-// what a run computes then does not depend on what the memory held before.
-class ZeroMemory {
- public:
-  ZeroMemory();
-  ~ZeroMemory();
-  ZeroMemory(const ZeroMemory&) = delete;
-  ZeroMemory& operator=(const ZeroMemory&) = delete;
-
- private:
-  at::CallbackHandle handle_;
-};
 
 struct RunOptions {
   std::vector<at::Tensor> given = {};  // the inputs

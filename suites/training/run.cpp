@@ -116,6 +116,7 @@ Run train(nsa::LanguageModel model, const RunPlan& plan, Context& context) {
     run.memory.push_back(meter.now());
   }
   if (kept) context.expect("weights_kept", true, "", codes::kGuardMissed);
+  if (witness) run.mistakes = witness->mistakes();
   run.tokens = stream->tokens();
   return run;
 }

@@ -46,6 +46,7 @@ struct Run {
   std::vector<nsa::train::StepReport> steps;  // the last may be a stop
   at::Tensor tokens;                          // [batches, B, S+1] int32: all that was read, in order
   std::vector<Update> updates;                // of the final norm's weight; empty where it cannot be watched
+  std::vector<std::string> mistakes;          // that explain the updates where AdamW does not
   std::vector<MemoryInUse> memory;            // after each step
   std::vector<double> yardstick_s;            // of a fixed piece of work after each step: the machine's own pace
   double host_resolution = 0;                 // bytes a step (MemoryMeter)

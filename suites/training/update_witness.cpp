@@ -3,14 +3,13 @@
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 namespace suites::training_cases {
 
 namespace {
-
-constexpr double kBeta1 = 0.9, kBeta2 = 0.999, kEpsilon = 1e-8;  // torch's defaults
 
 at::Tensor wide(const at::Tensor& t) { return t.detach().to(at::kCPU, at::kDouble); }
 
@@ -21,19 +20,66 @@ at::Tensor allowed(const at::Tensor& expected, at::ScalarType stored, double lr)
   return expected.abs() * (narrow ? 0x1p-8 : 1e-5) + lr * (narrow ? 0.05 : 2e-3);
 }
 
+std::vector<UpdateRule> known_mistakes(const nsa::TrainConfig& config) {
+  std::vector<UpdateRule> rules = {
+      {.what = "gradients are never cleared and add up from step to step", .clears_gradients = false},
+      {.what = "gradients are not clipped", .clips = false},
+      {.what = "the moments are lost between steps", .keeps_moments = false},
+      {.what = "the moments are not corrected for their start at zero", .corrects_bias = false},
+      {.what = "beta1 is 0.95", .beta1 = 0.95},
+      {.what = "beta1 is 0 (no momentum)", .beta1 = 0},
+      {.what = "beta2 is 0.95", .beta2 = 0.95},
+      {.what = "beta2 is 0.99", .beta2 = 0.99},
+      {.what = "epsilon is 1e-5 or so", .epsilon = 1e-5},
+      {.what = "the rate is applied twice", .rate = 2},
+      {.what = "half of the rate is applied", .rate = 0.5},
+      {.what = "nothing is updated", .rate = 0},
+  };
+  if (config.weight_decay != 0) {
+    rules.push_back({.what = "there is no weight decay", .decay = 0});
+    rules.push_back({.what = "weight decay is applied twice", .decay = 2});
+    rules.push_back({.what = "weight decay is added to the gradient (Adam, not AdamW)", .decay_is_decoupled = false});
+  }
+  return rules;
+}
+
 }  // namespace
+
+at::Tensor UpdateWitness::Followed::step(const at::Tensor& clipped, const at::Tensor& whole, double lr,
+                                         double weight_decay) {
+  weight_decay *= rule.decay;
+  if (const at::Tensor& given = rule.clips ? clipped : whole; given.defined()) {
+    gradient = rule.clears_gradients || !gradient.defined() ? given : gradient + given;
+    const at::Tensor g = rule.decay_is_decoupled ? gradient : gradient + weight_decay * expected;
+    if (!rule.keeps_moments) {
+      updates = 0;
+      exp_avg = at::zeros_like(expected);
+      exp_avg_sq = at::zeros_like(expected);
+    }
+    updates += 1;
+    exp_avg = rule.beta1 * exp_avg + (1 - rule.beta1) * g;
+    exp_avg_sq = rule.beta2 * exp_avg_sq + (1 - rule.beta2) * g * g;
+  }
+  if (updates == 0) return {};
+  const double kept = rule.corrects_bias ? 1 : 0;
+  const at::Tensor mean = exp_avg / (1 - kept * std::pow(rule.beta1, updates));
+  const at::Tensor deviation = (exp_avg_sq / (1 - kept * std::pow(rule.beta2, updates))).sqrt() + rule.epsilon;
+  const at::Tensor direction = mean / deviation + (rule.decay_is_decoupled ? weight_decay : 0) * expected;
+  expected = expected - lr * rule.rate * direction;
+  return direction;
+}
 
 bool UpdateWitness::can_watch(const nsa::TrainConfig& config) {
   return config.precision != nsa::Precision::bf16 || (config.master_weights && config.accumulate_grad_batches == 1);
 }
 
 UpdateWitness::UpdateWitness(at::Tensor parameter, const nsa::TrainConfig& config)
-    : parameter_(std::move(parameter)),
-      config_(config),
-      expected_(wide(parameter_).clone()),
-      last_(expected_.clone()),
-      exp_avg_(at::zeros_like(expected_)),
-      exp_avg_sq_(at::zeros_like(expected_)) {
+    : parameter_(std::move(parameter)), config_(config), last_(wide(parameter_).clone()) {
+  const auto followed = [this](UpdateRule rule) {
+    return Followed{std::move(rule), last_, at::zeros_like(last_), at::zeros_like(last_), {}};
+  };
+  wanted_ = followed({});
+  for (UpdateRule& rule : known_mistakes(config)) mistakes_.push_back(followed(std::move(rule)));
   hook_ = parameter_.register_hook([this](const at::Tensor& gradient) {
     const at::NoGradGuard no_grad;
     const bool capturing =
@@ -50,28 +96,37 @@ UpdateWitness::~UpdateWitness() { parameter_.remove_hook(hook_); }
 Update UpdateWitness::after(const nsa::train::StepReport& made) {
   const at::NoGradGuard no_grad;
   capture_is_over_ = true;
+  at::Tensor whole, clipped;
   if (const at::Tensor& gradient = made.replayed ? captured_ : gradient_; gradient.defined()) {
+    whole = wide(gradient);
     // Clipped in the gradient's own type, as it is stored.
-    const bool clipped = made.grad_norm > config_.grad_clip;
-    const at::Tensor g = wide(clipped ? gradient * (config_.grad_clip / made.grad_norm) : gradient);
-    updates_ += 1;
-    exp_avg_ = kBeta1 * exp_avg_ + (1 - kBeta1) * g;
-    exp_avg_sq_ = kBeta2 * exp_avg_sq_ + (1 - kBeta2) * g * g;
+    clipped = made.grad_norm > config_.grad_clip ? wide(gradient * (config_.grad_clip / made.grad_norm)) : whole;
   }
   const at::Tensor now = wide(parameter_);
-  Update update{made.step, 0, 0};
-  if (updates_ > 0) {
-    const at::Tensor mean = exp_avg_ / (1 - std::pow(kBeta1, updates_));
-    const at::Tensor deviation = (exp_avg_sq_ / (1 - std::pow(kBeta2, updates_))).sqrt() + kEpsilon;
-    const at::Tensor direction = mean / deviation + config_.weight_decay * expected_;
-    expected_ = expected_ - made.lr * direction;
+  const auto follow = [&](Followed& one) {
+    const at::Tensor direction = one.step(clipped, whole, made.lr, config_.weight_decay);
+    const at::Tensor distance =
+        (now - one.expected).abs() / allowed(one.expected, parameter_.scalar_type(), config_.lr);
+    const double error = distance.max().item<double>();  // NaN when anything is
+    one.worst = std::isnan(error) ? error : std::max(one.worst, error);
+    return std::pair(direction, error);
+  };
+  const auto [direction, error] = follow(wanted_);
+  Update update{made.step, error, 0};
+  if (direction.defined())
     update.applied = ((last_ - now) * direction).sum().item<double>() / direction.square().sum().item<double>();
-  }
-  const at::Tensor distance = (now - expected_).abs() / allowed(expected_, parameter_.scalar_type(), config_.lr);
-  update.error = distance.max().item<double>();  // NaN when anything is
+  for (Followed& mistake : mistakes_) follow(mistake);
   last_ = now;
   forget();
   return update;
+}
+
+std::vector<std::string> UpdateWitness::mistakes() const {
+  std::vector<std::string> found;
+  if (wanted_.worst <= 1) return found;
+  for (const Followed& mistake : mistakes_)
+    if (mistake.worst <= 1) found.push_back(mistake.rule.what);
+  return found;
 }
 
 void UpdateWitness::forget() { gradient_.reset(); }

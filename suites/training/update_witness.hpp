@@ -6,6 +6,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "nsa/config.hpp"
 #include "nsa/train/trainer.hpp"
@@ -17,6 +19,14 @@ struct Update {
   std::int64_t step = 0;
   double error = 0;    // largest distance of an element from where it must be, in units of `allowed`: 1 is too far
   double applied = 0;  // the rate that explains the step best; coarse for 16-bit parameters
+};
+
+// A way to update: AdamW, or what a mistake makes of it.
+struct UpdateRule {
+  std::string what;                                   // of a mistake: "there is no weight decay"
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // torch's defaults
+  double decay = 1, rate = 1;                         // times those of the configuration and of the step
+  bool decay_is_decoupled = true, corrects_bias = true, clips = true, keeps_moments = true, clears_gradients = true;
 };
 
 class UpdateWitness {
@@ -34,16 +44,27 @@ class UpdateWitness {
   // After a step that was stopped: its gradients are forgotten.
   void forget();
 
+  // The mistakes that explain every update so far as AdamW explains a right one, in words.
+  [[nodiscard]] std::vector<std::string> mistakes() const;
+
  private:
+  // Where the parameter is by one rule. All fp64, on the CPU.
+  struct Followed {
+    UpdateRule rule;
+    at::Tensor expected, exp_avg, exp_avg_sq, gradient;  // gradient: of all steps so far, where none is cleared
+    double updates = 0;
+    double worst = 0;  // error so far
+    at::Tensor step(const at::Tensor& clipped, const at::Tensor& whole, double lr, double weight_decay);  // direction
+  };
   at::Tensor parameter_;
   nsa::TrainConfig config_;
   unsigned hook_ = 0;
-  at::Tensor gradient_;              // of this step so far; undefined before the first
-  at::Tensor captured_;              // the same of a captured step: each replay writes its own into it
-  bool capture_is_over_ = false;     // what arrives in a capture now is of another one
-  at::Tensor expected_, last_;       // fp64, on the CPU; where the parameter must be, and where it was last
-  at::Tensor exp_avg_, exp_avg_sq_;  // fp64
-  double updates_ = 0;
+  at::Tensor gradient_;           // of this step so far; undefined before the first
+  at::Tensor captured_;           // the same of a captured step: each replay writes its own into it
+  bool capture_is_over_ = false;  // what arrives in a capture now is of another one
+  at::Tensor last_;               // fp64, on the CPU: where the parameter was
+  Followed wanted_;
+  std::vector<Followed> mistakes_;
 };
 
 }  // namespace suites::training_cases

@@ -62,6 +62,7 @@ void check_updates(const Run& run, Context& context) {
   }
   Json evidence = {{"parameter", "norm.weight"}, {"rates", applied}};
   if (first_wrong != nullptr) evidence["first_wrong_step"] = first_wrong->step;
+  if (!run.mistakes.empty()) evidence["as_if"] = run.mistakes;
   context.expect_at_most("update_error", worst, 1, "of what rounding allows", codes::kWrongUpdate, evidence);
 }
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "reports/causes.hpp"
 #include "reports/journal.hpp"
 
 namespace reports::sample {
@@ -54,7 +55,11 @@ Finding finding(Severity severity, const std::string& category) {
           "a cause",  "a next step", "a repro --now", Json::object()};
 }
 
-Run mixed() { return read_journal(std::filesystem::path(REPORTS_TEST_DATA) / "mixed.events.jsonl"); }
+Run mixed() {
+  Run run = read_journal(std::filesystem::path(REPORTS_TEST_DATA) / "mixed.events.jsonl");
+  find_causes(run, {});
+  return run;
+}
 
 Journal::Journal() { add(kBegin); }
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "suites/codes.hpp"
+#include "suites/probes/unwritten_memory.hpp"
 #include "suites/s_sweep/op_run.hpp"
 
 namespace suites::s_sweep_cases {
@@ -259,7 +260,7 @@ TEST(DiagnoseOp, SeesItWhateverMemoryHeldBefore) {
 TEST(ZeroMemory, FillsWhatIsAllocatedAndEnds) {
   { at::Tensor earlier = at::full({100}, kNan); }
   {
-    const ZeroMemory memory;
+    const probes::ZeroMemory memory;
     const at::Tensor x = at::empty({100});
     EXPECT_TRUE(x.eq(0).all().item<bool>());
     EXPECT_TRUE(at::empty_like(x, at::kLong).eq(0).all().item<bool>());
@@ -271,7 +272,7 @@ TEST(ZeroMemory, FillsWhatIsAllocatedAndEnds) {
 
 TEST(StaleMemory, FillsWhatIsAllocatedAndEnds) {
   {
-    const StaleMemory memory;
+    const probes::StaleMemory memory;
     EXPECT_TRUE(at::empty({100}).isnan().all().item<bool>());
     EXPECT_TRUE(at::empty({100}, at::kBFloat16).isnan().all().item<bool>());
   }

@@ -1,6 +1,8 @@
 // The instruments: trend, counting oracle, memory meter, second optimizer.
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
 
 #include <cmath>
 #include <numeric>
@@ -146,6 +148,46 @@ TEST(UpdateWitness, AgreesWithTheTrainer) {
 TEST(UpdateWitness, SeesARateThatIsReportedAndNotApplied) {
   EXPECT_GT(worst_update(updates(nsa::Precision::fp32), [](double lr) { return 1.02 * lr; }), 1);
   EXPECT_GT(worst_update(updates(nsa::Precision::bf16), [](double lr) { return 2 * lr; }), 1);
+}
+
+// What the witness makes of 12 updates of a parameter by torch's AdamW; `cleared`: whether gradients are, in between.
+std::vector<std::string> mistakes_of(const torch::optim::AdamWOptions& options, bool cleared = true,
+                                     double clip = 1e9) {
+  nsa::TrainConfig told;
+  told.precision = nsa::Precision::fp32;
+  told.lr = 1e-2;
+  told.weight_decay = 0.1;
+  told.grad_clip = clip;
+  at::manual_seed(3);
+  at::Tensor weight = at::randn({16}, at::kFloat).requires_grad_();
+  torch::optim::AdamW optimizer({weight}, torch::optim::AdamWOptions(options).lr(told.lr));
+  UpdateWitness witness(weight, told);
+  for (std::int64_t i = 0; i < 12; ++i) {
+    if (cleared) optimizer.zero_grad();
+    (weight * at::randn({16})).sum().backward();
+    nsa::train::StepReport report;
+    report.step = i;
+    report.lr = told.lr;
+    report.grad_norm = weight.grad().norm().item<double>();
+    optimizer.step();
+    witness.after(report);
+  }
+  return witness.mistakes();
+}
+
+TEST(UpdateWitness, NamesTheMistakeThatExplainsEveryUpdate) {
+  using testing::ElementsAre;
+  using torch::optim::AdamWOptions;
+  const auto right = [] { return AdamWOptions().weight_decay(0.1); };
+  EXPECT_THAT(mistakes_of(right()), testing::IsEmpty());
+  EXPECT_THAT(mistakes_of(right(), /*cleared=*/false),
+              ElementsAre("gradients are never cleared and add up from step to step"));
+  EXPECT_THAT(mistakes_of(right(), true, /*clip=*/1), ElementsAre("gradients are not clipped"));
+  EXPECT_THAT(mistakes_of(right().weight_decay(0)), ElementsAre("there is no weight decay"));
+  EXPECT_THAT(mistakes_of(right().weight_decay(0.2)), ElementsAre("weight decay is applied twice"));
+  EXPECT_THAT(mistakes_of(right().betas({0.9, 0.95})), ElementsAre("beta2 is 0.95"));
+  EXPECT_THAT(mistakes_of(right().betas({0.0, 0.999})), ElementsAre("beta1 is 0 (no momentum)"));
+  EXPECT_THAT(mistakes_of(right().betas({0.7, 0.9})), testing::IsEmpty()) << "one that nobody thought of";
 }
 
 TEST(UpdateWitness, SeesUpdatesThatAreRoundedAway) {
