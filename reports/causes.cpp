@@ -4,7 +4,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <map>
+#include <optional>
 #include <regex>
 #include <set>
 

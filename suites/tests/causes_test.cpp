@@ -19,5 +19,42 @@ TEST(Causes, TheTableHasNoFlaw) {
   EXPECT_THAT(reports::flaws(rules, known), testing::IsEmpty());
 }
 
+// The likeliest cause of a run of one case with one finding, beside a case of parity that passed.
+reports::LikelyCause cause_of(std::string_view code, const std::string& where, reports::Json evidence) {
+  reports::Case failed, passed;
+  failed.id = where;
+  failed.status = reports::Status::fail;
+  failed.findings = {{std::string(code), reports::Severity::block, "numerics", "title", "message", "cause", "next",
+                      "repro", std::move(evidence)}};
+  passed.id = "parity/op[backend=sdpa]";
+  passed.status = reports::Status::pass;
+  reports::Run run;
+  run.suites = {{"parity", "", {}, {failed, passed}, 0}};
+  const auto rules = causes();
+  reports::find_causes(run, rules);
+  return run.causes.at(0);
+}
+
+TEST(Causes, StagesThatPartSideBySideTellWhatTheyShare) {
+  const auto id = [](const std::string& stage, const std::vector<std::string>& beside) {
+    return cause_of(codes::kOutputBudget, "parity/whole_step[S=1]", {{"stage", stage}, {"beside", beside}}).id;
+  };
+  const std::string in = "layers.0.attention.";
+  EXPECT_EQ(id(in + "gates", {"q", "cmp.k", "cmp.v"}), "norm-before-attention");
+  EXPECT_EQ(id(in + "gates", {"q"}), "query-projection");
+  EXPECT_EQ(id(in + "gates", {}), "gate");
+  EXPECT_EQ(id(in + "q", {"cmp.k"}), "rope");
+  EXPECT_EQ(id(in + "q", {}), "queries");
+  EXPECT_EQ(id(in + "q", {"cmp.v"}), "stage") << "no rule knows it, and none says more than was seen";
+  EXPECT_EQ(id("layers.1.mlp", {}), "mlp");
+  EXPECT_EQ(id("layers.1", {}), "residual");
+}
+
+TEST(Causes, AnUpdateIsToldByTheMistakeThatExplainsIt) {
+  const auto cause = cause_of(codes::kWrongUpdate, "training/real_text", {{"as_if", {"beta2 is 0.95"}}});
+  EXPECT_EQ(cause.what, "The weights are updated as if beta2 is 0.95");
+  EXPECT_EQ(cause_of(codes::kWrongUpdate, "training/real_text", {{"rates", {}}}).id, "update");
+}
+
 }  // namespace
 }  // namespace suites

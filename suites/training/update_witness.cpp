@@ -22,7 +22,8 @@ at::Tensor allowed(const at::Tensor& expected, at::ScalarType stored, double lr)
 
 std::vector<UpdateRule> known_mistakes(const nsa::TrainConfig& config) {
   std::vector<UpdateRule> rules = {
-      {.what = "gradients are never cleared and add up from step to step", .clears_gradients = false},
+      {.what = "gradients are never cleared and add up from step to step", .clears_until = 0},
+      {.what = "gradients are cleared once and then add up from step to step", .clears_until = 1},
       {.what = "gradients are not clipped", .clips = false},
       {.what = "the moments are lost between steps", .keeps_moments = false},
       {.what = "the moments are not corrected for their start at zero", .corrects_bias = false},
@@ -45,11 +46,13 @@ std::vector<UpdateRule> known_mistakes(const nsa::TrainConfig& config) {
 
 }  // namespace
 
-at::Tensor UpdateWitness::Followed::step(const at::Tensor& clipped, const at::Tensor& whole, double lr,
+at::Tensor UpdateWitness::Followed::step(const at::Tensor& clipped, const at::Tensor& whole, double shrunk, double lr,
                                          double weight_decay) {
   weight_decay *= rule.decay;
-  if (const at::Tensor& given = rule.clips ? clipped : whole; given.defined()) {
-    gradient = rule.clears_gradients || !gradient.defined() ? given : gradient + given;
+  if (whole.defined()) {
+    const bool adds_up = seen++ > rule.clears_until;
+    // Clipping is in place, so what has added up is clipped again.
+    gradient = adds_up ? (gradient + whole) * shrunk : rule.clips ? clipped : whole;
     const at::Tensor g = rule.decay_is_decoupled ? gradient : gradient + weight_decay * expected;
     if (!rule.keeps_moments) {
       updates = 0;
@@ -97,14 +100,15 @@ Update UpdateWitness::after(const nsa::train::StepReport& made) {
   const at::NoGradGuard no_grad;
   capture_is_over_ = true;
   at::Tensor whole, clipped;
+  const double shrunk = made.grad_norm > config_.grad_clip ? config_.grad_clip / made.grad_norm : 1;
   if (const at::Tensor& gradient = made.replayed ? captured_ : gradient_; gradient.defined()) {
     whole = wide(gradient);
     // Clipped in the gradient's own type, as it is stored.
-    clipped = made.grad_norm > config_.grad_clip ? wide(gradient * (config_.grad_clip / made.grad_norm)) : whole;
+    clipped = shrunk < 1 ? wide(gradient * shrunk) : whole;
   }
   const at::Tensor now = wide(parameter_);
   const auto follow = [&](Followed& one) {
-    const at::Tensor direction = one.step(clipped, whole, made.lr, config_.weight_decay);
+    const at::Tensor direction = one.step(clipped, whole, shrunk, made.lr, config_.weight_decay);
     const at::Tensor distance =
         (now - one.expected).abs() / allowed(one.expected, parameter_.scalar_type(), config_.lr);
     const double error = distance.max().item<double>();  // NaN when anything is

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,9 @@ struct UpdateRule {
   std::string what;                                   // of a mistake: "there is no weight decay"
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // torch's defaults
   double decay = 1, rate = 1;                         // times those of the configuration and of the step
-  bool decay_is_decoupled = true, corrects_bias = true, clips = true, keeps_moments = true, clears_gradients = true;
+  bool decay_is_decoupled = true, corrects_bias = true, clips = true, keeps_moments = true;
+  double clears_until = kAlways;  // the last step, from 0, before which gradients are cleared
+  static constexpr double kAlways = std::numeric_limits<double>::infinity();
 };
 
 class UpdateWitness {
@@ -52,9 +55,10 @@ class UpdateWitness {
   struct Followed {
     UpdateRule rule;
     at::Tensor expected, exp_avg, exp_avg_sq, gradient;  // gradient: of all steps so far, where none is cleared
-    double updates = 0;
-    double worst = 0;  // error so far
-    at::Tensor step(const at::Tensor& clipped, const at::Tensor& whole, double lr, double weight_decay);  // direction
+    double updates = 0, seen = 0;                        // since the moments began; steps with a gradient
+    double worst = 0;                                    // error so far
+    // The direction of a step; `clipped` is `shrunk` times the gradient `whole`, or both are undefined.
+    at::Tensor step(const at::Tensor& clipped, const at::Tensor& whole, double shrunk, double lr, double weight_decay);
   };
   at::Tensor parameter_;
   nsa::TrainConfig config_;

@@ -150,9 +150,10 @@ TEST(UpdateWitness, SeesARateThatIsReportedAndNotApplied) {
   EXPECT_GT(worst_update(updates(nsa::Precision::bf16), [](double lr) { return 2 * lr; }), 1);
 }
 
-// What the witness makes of 12 updates of a parameter by torch's AdamW; `cleared`: whether gradients are, in between.
-std::vector<std::string> mistakes_of(const torch::optim::AdamWOptions& options, bool cleared = true,
-                                     double clip = 1e9) {
+// What the witness makes of 12 updates of a parameter by torch's AdamW. `cleared`: whether gradients are, in between;
+// `clips`: whether they are clipped at `clip`, which is what the witness is told.
+std::vector<std::string> mistakes_of(const torch::optim::AdamWOptions& options, bool cleared = true, double clip = 1e9,
+                                     bool clips = false) {
   nsa::TrainConfig told;
   told.precision = nsa::Precision::fp32;
   told.lr = 1e-2;
@@ -169,6 +170,7 @@ std::vector<std::string> mistakes_of(const torch::optim::AdamWOptions& options, 
     report.step = i;
     report.lr = told.lr;
     report.grad_norm = weight.grad().norm().item<double>();
+    if (clips && report.grad_norm > told.grad_clip) weight.mutable_grad().mul_(told.grad_clip / report.grad_norm);
     optimizer.step();
     witness.after(report);
   }
@@ -182,6 +184,9 @@ TEST(UpdateWitness, NamesTheMistakeThatExplainsEveryUpdate) {
   EXPECT_THAT(mistakes_of(right()), testing::IsEmpty());
   EXPECT_THAT(mistakes_of(right(), /*cleared=*/false),
               ElementsAre("gradients are never cleared and add up from step to step"));
+  EXPECT_THAT(mistakes_of(right(), /*cleared=*/false, /*clip=*/1, /*clips=*/true),
+              ElementsAre("gradients are never cleared and add up from step to step"));
+  EXPECT_THAT(mistakes_of(right(), true, /*clip=*/1, /*clips=*/true), testing::IsEmpty());
   EXPECT_THAT(mistakes_of(right(), true, /*clip=*/1), ElementsAre("gradients are not clipped"));
   EXPECT_THAT(mistakes_of(right().weight_decay(0)), ElementsAre("there is no weight decay"));
   EXPECT_THAT(mistakes_of(right().weight_decay(0.2)), ElementsAre("weight decay is applied twice"));
