@@ -205,15 +205,24 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
   const nsa::Config config = three_layers(context, subject, step.model);
   const nsa::ModelConfig& model = config.model;
   const std::int64_t S = length_of(model.nsa);
-  Sides sides = both_sides(context, subject, config, step.precision, subject.flags());
   const at::Tensor tokens = prompt(context, config, {1, S});
-  const oracle::PlainModel exact = sides.exact(), naive = sides.naive();
-  // From nothing; and after a prompt that ends inside a block of either kind.
-  for (const std::int64_t P : {std::int64_t{0}, S - model.nsa.l_sel + 1}) {
+  struct Walk {
+    std::int64_t P;             // tokens in a prefill
+    nsa::decode::Options room;  // of the caches
+    double rope_scale;          // times the flags' own
+  };
+  // From nothing, in caches that must grow; and after a prompt that ends inside a block of either kind, with positions
+  // that decoding must scale as the pass at once does.
+  for (const Walk& walk : {Walk{0, {.capacity = 1}, 1}, Walk{S - model.nsa.l_sel + 1, {}, 4}}) {
+    const std::int64_t P = walk.P;
+    nsa::EffectiveFlags flags = subject.flags();
+    flags.rope_scale *= walk.rope_scale;
+    Sides sides = both_sides(context, subject, config, step.precision, flags);
+    const oracle::PlainModel exact = sides.exact(), naive = sides.naive();
     const std::string what = fmt::format("{}, {}, {} tokens in a prefill and {} in steps", step.model,
                                          nsa::to_string(step.precision), P, S - P);
     context.phase(what);
-    nsa::decode::Decoder decoder = subject.decoder(sides.product.instance);
+    nsa::decode::Decoder decoder = subject.decoder(sides.product.instance, walk.room);
     Shown shown;
     {
       const probes::StaleMemory unwritten;  // a cache's rows that nobody wrote are NaN
