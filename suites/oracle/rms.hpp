@@ -3,6 +3,8 @@
 // everywhere; row by row it also sees what is off in one place. NaN and infinity pass nowhere.
 #pragma once
 
+#include <limits>
+
 #include "suites/oracle/compare.hpp"
 
 namespace suites::oracle {
@@ -15,6 +17,9 @@ struct RmsLaw {
   // Plus this much of the oracle's RMS: what one rounding of the result costs, so that an error of the naive
   // computation that happens to be small (or is none, for a copy) accuses nobody.
   double floor = 0;
+  // Of how many independent roundings a row is made at most. A weight's gradient is a sum of one product a token: of
+  // two tokens, a row's errors are two numbers, however many values it has.
+  double independent = std::numeric_limits<double>::infinity();
 };
 // The law for results of this storage type.
 [[nodiscard]] RmsLaw rms_law(at::ScalarType storage);

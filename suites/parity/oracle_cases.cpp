@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <tuple>
 
 #include "suites/codes.hpp"
 #include "suites/parity/against_oracle.hpp"
@@ -89,13 +90,14 @@ std::vector<std::string> backwards(const nsa::ModelConfig& config, const Gradien
 constexpr double kNothing = 1e-12, kRoundings = 64;
 
 bool expect_gradients(Context& context, const Sides& sides, const Shown& shown, const Gradients& exact,
-                      const Gradients& naive, const std::string& what) {
+                      const Gradients& naive, std::int64_t tokens, const std::string& what) {
   std::string first, message;
   std::string_view code = codes::kGradientBudget;
   Json evidence = Json::object(), off = Json::array();
   std::map<std::string, double> largest;
   const auto of_layer = largest_by_layer(exact);
-  const oracle::RmsLaw law = oracle::rms_law(sides.storage());
+  oracle::RmsLaw law = oracle::rms_law(sides.storage());
+  law.independent = static_cast<double>(tokens);
   for (const std::string& name : backwards(sides.plain.config, exact)) {
     const at::Tensor value = shown.gradients.at(name), wanted = exact.at(name);
     // That nothing arrives is as good as zeros: its branch is not computed, or there is no block at all.
@@ -161,6 +163,62 @@ std::int64_t tokens_of(const nsa::Config& config, const std::string& name) {
   return std::max<std::int64_t>(1, all.at(name));
 }
 
+// ---- decoding
+
+constexpr const char* kKeys = "layers.{}.attention.cmp.k";
+
+// A text of S tokens, of which P come in a prefill and the others one by one.
+struct Walk {
+  std::int64_t P, S;
+  nsa::decode::Options room = {};  // of the caches
+  double rope_scale = 1;           // times the flags' own
+};
+
+// From nothing, in caches that must grow; across the moment at which the window begins to forget, where the first did
+// not come so far; and after a prompt that ends inside a block of either kind, with positions that decoding must scale
+// as the pass at once does.
+std::vector<Walk> walks(const nsa::Geometry& g) {
+  constexpr std::int64_t kMostSteps = 256;
+  const std::int64_t S = length_of(g);
+  std::vector<Walk> all = {{0, std::min(S, kMostSteps), {.capacity = 1}}};
+  if (all[0].S < g.w + g.l) all.push_back({std::max<std::int64_t>(1, g.w - g.l), g.w + g.l});
+  all.push_back({S - g.l_sel + 1, S, {}, 4});
+  return all;
+}
+
+// Takes compressed keys and values out of a pass's stages, because steps do not show them; gives the keys by layer.
+std::vector<at::Tensor> without_keys(oracle::Stages& stages, std::int64_t layers) {
+  std::vector<at::Tensor> keys(static_cast<std::size_t>(layers));
+  for (std::size_t layer = 0; layer < keys.size(); ++layer)
+    for (const auto& [name, value] : stages)
+      if (name == fmt::format(kKeys, layer)) keys[layer] = value;
+  std::erase_if(stages, [](const auto& s) { return s.first.ends_with("cmp.k") || s.first.ends_with("cmp.v"); });
+  return keys;
+}
+
+// The plain decoder over all tokens: its stages, and its compressed keys by layer.
+std::pair<oracle::Pass, std::vector<at::Tensor>> in_steps(Context& context, const oracle::PlainModel& model,
+                                                          const at::Tensor& tokens,
+                                                          const std::vector<at::Tensor>& blocks) {
+  oracle::PlainDecoder decoder(model);
+  std::vector<oracle::Pass> passes;
+  for (std::int64_t t = 0; t < tokens.size(1); ++t) {
+    std::vector<at::Tensor> held;
+    for (const at::Tensor& layer : blocks) held.push_back(layer.defined() ? layer.narrow(1, t, 1) : layer);
+    passes.push_back(decoder.step(tokens.narrow(1, t, 1), held));
+    if (t % 16 == 0) context.progress();
+  }
+  oracle::Pass all;
+  for (std::size_t i = 0; i < passes[0].stages.size(); ++i) {
+    std::vector<at::Tensor> rows;
+    for (const oracle::Pass& pass : passes) rows.push_back(pass.stages[i].second);
+    all.stages.emplace_back(passes[0].stages[i].first, at::cat(rows, 1));
+  }
+  std::vector<at::Tensor> keys;
+  for (std::size_t layer = 0; layer < blocks.size(); ++layer) keys.push_back(decoder.compressed_keys(layer));
+  return {std::move(all), std::move(keys)};
+}
+
 }  // namespace
 
 void whole_step(Context& context, const Subject& subject, const WholeStep& step) {
@@ -197,62 +255,45 @@ void whole_step(Context& context, const Subject& subject, const WholeStep& step)
   const auto wanted_gradients = gradients(exact, wanted.loss);
   context.progress();
   expect_gradients(context, sides, shown, wanted_gradients, naive_gradients(naive, rounded.loss, wanted_gradients),
-                   what);
+                   tokens.numel(), what);
 }
 
 void whole_decoding(Context& context, const Subject& subject, const WholeStep& step) {
   const at::NoGradGuard no_grad;
   const nsa::Config config = three_layers(context, subject, step.model);
   const nsa::ModelConfig& model = config.model;
-  const std::int64_t S = length_of(model.nsa);
-  const at::Tensor tokens = prompt(context, config, {1, S});
-  struct Walk {
-    std::int64_t P;             // tokens in a prefill
-    nsa::decode::Options room;  // of the caches
-    double rope_scale;          // times the flags' own
-  };
-  // From nothing, in caches that must grow; and after a prompt that ends inside a block of either kind, with positions
-  // that decoding must scale as the pass at once does.
-  for (const Walk& walk : {Walk{0, {.capacity = 1}, 1}, Walk{S - model.nsa.l_sel + 1, {}, 4}}) {
-    const std::int64_t P = walk.P;
+  for (const Walk& walk : walks(model.nsa)) {
     nsa::EffectiveFlags flags = subject.flags();
     flags.rope_scale *= walk.rope_scale;
     Sides sides = both_sides(context, subject, config, step.precision, flags);
-    const oracle::PlainModel exact = sides.exact(), naive = sides.naive();
     const std::string what = fmt::format("{}, {}, {} tokens in a prefill and {} in steps", step.model,
-                                         nsa::to_string(step.precision), P, S - P);
+                                         nsa::to_string(step.precision), walk.P, walk.S - walk.P);
     context.phase(what);
+    const at::Tensor tokens = prompt(context, config, {1, walk.S});
     nsa::decode::Decoder decoder = subject.decoder(sides.product.instance, walk.room);
     Shown shown;
     {
       const probes::StaleMemory unwritten;  // a cache's rows that nobody wrote are NaN
-      (void)decode(context, decoder, tokens.flip(1), P);
+      (void)decode(context, decoder, tokens.flip(1), walk.P);
       decoder.reset();  // the text before must leave nothing behind
-      shown.stages = decode(context, decoder, tokens, P).stages;
+      shown.stages = decode(context, decoder, tokens, walk.P).stages;
     }
-    std::erase_if(shown.stages, [](const auto& s) { return s.first.ends_with("cmp.k") || s.first.ends_with("cmp.v"); });
+    (void)without_keys(shown.stages, model.n_layers);
     const std::vector<at::Tensor> blocks = shown.choices(model.n_layers);
-    oracle::PlainDecoder own(exact);
-    std::vector<oracle::Pass> passes;
-    for (std::int64_t t = 0; t < S; ++t) {
-      std::vector<at::Tensor> held;
-      for (const at::Tensor& layer : blocks) held.push_back(layer.defined() ? layer.narrow(1, t, 1) : layer);
-      passes.push_back(own.step(tokens.narrow(1, t, 1), held));
-      if (t % 16 == 0) context.progress();
-    }
-    oracle::Pass wanted;
-    for (std::size_t i = 0; i < passes[0].stages.size(); ++i) {
-      std::vector<at::Tensor> rows;
-      for (const oracle::Pass& pass : passes) rows.push_back(pass.stages[i].second);
-      wanted.stages.emplace_back(passes[0].stages[i].first, at::cat(rows, 1));
-    }
     // What roundings cost is the same in one pass, which is quicker.
-    const oracle::Pass rounded = oracle::forward(naive, tokens, {}, blocks);
+    oracle::Pass rounded = oracle::forward(sides.naive(), tokens, {}, blocks), wanted;
+    std::vector<at::Tensor> keys;
+    if (walk.P == 0) {
+      std::tie(wanted, keys) = in_steps(context, sides.exact(), tokens, blocks);
+    } else {  // the same too, in exact arithmetic
+      wanted = oracle::forward(sides.exact(), tokens, {}, blocks);
+      keys = without_keys(wanted.stages, model.n_layers);
+    }
     // The scores are the oracle's here: a step does not show its compressed keys.
     const Compared compared{what, codes::kWaysDiffer, {}, step.precision == nsa::Precision::bf16 ? 0.1 : 1e-4};
     if (!expect_stages(context, sides, shown, wanted, rounded, compared)) return;
-    for (std::size_t layer = 0; layer < blocks.size(); ++layer)
-      shown.stages.emplace_back(fmt::format("layers.{}.attention.cmp.k", layer), own.compressed_keys(layer));
+    for (std::size_t layer = 0; layer < keys.size(); ++layer)
+      shown.stages.emplace_back(fmt::format(kKeys, layer), keys[layer]);
     if (!expect_choices(context, sides, shown, compared)) return;
   }
 }

@@ -23,6 +23,8 @@ std::string op_name(const OpRun& run) {
 }
 
 constexpr std::int64_t kLongestOnCpu = 1024;
+// Cases of whole models in fp64: seconds on a GPU or with a small model, minutes with a large one on a CPU.
+constexpr std::chrono::seconds kWholeModel{900};
 
 class Plan {
  public:
@@ -72,6 +74,7 @@ class Plan {
     c.params.set("model", step.model);
     c.params.set("precision", std::string(nsa::to_string(step.precision)));
     if (body == parity_cases::whole_step) c.params.set("S", step.tokens);
+    c.timeout = kWholeModel;
     c.run = [subject = subject_, step, body](Context& context) { body(context, subject, step); };
     cases.push_back(std::move(c));
   }
@@ -163,6 +166,7 @@ void plan_whole(Plan& plan) {
              harness::Level::standard);
   plan.whole("whole_decoding", {"subject", Precision::bf16}, parity_cases::whole_decoding, harness::Level::standard);
   plan.plain("whole_constants", parity_cases::whole_constants);
+  plan.cases.back().timeout = kWholeModel;
 }
 
 // The same questions deeper: every pair of backends, every way through the model, in every precision.

@@ -130,6 +130,19 @@ TEST(Rms, AFivefoldErrorIsOverTheBoundAndAnOrdinaryOneIsNot) {
   EXPECT_FALSE(judge_rms({wanted + 6e-7 * off, wanted, naive}, law, 1).good());
 }
 
+// The gradient of a weight after two tokens: a row's errors are those of two products, and may all be large.
+TEST(Rms, ARowOfFewIndependentRoundingsMayScatter) {
+  const at::Tensor wanted = at::ones({16, 64}, at::kDouble), naive = wanted + 1e-7;
+  at::Tensor value = naive.clone();
+  value[5] += 2e-6;
+  RmsLaw law = rms_law(at::kFloat);
+  EXPECT_FALSE(judge_rms({value, wanted, naive}, law, 1).good());
+  law.independent = 2;
+  EXPECT_TRUE(judge_rms({value, wanted, naive}, law, 1).good());
+  value[5] += 2e-6;
+  EXPECT_FALSE(judge_rms({value, wanted, naive}, law, 1).good());
+}
+
 TEST(Rms, NamesTheFirstBadRowAndLetsNoNanPass) {
   const at::Tensor wanted = at::ones({16, 8}, at::kDouble), naive = wanted + 1e-7;
   at::Tensor value = naive.clone();
