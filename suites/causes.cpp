@@ -54,7 +54,7 @@ Clues of_wrong_gradients() {
 Clues of_training() {
   return {{.codes = {kGuardMissed, kFarBelowGate, kNonFiniteLoss, kNonFiniteGradientStep, kGradientNorm, kWrongUpdate,
                      kLossDoesNotFall, kLossBelowFloor, kValidationLoss, kStepTimeGrows, kStepStalls, kHaltRecord,
-                     kNotResumable}}};
+                     kNotResumable, kToldOtherwise, kBatchOrder}}};
 }
 
 // ---- the stages of a model, as parity compares them with the oracle
@@ -366,6 +366,15 @@ std::vector<CauseRule> training_and_speed() {
        .weight = 31,
        .clue = {.codes = {kWrongUpdate}, .evidence = {{"as_if", "*"}}},
        .explains = {{.codes = {kLossDoesNotFall, kValidationLoss, kGradientNorm, kWrongUpdate, kSuspiciousFall}}}},
+      {.id = "batch-twice",
+       .weight = 33,
+       .clue = {{kBatchTwice}},
+       .explains = {{.codes = {kBatchOrder, kSuspiciousFall, kLossBelowFloor}}}},
+      {.id = "documents-of-training",
+       .weight = 32,
+       .clue = {{kDocuments}},
+       .clean = {"parity/packed*"},
+       .explains = {{.codes = {kToldOtherwise}}}},
       {.id = "update",
        .weight = 29,
        .clue = {{kWrongUpdate}},

@@ -9,7 +9,7 @@ namespace suites::parity_cases {
 
 namespace {
 
-constexpr std::int64_t kLayers = 2;
+constexpr std::int64_t kLayers = 3;
 
 nsa::ModelConfig small_model() {
   nsa::ModelConfig model;

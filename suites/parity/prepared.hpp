@@ -16,7 +16,7 @@ struct Prepared {
   [[nodiscard]] nsa::LanguageModelImpl& model() { return *instance.model; }
 };
 
-// At most two layers of the subject's configuration.
+// At most three layers of the subject's configuration.
 [[nodiscard]] nsa::Config shallow(const harness::Context& context, const Subject& subject);
 // As shallow() for "subject"; for "small" another: the geometry of tiny, three groups, Dk != Dv, learned
 // compression, independent gates.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "suites/parity/cases.hpp"
+#include "suites/probes/one_thread.hpp"
 #include "suites/registry.hpp"
 
 namespace suites {
@@ -25,6 +26,15 @@ std::string op_name(const OpRun& run) {
 constexpr std::int64_t kLongestOnCpu = 1024;
 // Cases of whole models in fp64: seconds on a GPU or with a small model, minutes with a large one on a CPU.
 constexpr std::chrono::seconds kWholeModel{900};
+
+probes::ThreadsFor threads_of_the_subject(const Context& context, const Subject& subject) {
+  return {subject.config(context).model.dim, context.cuda()};
+}
+
+void whole_constants(Context& context, const Subject& subject) {
+  const auto threads = threads_of_the_subject(context, subject);
+  parity_cases::whole_constants(context, subject);
+}
 
 class Plan {
  public:
@@ -75,7 +85,10 @@ class Plan {
     c.params.set("precision", std::string(nsa::to_string(step.precision)));
     if (body == parity_cases::whole_step) c.params.set("S", step.tokens);
     c.timeout = kWholeModel;
-    c.run = [subject = subject_, step, body](Context& context) { body(context, subject, step); };
+    c.run = [subject = subject_, step, body](Context& context) {
+      const auto threads = threads_of_the_subject(context, subject);
+      body(context, subject, step);
+    };
     cases.push_back(std::move(c));
   }
 
@@ -165,7 +178,7 @@ void plan_whole(Plan& plan) {
   plan.whole("whole_step", {"subject", Precision::fp32, "query_chunks"}, parity_cases::whole_step,
              harness::Level::standard);
   plan.whole("whole_decoding", {"subject", Precision::bf16}, parity_cases::whole_decoding, harness::Level::standard);
-  plan.plain("whole_constants", parity_cases::whole_constants);
+  plan.plain("whole_constants", whole_constants);
   plan.cases.back().timeout = kWholeModel;
 }
 

@@ -4,6 +4,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <optional>
+
 namespace suites::probes {
 
 class OneThread {
@@ -15,6 +17,20 @@ class OneThread {
 
  private:
   int before_;
+};
+
+// A model of this width keeps one thread busy and no more; a second one would wait, and scatter the times.
+inline constexpr std::int64_t kNarrowModel = 256;
+
+// One thread where a model of `width` runs on the CPU and is that narrow; else as many as there are.
+class ThreadsFor {
+ public:
+  ThreadsFor(std::int64_t width, bool cuda) {
+    if (!cuda && width <= kNarrowModel) one_.emplace();
+  }
+
+ private:
+  std::optional<OneThread> one_;
 };
 
 }  // namespace suites::probes

@@ -21,7 +21,7 @@ using harness::Context;
 using harness::Json;
 using Lengths = std::vector<std::int64_t>;
 
-constexpr std::int64_t kLayers = 2;
+constexpr std::int64_t kLayers = 3;
 
 // Lengths between the powers of two, for the pattern: a fault that depends on S modulo a tile shows on some of them.
 const Lengths kBetween = {192, 384, 640, 1000, 1280};

@@ -56,5 +56,9 @@ TEST(Causes, AnUpdateIsToldByTheMistakeThatExplainsIt) {
   EXPECT_EQ(cause_of(codes::kWrongUpdate, "training/real_text", {{"rates", {}}}).id, "update");
 }
 
+TEST(Causes, ABatchThatComesTwiceIsAnEarlierCauseThanItsOrder) {
+  EXPECT_EQ(cause_of(codes::kBatchTwice, "training/written_down[data=text]", {}).id, "batch-twice");
+}
+
 }  // namespace
 }  // namespace suites

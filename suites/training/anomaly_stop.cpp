@@ -12,9 +12,9 @@
 
 #include "nsa/train/checkpoint.hpp"
 #include "nsa/train/run/exit_code.hpp"
-#include "nsa/train/run/program.hpp"
 #include "suites/codes.hpp"
 #include "suites/training/cases.hpp"
+#include "suites/training/program_run.hpp"
 
 namespace suites::training_cases {
 
@@ -26,14 +26,6 @@ using harness::Json;
 using nsa::train::ExitCode;
 
 constexpr const char* kVictim = "norm.weight";
-
-// Runs nsa-train in this process.
-int run_program(std::vector<std::string> arguments, const nsa::train::Seams& seams = {}) {
-  arguments.insert(arguments.begin(), "nsa-train");
-  std::vector<const char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  return nsa::train::run_program(static_cast<int>(argv.size()), argv.data(), seams);
-}
 
 // The gradient of one parameter is NaN in backward pass number `pass`.
 nsa::train::Seams poison(std::int64_t pass) {
@@ -93,7 +85,7 @@ class Judge {
     std::vector<std::string> arguments = trial_.arguments;
     arguments.insert(arguments.end(), {"--out", out.string(), "--steps", std::to_string(trial_.steps), "--quiet"});
     if (resume) arguments.emplace_back("--resume");
-    return run_program(std::move(arguments), seams);
+    return run_nsa_train(std::move(arguments), seams).exit_code;
   }
 
   void expect_exit(const std::string& what, int code, ExitCode wanted, std::string_view finding) {

@@ -17,6 +17,9 @@ void real_text(const Subject& subject, harness::Context& context);      // train
 void loss_floor(const Subject& subject, harness::Context& context);     // loss_floor.cpp
 void guards(const Subject& subject, harness::Context& context);         // guards.cpp
 void captured_step(const Subject& subject, harness::Context& context);  // captured_step.cpp; on a GPU
+// written_down.cpp: what a run of nsa-train writes down is what a witness saw.
+enum class WrittenData;
+void written_down(const Subject& subject, harness::Context& context, WrittenData data);
 
 // -- standard
 // training_run.cpp: one length of run, one kind of data, one precision. What is limited to keep the time is said there.

@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "suites/codes.hpp"
+#include "suites/probes/one_thread.hpp"
 #include "suites/training/cases.hpp"
 #include "suites/training/stops.hpp"
 
@@ -33,9 +34,9 @@ struct Small {
 
 Small make_small(const Subject& subject, Context& context, int trial) {
   nsa::Config config = subject.config(context);
-  config.model.n_layers = 1;
+  config.model.n_layers = std::min<std::int64_t>(config.model.n_layers, 3);
   config.train.steps = 4;
-  config.train.seq_len = std::min<std::int64_t>(config.train.seq_len, 64);
+  config.train.seq_len = std::min<std::int64_t>(config.train.seq_len, 32);
   config.train.batch_size = 2;
   config.train.accumulate_grad_batches = 1;
   config.train.cuda_graph = nsa::CudaGraph::off;  // those of a captured step: captured_step.cpp
@@ -177,6 +178,7 @@ void divergence(const Subject& subject, Context& context) {
 }  // namespace
 
 void guards(const Subject& subject, Context& context) {
+  const probes::ThreadsFor threads(subject.config(context).model.dim, context.cuda());
   context.phase("nothing planted");
   if (!is_healthy(subject, context)) return;
   context.phase("NaN in one gradient");

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "suites/codes.hpp"
+#include "suites/probes/one_thread.hpp"
 #include "suites/probes/statistics.hpp"
 #include "suites/training/cases.hpp"
 
@@ -40,6 +41,7 @@ nsa::Config sensitive(nsa::Config config, std::int64_t steps) {
 }  // namespace
 
 void loss_floor(const Subject& subject, Context& context) {
+  const probes::ThreadsFor threads(subject.config(context).model.dim, context.cuda());
   context.phase("set-up");
   const nsa::Config config = sensitive(subject.config(context), context.settings().integer("training.floor_steps"));
   Instance instance = subject.model({.config = config.model,

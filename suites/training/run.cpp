@@ -19,9 +19,6 @@ using nsa::train::Stop;
 
 namespace {
 
-// A model this narrow keeps one thread busy and no more; a second one would wait, and scatter the times.
-constexpr std::int64_t kNarrow = 256;
-
 // Memory for what is seen is taken before the first step, so that it is not taken for growth.
 Run prepare(const RunPlan& plan, const MemoryMeter& meter) {
   Run run;
@@ -87,8 +84,7 @@ RecordedStream::Room room_for(const RunPlan& plan) {
 
 Run train(nsa::LanguageModel model, const RunPlan& plan, Context& context) {
   const nsa::TrainConfig& config = plan.config.train;
-  std::optional<probes::OneThread> one_thread;
-  if (!plan.device.is_cuda() && plan.config.model.dim <= kNarrow) one_thread.emplace();
+  const probes::ThreadsFor threads(plan.config.model.dim, plan.device.is_cuda());
   const MemoryMeter meter(plan.device);
   const Yardstick yardstick(plan.device);
   Run run = prepare(plan, meter);

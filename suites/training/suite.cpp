@@ -5,6 +5,7 @@
 #include "suites/probes/autograd_errors.hpp"
 #include "suites/registry.hpp"
 #include "suites/training/cases.hpp"
+#include "suites/training/written_down.hpp"
 
 namespace suites {
 
@@ -14,6 +15,7 @@ using harness::Level;
 using harness::Params;
 using nsa::Precision;
 using training_cases::Data;
+using training_cases::WrittenData;
 
 namespace {
 
@@ -78,6 +80,15 @@ void plan_resume(const Subject& subject, std::vector<Case>& cases) {
   }
 }
 
+void plan_written_down(const Subject& subject, std::vector<Case>& cases) {
+  for (const WrittenData data : {WrittenData::text, WrittenData::crops, WrittenData::packed}) {
+    cases.push_back(
+        {.name = "written_down",
+         .params = {{"data", std::string(training_cases::to_string(data))}},
+         .run = guarded([subject, data](Context& context) { training_cases::written_down(subject, context, data); })});
+  }
+}
+
 std::vector<harness::SettingSpec> settings() {
   using enum harness::SettingType;
   return {
@@ -109,8 +120,7 @@ harness::Suite training(const Subject& subject) {
   suite.name = "training";
   suite.purpose =
       "Runs of 10, 50 and 200 steps lower the loss without an anomaly and never faster than the data allows, keep "
-      "their "
-      "pace and their size, stop before a bad update, and resume bit for bit.";
+      "their pace and their size, stop before a bad update, resume bit for bit, and write down what they did.";
   suite.requires_suites = {"forward"};
   suite.settings = settings();
   suite.cases = [subject](const harness::Settings& settings) {
@@ -123,6 +133,7 @@ harness::Suite training(const Subject& subject) {
         {.name = "guards", .params = {}, .run = with_subject(training_cases::guards)},
         {.name = "captured_step", .params = {}, .needs_cuda = true, .run = with_subject(training_cases::captured_step)},
     };
+    plan_written_down(subject, cases);
     cases.push_back(standard("variants", {}, [subject](Context& c) { training_cases::variants(subject, c); }));
     plan_runs(subject, settings, cases);
     plan_resume(subject, cases);

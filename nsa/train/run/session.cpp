@@ -145,6 +145,7 @@ Session::End Session::loop() {
     const StepReport report = training_.trainer->step();
     activity_.step_made(steps(), report.seconds);
     if (report.stop != Stop::none) return stopped(report);
+    if (training_.after_step) training_.after_step(*training_.trainer);
     after_step(report, logged);
   }
   if (const auto why = training_.trainer->diverged()) {  // in its last steps

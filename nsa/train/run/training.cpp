@@ -9,7 +9,6 @@
 #include "nsa/model/make.hpp"
 #include "nsa/train/prefetch.hpp"
 #include "nsa/train/run/exit_code.hpp"
-#include "nsa/train/stream.hpp"
 
 namespace nsa::train {
 
@@ -122,6 +121,10 @@ Training make_training(const Config& config, const Options& options, const Seams
   training.device = choose_device(options.device);
   auto stream = training_data(config);
   if (config.train.eval_every > 0) training.validation = open(config, Split::validation);
+  if (seams.data) {
+    stream = seams.data(std::move(stream), Split::train);
+    if (training.validation) training.validation = seams.data(std::move(training.validation), Split::validation);
+  }
 
   training.dispatcher = std::make_shared<Dispatcher>(training.flags, seams.ops);
   training.model =
@@ -129,6 +132,7 @@ Training make_training(const Config& config, const Options& options, const Seams
                  {.device = training.device, .seed = config.train.seed, .ops = training.dispatcher->provider()});
   if (seams.model) seams.model(training.model);
   training.trainer = std::make_unique<Trainer>(training.model, config.train, std::move(stream));
+  training.after_step = seams.after_step;
   return training;
 }
 

@@ -8,14 +8,20 @@
 #include "nsa/config.hpp"
 #include "nsa/dispatch.hpp"
 #include "nsa/train/run/options.hpp"
+#include "nsa/train/stream.hpp"
 #include "nsa/train/trainer.hpp"
 
 namespace nsa::train {
 
-// Where a test of the program may change what it makes. Empty in nsa-train.
+// Where a test of the program may change what it makes, or look on. Empty in nsa-train.
 struct Seams {
   std::function<void(LanguageModel&)> model = {};
   OpsChange ops = {};
+  // The stream of a split in place of the one given, which is not null: behind what is read ahead, so that next() is
+  // called by who trains or evaluates, and gives what they get.
+  std::function<std::shared_ptr<BatchStream>(std::shared_ptr<BatchStream>, Split)> data = {};
+  // After every step that was made, before a word of it is written down.
+  std::function<void(const Trainer&)> after_step = {};
 };
 
 // The configuration with the overrides of the command line. The schedule has train.steps steps, or --steps when that is
@@ -31,7 +37,8 @@ struct Training {
   std::shared_ptr<Dispatcher> dispatcher;
   LanguageModel model{nullptr};
   std::unique_ptr<Trainer> trainer;
-  std::unique_ptr<BatchStream> validation;  // with train.eval_every > 0
+  std::shared_ptr<BatchStream> validation;         // with train.eval_every > 0
+  std::function<void(const Trainer&)> after_step;  // of the seams; may be empty
 };
 // Opens the data and makes model and trainer; touches no file. Throws UsageError, FlagInvalid, DataError, DeviceError.
 [[nodiscard]] Training make_training(const Config& config, const Options& options, const Seams& seams);

@@ -60,7 +60,7 @@ TEST(Autograd, NamesCompressedKeysThatAreDetached) {
   const auto cases = run({detach, {}}, "parameter_gradients");
   const auto& context = only(cases);
   ASSERT_EQ(context.grave_codes(), Codes{std::string(codes::kCompressedKeysDetached)});
-  EXPECT_EQ(context.findings[0].evidence["parameters"].size(), 2U);
+  EXPECT_EQ(context.findings[0].evidence["parameters"].size(), 3U);
   const auto per_op = run({detach, {}}, "gradcheck[backend=sdpa,op=attend_compressed]");
   EXPECT_EQ(only(per_op).grave_codes(), Codes{std::string(codes::kGraphBreak)});
   EXPECT_EQ(only(per_op).findings[0].evidence["input"], "k_cmp");

@@ -90,7 +90,8 @@ TEST(AutogradStandard, FirstKeyAttentionLeavesTheKeysInsensitive) {
   const auto cases = run({first_key, {}}, "sensitivity[way=sdpa]");
   ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kInsensitive));
   const auto& dead = cases[0].context.findings[0].evidence["parameters"];
-  EXPECT_EQ(dead, harness::Json::array({"layers.0.attention.k_cmp.weight", "layers.1.attention.k_cmp.weight"}));
+  EXPECT_EQ(dead, harness::Json::array({"layers.0.attention.k_cmp.weight", "layers.1.attention.k_cmp.weight",
+                                        "layers.2.attention.k_cmp.weight"}));
 }
 
 TEST(AutogradStandard, AChoiceThatAsksNobodyIsFound) {
@@ -105,7 +106,7 @@ TEST(AutogradStandard, AChoiceThatAsksNobodyIsFound) {
   };
   const auto cases = run({fixed, {}}, "sensitivity[way=sdpa]");
   ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kInsensitive));
-  EXPECT_EQ(cases[0].context.findings[0].evidence["parameters"].size(), 4U);  // q and k_cmp of two layers
+  EXPECT_EQ(cases[0].context.findings[0].evidence["parameters"].size(), 6U);  // q and k_cmp of three layers
 }
 
 // A forced branch into which another one still reaches.
@@ -243,7 +244,7 @@ TEST(AutogradStandard, AParameterThatIsUsedDetachedDoesNotArrive) {
   };
   const auto cases = run({detach, {}}, "arrivals[way=recompute]");
   ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kGradientArrivals));
-  EXPECT_EQ(cases[0].context.findings[0].evidence["arrivals"].size(), 2U);  // v_win of two layers
+  EXPECT_EQ(cases[0].context.findings[0].evidence["arrivals"].size(), 3U);  // v_win of three layers
 }
 
 // The rows of a batch see one another: the mean over the batch is taken off.

@@ -101,7 +101,7 @@ TEST(InitStats, ZeroGateIsNamedWithItsLayers) {
     }
   }
   EXPECT_EQ(found, (Codes{code(codes::kGateZeroInit), code(codes::kGateUniform)}));
-  EXPECT_NE(message.find("in 2 of 2 layers (layers.0.attention.gate.fc2.weight, layers.1."), std::string::npos)
+  EXPECT_NE(message.find("in 3 of 3 layers (layers.0.attention.gate.fc2.weight, layers.1."), std::string::npos)
       << message;
 }
 

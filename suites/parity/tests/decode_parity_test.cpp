@@ -238,7 +238,7 @@ TEST(DecodeParity, FindsABackendThatDiffersFromTheOthers) {
 TEST(DecodeParity, FindsABackendWhoseGradientsDiffer) {
   const auto gradient = [](Seams& seams) {
     seams.ops.push_back([layers = std::make_shared<int>(0)](nsa::Ops ops, const nsa::Call&) {
-      if (++*layers <= 2) return ops;  // the first model of two layers is as it should be
+      if (++*layers <= 3) return ops;  // the first model of three layers is as it should be
       ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
         nsa::Attended out = inner(args);
         out.o = out.o.detach() + (out.o - out.o.detach()) * 1.01;

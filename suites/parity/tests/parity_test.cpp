@@ -182,7 +182,7 @@ TEST(Parity, CatchesAPackedBatchThatForgetsItsBoundaries) {
 
 // From the second model on another function, or another gradient alone.
 TEST(Parity, CatchesAModelThatComputesSomethingElseWhenWatched) {
-  constexpr int kLayers = 2;
+  constexpr int kLayers = 3;
   const auto later = [](auto&& change) {
     return [change, calls = std::make_shared<int>(0)](const auto& inner, nsa::AttendWindowArgs args) {
       return (*calls)++ < kLayers ? inner(args) : change(inner, args);

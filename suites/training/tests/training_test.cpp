@@ -156,7 +156,7 @@ TEST(Training, AHookThatNeverFiresIsAnotherThingThanALateCheck) {
     const RecordingContext context = run("guards", seams);
     ADD_FAILURE() << "the case ended as if it had planted something\n" << listed(context);
   } catch (const std::logic_error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("the NaN never reached the gradient of layers.0.attention.gate"));
+    EXPECT_THAT(error.what(), HasSubstr("the NaN never reached the gradient of layers.1.attention.gate"));
   }
 }
 

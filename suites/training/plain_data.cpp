@@ -1,0 +1,92 @@
+#include "suites/training/plain_data.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+
+namespace suites::training_cases {
+
+namespace {
+
+std::string whole_file(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  if (text.empty()) throw std::runtime_error(path.string() + " is missing or empty");
+  return text;
+}
+
+// Is this line kept out of training? The first number of splitmix64 with the line's number as its seed, as a share
+// of 1.
+bool held_out(std::uint64_t line, double share) {
+  std::uint64_t z = line + 0x9E3779B97F4A7C15U;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+  z ^= z >> 31;
+  return static_cast<double>(z >> 11) / 9007199254740992.0 < share;  // 53 bits
+}
+
+void read_text(const std::string& text, double share, PlainData& data) {
+  const auto kept = text.size() - static_cast<std::size_t>(std::llround(share * static_cast<double>(text.size())));
+  data.training.tokens = text.substr(0, kept);
+  data.validation.tokens = text.substr(kept);
+}
+
+void read_jsonl(const std::string& text, const nsa::TrainConfig& config, PlainData& data) {
+  std::istringstream lines(text);
+  std::string line;
+  for (std::uint64_t number = 0; std::getline(lines, line); ++number) {
+    PlainSplit& split = held_out(number, config.validation_share) ? data.validation : data.training;
+    const auto parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!parsed.is_object() || !parsed.contains("text") || !parsed["text"].is_string())
+      throw std::runtime_error(config.data + ": a line without \"text\"");
+    const std::string document = parsed["text"].get<std::string>() + (config.packed ? "" : "\n");
+    if (!document.empty()) split.begins.push_back(split.tokens.size());
+    split.tokens += document;
+  }
+}
+
+}  // namespace
+
+const PlainBatch* with_rows_of(const PlainBatch& batch, const std::vector<PlainBatch>& among) {
+  const auto found = std::find_if(among.begin(), among.end(), [&](const auto& one) { return one.rows == batch.rows; });
+  return found == among.end() ? nullptr : &*found;
+}
+
+std::vector<PlainBatch> PlainSplit::batches(const nsa::TrainConfig& config) const {
+  std::vector<PlainBatch> all;
+  const auto S = static_cast<std::size_t>(config.seq_len), B = static_cast<std::size_t>(config.batch_size);
+  for (std::size_t start = 0; start + 1 < tokens.size(); start += S) {
+    const std::size_t length = std::min(S + 1, tokens.size() - start);
+    std::vector<std::int64_t> row;
+    for (std::size_t i = 0; i < length; ++i) row.push_back(static_cast<unsigned char>(tokens[start + i]));
+    if (!config.packed) {
+      const bool joins = !all.empty() && all.back().rows.size() < B && all.back().rows.back().size() == length;
+      if (!joins) all.emplace_back();
+      all.back().rows.push_back(std::move(row));
+      continue;
+    }
+    std::vector<std::int64_t> borders{0};
+    for (const std::size_t begin : begins)
+      if (begin > start && begin < start + length) borders.push_back(static_cast<std::int64_t>(begin - start));
+    borders.push_back(static_cast<std::int64_t>(length));
+    const bool predicts = borders.size() <= length;  // else every token begins a document
+    if (predicts) all.push_back({{std::move(row)}, std::move(borders)});
+  }
+  return all;
+}
+
+PlainData::PlainData(const nsa::TrainConfig& config) {
+  const bool lines = std::filesystem::path(config.data).extension() == ".jsonl";
+  if (config.packed && !lines) throw std::logic_error("plain data: the documents of a text");
+  const std::string text = whole_file(config.data);
+  if (lines)
+    read_jsonl(text, config, *this);
+  else
+    read_text(text, config.validation_share, *this);
+}
+
+}  // namespace suites::training_cases

@@ -1,0 +1,106 @@
+#include "suites/training/run_twin.hpp"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "nsa/model/make.hpp"
+
+namespace suites::training_cases {
+
+namespace {
+
+constexpr double kBeta1 = 0.9, kBeta2 = 0.999;
+
+std::int64_t predicted_by(const std::vector<PlainBatch>& batches) {
+  std::int64_t all = 0;
+  for (const PlainBatch& batch : batches) all += predicted(batch);
+  return all;
+}
+
+}  // namespace
+
+RunTwin::RunTwin(const nsa::Config& config, at::Device device)
+    : config_(config.train),
+      device_(device),
+      model_(nsa::make_model(config.model, nsa::resolve(nsa::read_environment()),
+                             {.precision = config.train.precision, .device = device, .seed = config.train.seed})) {
+  for (const auto& parameter : model_->named_parameters()) {
+    const at::Tensor zero = at::zeros_like(parameter.value().detach(), at::kDouble);
+    moments_[parameter.key()] = {zero, zero.clone()};
+  }
+}
+
+RunTwin::Step RunTwin::step(const SeenStep& seen) {
+  take(seen.before);
+  model_->train();
+  Step step{.of = {0, predicted_by(seen.batches)}, .grad_norm = 0};
+  for (const PlainBatch& batch : seen.batches) {
+    const nsa::train::Batch given = unplain(batch);
+    const double share = static_cast<double>(predicted(batch)) / static_cast<double>(step.of.predictions);
+    const at::Tensor part = model_->loss(given.tokens.to(device_), given.cu_seqlens) * share;
+    part.backward();
+    step.of.loss += part.item<double>();
+  }
+  double squares = 0;
+  for (const at::Tensor& parameter : model_->parameters()) {
+    if (parameter.grad().defined()) squares += parameter.grad().to(at::kDouble).square().sum().item<double>();
+  }
+  step.grad_norm = std::sqrt(squares);
+  update_moments(step.grad_norm > config_.grad_clip ? config_.grad_clip / step.grad_norm : 1);
+  return step;
+}
+
+LossOf RunTwin::loss(const Weights& weights, const std::vector<PlainBatch>& batches) {
+  take(weights);
+  const at::NoGradGuard no_grad;
+  model_->eval();
+  LossOf of{0, predicted_by(batches)};
+  for (const PlainBatch& batch : batches) {
+    const nsa::train::Batch given = unplain(batch);
+    const double share = static_cast<double>(predicted(batch)) / static_cast<double>(of.predictions);
+    of.loss += model_->loss(given.tokens.to(device_), given.cu_seqlens).item<double>() * share;
+  }
+  return of;
+}
+
+LossOf RunTwin::loss_of_documents(const Weights& weights, const std::vector<PlainBatch>& batches) {
+  take(weights);
+  const at::NoGradGuard no_grad;
+  model_->eval();
+  LossOf of;
+  for (const PlainBatch& batch : batches) {
+    const at::Tensor tokens = unplain(batch).tokens.to(device_);  // [1, S+1]
+    for (std::size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
+      const std::int64_t length = batch.cu_seqlens[i + 1] - batch.cu_seqlens[i];
+      if (length < 2) continue;
+      const at::Tensor document = tokens.narrow(1, batch.cu_seqlens[i], length);
+      const at::Tensor log_p = at::log_softmax(model_->forward(document.narrow(1, 0, length - 1)).to(at::kDouble), -1);
+      of.loss -= log_p.gather(2, document.narrow(1, 1, length - 1).unsqueeze(2)).sum().item<double>();
+      of.predictions += length - 1;
+    }
+  }
+  of.loss /= static_cast<double>(of.predictions);  // NaN where nothing is predicted: equal to nothing
+  return of;
+}
+
+void RunTwin::take(const Weights& weights) {
+  const at::NoGradGuard no_grad;
+  auto own = model_->named_parameters();
+  for (const auto& [name, value] : weights) own[name].copy_(value);
+  for (const auto& parameter : own) parameter.value().mutable_grad().reset();
+}
+
+void RunTwin::update_moments(double factor) {
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : model_->named_parameters()) {
+    const at::Tensor gradient = parameter.value().grad();
+    if (!gradient.defined()) continue;  // AdamW leaves it alone
+    const at::Tensor wide = gradient.to(at::kDouble) * factor;
+    Moments& moments = moments_.at(parameter.key());
+    moments.exp_avg.mul_(kBeta1).add_(wide, 1 - kBeta1);
+    moments.exp_avg_sq.mul_(kBeta2).addcmul_(wide, wide, 1 - kBeta2);
+  }
+}
+
+}  // namespace suites::training_cases

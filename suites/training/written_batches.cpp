@@ -1,0 +1,185 @@
+// What a run read, batch by batch, against the data told a second time.
+#include <fmt/format.h>
+
+#include <map>
+#include <stdexcept>
+
+#include "suites/codes.hpp"
+#include "suites/training/claims.hpp"
+#include "suites/training/written_down.hpp"
+
+namespace suites::training_cases {
+
+namespace {
+
+using harness::Context;
+using harness::Json;
+using Row = std::vector<std::int64_t>;
+
+std::string bytes_of(const Row& row) {
+  std::string bytes;
+  for (const std::int64_t token : row) bytes += static_cast<char>(token);
+  return bytes;
+}
+
+// The beginning of a row for the reader, and where in the split it stands.
+std::string shown(const Row& row, const PlainSplit& split) {
+  constexpr std::size_t kShown = 24;
+  const std::string bytes = bytes_of(row);
+  std::string text;
+  for (const char c : bytes.substr(0, kShown))
+    text += c >= ' ' && c <= '~' ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  const auto at = split.tokens.find(bytes);
+  return fmt::format("'{}...', {} tokens {}", text, row.size(),
+                     at == std::string::npos ? "that stand nowhere in this split" : fmt::format("from token {}", at));
+}
+
+class BatchJudge {
+ public:
+  BatchJudge(const WrittenRun& run, Context& context)
+      : train_(run.config.train), run_(run), context_(context), data_(run.config.train) {
+    if (!crops()) pass_ = data_.training.batches(train_);
+    if (!crops() && pass_.empty()) throw std::logic_error("written_down: the data holds no batch");
+    kept_ = data_.validation.batches(train_);
+  }
+
+  void run() {
+    for (std::size_t i = 0; i < run_.steps.size(); ++i) {
+      const SeenStep& step = run_.steps[i];
+      const std::string where = fmt::format("step {}", i + 1);
+      order_.equal(where, "batches of the step", step.batches.size(), train_.accumulate_grad_batches);
+      for (const PlainBatch& batch : step.batches) judge(batch, where);
+      if (train_.packed) documents_.equal(where, "predictions so far", step.tokens_seen, predictions_);
+    }
+    for (const PlainBatch& batch : run_.unfinished) judge(batch, "the step that was not made");
+    judge_validations();
+    for (const Claims* claims : {&order_, &twice_, &documents_, &validation_}) claims->conclude(context_);
+  }
+
+ private:
+  [[nodiscard]] bool crops() const { return train_.order == nsa::DataOrder::random_crops; }
+  // What should have been read at this place; null in random crops.
+  [[nodiscard]] const PlainBatch* wanted() const { return crops() ? nullptr : &pass_.at(read_ % pass_.size()); }
+
+  void judge(const PlainBatch& batch, const std::string& step) {
+    const std::string where = fmt::format("{}, batch {}", step, read_ + 1);
+    judge_order(batch, where);
+    judge_repetition(batch, where);
+    judge_documents(batch, where);
+    ++read_;
+  }
+
+  void judge_order(const PlainBatch& batch, const std::string& where) {
+    const std::size_t rows = crops() ? static_cast<std::size_t>(train_.batch_size) : wanted()->rows.size();
+    order_.equal(where, "rows", rows, batch.rows.size());
+    for (std::size_t r = 0; r < std::min(rows, batch.rows.size()); ++r) {
+      const Row& row = batch.rows[r];
+      const bool crop = static_cast<std::int64_t>(row.size()) == train_.seq_len + 1 &&
+                        data_.training.tokens.find(bytes_of(row)) != std::string::npos;
+      order_.holds(crops() ? crop : row == wanted()->rows[r], where, fmt::format("row {}", r + 1),
+                   crops() ? "a crop of the training part" : shown(wanted()->rows[r], data_.training),
+                   shown(row, data_.training));
+    }
+  }
+
+  // Rows of equal content are read twice unless the data itself holds them twice.
+  void judge_repetition(const PlainBatch& batch, const std::string& where) {
+    for (std::size_t r = 0; r < batch.rows.size(); ++r) {
+      const Place here{fmt::format("{}, row {}", where, r + 1), crops() ? nullptr : row_at(r)};
+      const auto [before, fresh] = pass_rows_.emplace(batch.rows[r], here);
+      const bool twice_in_data =
+          here.wanted != nullptr && before->second.wanted != nullptr && *here.wanted == *before->second.wanted;
+      if (fresh || twice_in_data)
+        twice_.equal(here.where, "row", true, true);
+      else
+        twice_.wrong(here.where, "row", "other tokens than in " + before->second.where,
+                     shown(batch.rows[r], data_.training));
+    }
+    if (last_ != nullptr && batch.rows == last_->rows && (crops() || wanted()->rows != last_wanted_->rows))
+      twice_.wrong(where, "batch", "another one than before", shown(batch.rows.front(), data_.training));
+    if (!crops() && batch.rows == pass_.back().rows) pass_rows_.clear();  // the pass is over
+    last_ = &batch;
+    last_wanted_ = wanted();
+  }
+
+  void judge_documents(const PlainBatch& batch, const std::string& where) {
+    const PlainBatch* same = crops() ? nullptr : with_rows_of(batch, pass_);
+    predictions_ += predicted(same != nullptr ? *same : batch);
+    if (!train_.packed) return documents_.equal(where, "borders", Json::array(), batch.cu_seqlens);
+    bool sound = batch.cu_seqlens.size() > 1 && batch.cu_seqlens.front() == 0 &&
+                 batch.cu_seqlens.back() == static_cast<std::int64_t>(batch.rows.front().size());
+    for (std::size_t i = 1; i < batch.cu_seqlens.size(); ++i)
+      sound = sound && batch.cu_seqlens[i] > batch.cu_seqlens[i - 1];
+    documents_.equal(where, "borders from 0 to the end, none empty", true, sound);
+    if (same != nullptr) documents_.equal(where, "borders", same->cu_seqlens, batch.cu_seqlens);
+  }
+
+  // Each validation reads the first batches of its split, and no other step validates.
+  void judge_validations() {
+    const std::vector<PlainBatch>* first = nullptr;
+    for (std::size_t i = 0; i < run_.steps.size(); ++i) {
+      const auto& validations = run_.steps[i].validations;
+      const std::string where = fmt::format("step {}", i + 1);
+      const bool due = static_cast<std::int64_t>(i + 1) % train_.eval_every == 0;
+      validation_.equal(where, "validations", due ? 1 : 0, validations.size());
+      for (const auto& batches : validations) {
+        if (first == nullptr) first = &batches;
+        judge_validation(batches, *first, where);
+      }
+    }
+  }
+
+  void judge_validation(const std::vector<PlainBatch>& batches, const std::vector<PlainBatch>& first,
+                        const std::string& where) {
+    const auto most = static_cast<std::size_t>(train_.eval_batches);
+    validation_.equal(where, "batches", crops() ? most : std::min(most, kept_.size()), batches.size());
+    for (std::size_t b = 0; b < batches.size(); ++b) {
+      const std::string what = fmt::format("batch {}", b + 1);
+      if (b >= first.size() || (!crops() && b >= kept_.size())) break;  // too many: told above
+      const PlainBatch& should = crops() ? first[b] : kept_[b];
+      for (std::size_t r = 0; r < std::min(batches[b].rows.size(), should.rows.size()); ++r) {
+        const Row& row = batches[b].rows[r];
+        const bool kept_out = data_.validation.tokens.find(bytes_of(row)) != std::string::npos;
+        validation_.holds(row == should.rows[r] && kept_out, where, fmt::format("{}, row {}", what, r + 1),
+                          shown(should.rows[r], data_.validation), shown(row, data_.validation));
+      }
+      validation_.equal(where, what + ", rows", should.rows.size(), batches[b].rows.size());
+      validation_.equal(where, what + ", borders", should.cu_seqlens, batches[b].cu_seqlens);
+    }
+  }
+
+  [[nodiscard]] const Row* row_at(std::size_t r) const {
+    const auto& rows = wanted()->rows;
+    return r < rows.size() ? &rows[r] : nullptr;
+  }
+
+  struct Place {
+    std::string where;
+    const Row* wanted = nullptr;
+  };
+
+  const nsa::TrainConfig& train_;
+  const WrittenRun& run_;
+  Context& context_;
+  PlainData data_;
+  std::vector<PlainBatch> pass_, kept_;  // of one pass; of validation
+  std::size_t read_ = 0;                 // batches
+  std::int64_t predictions_ = 0;
+  std::map<Row, Place> pass_rows_;  // read in this pass
+  const PlainBatch *last_ = nullptr, *last_wanted_ = nullptr;
+  Claims order_{"batches of training", codes::kBatchOrder};
+  Claims twice_{"rows of a pass", codes::kBatchTwice};
+  Claims documents_{"documents of the batches", codes::kDocuments};
+  Claims validation_{"batches of validation", codes::kToldOtherwise};
+};
+
+}  // namespace
+
+void judge_batches(const WrittenRun& run, Context& context) {
+  const bool none = run.unfinished.empty() && run.steps.empty();
+  if (none) return;  // judge_ends has said so
+  context.phase("batches");
+  BatchJudge(run, context).run();
+}
+
+}  // namespace suites::training_cases

@@ -1,0 +1,170 @@
+// Case written_down: nsa-train in two starts on data that the case makes, with a witness at its seams.
+#include "suites/training/written_down.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "nsa/train/run/exit_code.hpp"
+#include "suites/codes.hpp"
+#include "suites/probes/one_thread.hpp"
+#include "suites/training/cases.hpp"
+#include "suites/training/claims.hpp"
+
+namespace suites::training_cases {
+
+namespace {
+
+namespace fs = std::filesystem;
+using harness::Context;
+using harness::Json;
+
+constexpr std::int64_t kSteps = 7;
+
+// Words with a number in each, so that no row of 24 tokens comes twice, and with letters of two to four bytes.
+std::string prose(std::size_t bytes, int first = 0) {
+  constexpr const char* kWords[] = {"straße", "in", "北京", "naïve", "of", "𝄞", "the"};
+  std::string text;
+  for (int i = first; text.size() < bytes; ++i) text += fmt::format("{} {}. ", kWords[i % 7], i);
+  return text;
+}
+
+// Whole letters only, as JSON wants them.
+std::string prefix(std::string text, std::size_t bytes) {
+  while (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xC0U) == 0x80U) ++bytes;
+  return text.substr(0, bytes);
+}
+
+// Documents of awkward lengths: nothing, one token, rows of S = 48 and S + 1 exactly, two rows and more, and so many
+// of one token that a whole row predicts nothing.
+std::string documents() {
+  constexpr std::size_t kLengths[] = {37, 1, 120, 2, 49, 48, 0, 1, 1, 5, 61, 33, 20, 3, 47, 12};
+  constexpr int kSingles = 150;
+  std::string lines;
+  int number = 0;
+  const auto add = [&](const std::string& text) { lines += Json({{"text", text}}).dump() + "\n"; };
+  for (const std::size_t length : kLengths) add(prefix(prose(length + 4, 100 * ++number), length));
+  for (int i = 0; i < kSingles; ++i) add(std::string(1, static_cast<char>('a' + i % 26)));
+  for (const std::size_t length : {44, 1, 30}) add(prefix(prose(length + 4, 100 * ++number), length));
+  return lines;
+}
+
+void write(const fs::path& file, const std::string& text) {
+  fs::create_directories(file.parent_path());
+  std::ofstream stream(file, std::ios::binary);
+  stream << text;
+  if (!stream.flush()) throw std::runtime_error("written_down: cannot write " + file.string());
+}
+
+std::vector<std::string> arguments_of(const WrittenTrial& trial, bool second) {
+  std::vector<std::string> arguments = {"--config", trial.model.string(),
+                                        "--out",    trial.folder.string(),
+                                        "--device", trial.device.is_cuda() ? "cuda" : "cpu",
+                                        "--quiet"};
+  for (const auto& [key, value] : trial.settings)
+    arguments.insert(arguments.end(), {"--set", fmt::format("{}={}", key, value)});
+  if (second)
+    arguments.emplace_back("--resume");
+  else
+    arguments.insert(arguments.end(), {"--steps", std::to_string(trial.cut)});
+  return arguments;
+}
+
+nsa::Config configuration(const WrittenTrial& trial) {
+  std::vector<nsa::Override> overrides;
+  for (const auto& [key, value] : trial.settings) overrides.push_back({key, value, "written_down"});
+  return nsa::load_config(trial.model, overrides);
+}
+
+}  // namespace
+
+std::string_view to_string(WrittenData data) {
+  if (data == WrittenData::packed) return "packed";
+  return data == WrittenData::text ? "text" : "crops";
+}
+
+WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device device, const fs::path& folder) {
+  const bool packed = data == WrittenData::packed, crops = data == WrittenData::crops;
+  const fs::path file = folder / (packed ? "documents.jsonl" : "prose.txt");
+  // The training part of the prose is eleven rows and a half: passes end within the run, and within a step. Crops need
+  // room: in this much text the seed draws no place twice.
+  write(file, packed ? documents() : prose(crops ? 60'000 : 743));
+  const std::int64_t layers = std::min<std::int64_t>(nsa::load_config(model).model.n_layers, 3);
+  WrittenTrial trial{.model = model, .settings = {}, .device = device, .folder = folder / "run"};
+  trial.settings = {{"model.n_layers", std::to_string(layers)},
+                    {"train.data", file.string()},
+                    {"train.precision", packed ? "fp32" : "bf16"},
+                    {"train.steps", std::to_string(kSteps)},
+                    {"train.warmup_steps", "2"},
+                    {"train.lr", "1e-3"},
+                    {"train.seed", "1337"},
+                    {"train.seq_len", "48"},
+                    {"train.batch_size", packed ? "1" : "2"},
+                    {"train.accumulate_grad_batches", crops ? "1" : "2"},
+                    {"train.gradient_checkpointing", "false"},
+                    {"train.order", crops ? "random_crops" : "sequential"},
+                    {"train.packed", packed ? "true" : "false"},
+                    {"train.epochs", crops ? "1" : "0"},
+                    {"train.validation_share", "0.25"},
+                    {"train.log_every", packed ? "4" : "1"},
+                    {"train.eval_every", "2"},
+                    {"train.eval_batches", "2"},
+                    {"train.save_every", "5"},
+                    {"train.keep_checkpoints", "100"},
+                    {"train.prefetch_batches", "3"},
+                    {"train.master_weights", "true"},
+                    {"train.cuda_graph", "auto"},
+                    {"train.hang_timeout_s", "0"}};  // the harness watches
+  return trial;
+}
+
+bool WrittenRun::finished() const {
+  bool ended = starts.size() == 2 && static_cast<std::int64_t>(steps.size()) == config.train.steps;
+  for (const Start& start : starts) ended = ended && start.end.exit_code == 0;
+  return ended && steps[static_cast<std::size_t>(cut - 1)].start == 0 &&
+         steps[static_cast<std::size_t>(cut)].start == 1;
+}
+
+WrittenRun make_written_run(const WrittenTrial& trial, Context& context) {
+  WrittenRun run{.config = configuration(trial), .device = trial.device, .folder = trial.folder, .cut = trial.cut};
+  RunWitness witness(trial.stream);
+  for (const bool second : {false, true}) {
+    context.phase(second ? "resumed run" : "run up to the cut");
+    const auto begin = std::chrono::steady_clock::now();
+    WrittenRun::Start start{.arguments = arguments_of(trial, second), .end = {}, .seconds = 0};
+    start.end = run_nsa_train(start.arguments, witness.next_start());
+    start.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    run.starts.push_back(std::move(start));
+    run.unfinished = witness.unfinished().batches;
+    if (run.starts.back().end.exit_code != 0) break;
+  }
+  run.steps = witness.steps();
+  return run;
+}
+
+void judge_ends(const WrittenRun& run, Context& context) {
+  Claims claims("the two starts", codes::kToldOtherwise);
+  for (std::size_t i = 0; i < run.starts.size(); ++i)
+    claims.equal(fmt::format("start {}", i + 1), "exit code", run.starts[i].end.exit_code, 0);
+  std::vector<std::int64_t> made(run.starts.size());
+  for (const SeenStep& step : run.steps) ++made[static_cast<std::size_t>(step.start)];
+  claims.equal("all starts", "steps made", std::vector<std::int64_t>{run.cut, run.config.train.steps - run.cut}, made);
+  claims.conclude(context);
+}
+
+void written_down(const Subject& subject, Context& context, WrittenData data) {
+  const RunPlan plan = make_plan(subject, context, Data::text);
+  const fs::path folder = context.run_folder() / fmt::format("written-down-{}-{}", to_string(data), getpid());
+  const fs::path model = model_file(context.settings());
+  const WrittenTrial trial = written_trial(data, model, plan.device, folder);
+  const probes::ThreadsFor threads(plan.config.model.dim, plan.device.is_cuda());
+  const WrittenRun run = make_written_run(trial, context);
+  judge_ends(run, context);
+  judge_batches(run, context);
+  judge_files(run, context);
+  fs::remove_all(folder);
+}
+
+}  // namespace suites::training_cases

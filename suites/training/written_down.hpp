@@ -1,0 +1,68 @@
+// Case written_down: what a training run writes down, held against what a witness saw. The seam through which a unit
+// test makes a run that lies is the stream; the files it may change between the run and the verdicts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/context.hpp"
+#include "nsa/config.hpp"
+#include "suites/training/program_run.hpp"
+#include "suites/training/run_witness.hpp"
+
+namespace suites::training_cases {
+
+struct WrittenTrial {
+  std::filesystem::path model;                                // configuration file
+  std::vector<std::pair<std::string, std::string>> settings;  // keys of it: --set
+  at::Device device = at::kCPU;
+  std::filesystem::path folder;  // of the run; must not exist
+  std::int64_t cut = 3;          // where the first start ends; the second goes on to train.steps
+  StreamChange stream = {};      // for tests
+};
+
+struct WrittenRun {
+  nsa::Config config;  // as the arguments say it
+  at::Device device = at::kCPU;
+  std::filesystem::path folder;
+  std::int64_t cut = 0;
+  struct Start {
+    std::vector<std::string> arguments;
+    ProgramEnd end;
+    double seconds = 0;
+  };
+  std::vector<Start> starts = {};
+  std::vector<SeenStep> steps = {};
+  std::vector<PlainBatch> unfinished = {};  // read for a step that was not made
+
+  // Both starts ended as they should, after as many steps as they should.
+  [[nodiscard]] bool finished() const;
+};
+
+// The two starts of a run; the folder stays.
+[[nodiscard]] WrittenRun make_written_run(const WrittenTrial& trial, harness::Context& context);
+
+// Both starts end with 0 after the steps that were asked for (kToldOtherwise).
+void judge_ends(const WrittenRun& run, harness::Context& context);
+
+// Of what was read, as far as the run came: the rows are those of the data in their order (kBatchOrder), none comes
+// twice within a pass and neighbours differ (kBatchTwice), documents begin where they do (kDocuments); every validation
+// reads the same first batches of its own split (kToldOtherwise).
+void judge_batches(const WrittenRun& run, harness::Context& context);
+
+// Of a finished run: metrics.csv, validation.csv, heartbeat.jsonl, run.json, dtypes.txt, the checkpoints and the last
+// lines agree with each other and with what was seen (kToldOtherwise), and the loss of packed batches is that of their
+// documents one by one (kDocuments).
+void judge_files(const WrittenRun& run, harness::Context& context);
+
+// What the cases run. `data` is written to `folder`, which is made.
+enum class WrittenData { text, crops, packed };
+[[nodiscard]] std::string_view to_string(WrittenData data);
+[[nodiscard]] WrittenTrial written_trial(WrittenData data, const std::filesystem::path& model, at::Device device,
+                                         const std::filesystem::path& folder);
+
+}  // namespace suites::training_cases

@@ -1,0 +1,227 @@
+// The steps of a run that wrote itself down: their figures a second time, and the checkpoints.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "nsa/model/make.hpp"
+#include "suites/codes.hpp"
+#include "suites/training/verdicts.hpp"
+#include "suites/training/written_figures.hpp"
+
+namespace suites::training_cases {
+
+using harness::Context;
+using harness::Json;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kDocumentSlack = 2e-3;  // nats between a packed batch and its documents one by one
+constexpr double kSameNumber = 1e-9;     // of the peak rate
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const auto bytes = [](const at::Tensor& t) { return t.detach().to(at::kCPU).contiguous().flatten().view(at::kByte); };
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && at::equal(bytes(a), bytes(b));
+}
+
+class StepJudge {
+ public:
+  StepJudge(const WrittenRun& run, Figures& figures, Claims& claims, Context& context)
+      : run_(run), train_(run.config.train), steps_(run), figures_(figures), claims_(claims), context_(context) {}
+
+  // The twin goes through the run, and is at hand where a checkpoint was saved.
+  void run() {
+    judge_names();
+    RunTwin twin(run_.config, run_.device);
+    Claims documents("loss of packed batches", codes::kDocuments);
+    const auto pass = train_.packed ? PlainData(train_).training.batches(train_) : std::vector<PlainBatch>{};
+    std::int64_t tokens = 0;
+    for (std::int64_t step = 1; step <= steps_.last(); ++step) {
+      context_.progress();
+      const SeenStep& seen = seen_at(step);
+      const RunTwin::Step own = twin.step(seen);
+      StepFigures figures{own.of, own.grad_norm, expected_learning_rate(train_, step - 1), 0, {}};
+      figures.tokens = tokens += own.of.predictions;
+      if (steps_.validated(step) && !seen.validations.empty())
+        figures.validation = twin.loss(seen.after, seen.validations.front());
+      figures_.add(figures);
+      if (train_.packed) judge_documents(documents, twin, step, pass);
+      if (step > 1) judge_continuity(step);
+      if (steps_.saved(step)) judge_checkpoint(step, twin.moments());
+    }
+    if (train_.packed) documents.conclude(context_);
+  }
+
+ private:
+  [[nodiscard]] const SeenStep& seen_at(std::int64_t step) const {
+    return run_.steps[static_cast<std::size_t>(step - 1)];
+  }
+
+  void judge_names() {
+    std::set<std::string> told, wanted;
+    std::error_code error;
+    for (auto entry = fs::directory_iterator(run_.folder / "checkpoints", error);
+         !error && entry != fs::directory_iterator(); entry.increment(error))
+      told.insert(entry->path().filename());
+    for (const std::int64_t step : steps_.all(&WrittenSteps::saved)) wanted.insert(checkpoint_name(step));
+    claims_.equal("the folder", "files", told, wanted);
+  }
+  // The batches as the data file has their documents, each document by itself, against the batch as it was trained on.
+  void judge_documents(Claims& claims, RunTwin& twin, std::int64_t step, const std::vector<PlainBatch>& pass) {
+    std::vector<PlainBatch> recounted;
+    for (const PlainBatch& batch : seen_at(step).batches) {
+      const PlainBatch* same = with_rows_of(batch, pass);
+      recounted.push_back(same != nullptr ? *same : batch);
+    }
+    const std::string where = fmt::format("step {}", step);
+    const LossOf alone = twin.loss_of_documents(seen_at(step).before, recounted);
+    claims.near(where, "loss", figures_.at(step)->of.loss, alone.loss, kDocumentSlack);
+    claims.equal(where, "predictions", figures_.at(step)->of.predictions, alone.predictions);
+  }
+
+  // Nothing changes the weights between two steps, not even a start.
+  void judge_continuity(std::int64_t step) {
+    const SeenStep& before = seen_at(step - 1);
+    const SeenStep& here = seen_at(step);
+    for (std::size_t i = 0; i < here.before.size(); ++i)
+      claims_.holds(i < before.after.size() && same_bits(here.before[i].second, before.after[i].second),
+                    fmt::format("step {}", step), here.before[i].first, "the weights that the step before left",
+                    "others");
+  }
+
+  void judge_checkpoint(std::int64_t step, const std::map<std::string, Moments>& moments) {
+    const std::string where = checkpoint_name(step);
+    const SeenStep& seen = seen_at(step);
+    std::optional<ToldCheckpoint> read;
+    try {
+      read = told_checkpoint(run_.folder / "checkpoints" / where);
+    } catch (const Unreadable& error) {
+      return claims_.wrong(where, "content", error.what(), "a checkpoint");
+    }
+    const ToldJson& facts = read->facts;
+    claims_.equal(where, "step", member(facts, "step"), step);
+    claims_.equal(where, "tokens", member(facts, "tokens"), figures_.at(step)->tokens);
+    claims_.equal(where, "position in the data", member(facts, "data"), Json(seen.position));
+    claims_.equal(where, "config", member(facts, "config"), Json(ToldJson(nsa::identity(run_.config))));
+    figures_.loss(claims_, where, step, number_in(facts, "loss"));
+    for (const auto& [name, weight] : seen.after) {
+      judge_parameter(fmt::format("{}, {}", where, name), name, weight, read->tensors);
+      judge_moments(fmt::format("{}, {}", where, name), name, moments.at(name), read->tensors);
+      claims_.equal(where + ", " + name, "updates", scalar(read->tensors, "optimizer/step/" + name), step);
+    }
+    const auto models = std::count_if(read->tensors.begin(), read->tensors.end(),
+                                      [](const auto& tensor) { return tensor.first.starts_with("model/"); });
+    claims_.equal(where, "parameters", models, seen.after.size());
+  }
+
+  static Json scalar(const std::map<std::string, at::Tensor>& tensors, const std::string& name) {
+    const auto found = tensors.find(name);
+    return found != tensors.end() && found->second.numel() == 1 ? reports::number(found->second.item<double>())
+                                                                : Json();
+  }
+
+  // The bits of that moment; and its wide copy rounds to it.
+  void judge_parameter(const std::string& where, const std::string& name, const at::Tensor& weight,
+                       const std::map<std::string, at::Tensor>& told) {
+    const auto model = told.find("model/" + name), master = told.find("optimizer/master/" + name);
+    claims_.holds(model != told.end() && same_bits(model->second, weight), where, "weights", "others",
+                  "those after this step");
+    const bool copied = weight.element_size() < 4 && train_.master_weights;
+    claims_.equal(where, "has a wide copy", master != told.end(), copied);
+    if (!copied || master == told.end()) return;
+    claims_.equal(where, "type of the wide copy", c10::toString(master->second.scalar_type()), "Float");
+    claims_.holds(same_bits(master->second.to(weight.scalar_type()), weight), where, "wide copy",
+                  "rounds to other weights", "those after this step");
+  }
+
+  void judge_moments(const std::string& where, const std::string& name, const Moments& own,
+                     const std::map<std::string, at::Tensor>& told) {
+    const at::ScalarType stored = nsa::storage_type(train_.precision);
+    const bool copied = stored == at::kBFloat16 && train_.master_weights;
+    for (const auto& [part, wanted] : {std::pair("exp_avg", own.exp_avg), std::pair("exp_avg_sq", own.exp_avg_sq)}) {
+      const auto found = told.find(fmt::format("optimizer/{}/{}", part, name));
+      if (found == told.end() || found->second.sizes() != wanted.sizes()) {
+        claims_.wrong(where, part, "missing, or of another shape", "moments of this step");
+        continue;
+      }
+      claims_.equal(where, fmt::format("type of {}", part), c10::toString(found->second.scalar_type()),
+                    c10::toString(copied ? at::kFloat : stored));
+      const at::Tensor seen = wanted.to(at::kCPU), difference = found->second.to(at::kDouble) - seen;
+      const double size = seen.norm().item<double>();
+      claims_.near(where, fmt::format("{} is off by", part), difference.norm().item<double>(), 0,
+                   figures_.slack().moments * size + 1e-15);
+    }
+  }
+
+  const WrittenRun& run_;
+  const nsa::TrainConfig& train_;
+  WrittenSteps steps_;
+  Figures& figures_;
+  Claims& claims_;
+  Context& context_;
+};
+
+Slack slack_for(const nsa::TrainConfig& train, at::Device device) {
+  if (train.precision == nsa::Precision::bf16) return {5e-3, 0.02, 0.03};
+  return device.is_cuda() ? Slack{1e-3, 5e-3, 0.02} : Slack{2e-4, 1e-3, 2e-3};
+}
+
+// What one file tells is what another has told.
+void agree(Claims& claims, const std::string& where, const std::string& what, double told, double elsewhere) {
+  claims.equal(where, what + " as it stands elsewhere", reports::number(told), reports::number(elsewhere));
+}
+
+}  // namespace
+
+WrittenSteps::WrittenSteps(const WrittenRun& run)
+    : train_(run.config.train), cut_(run.cut), last_(static_cast<std::int64_t>(run.steps.size())) {}
+
+std::vector<std::int64_t> WrittenSteps::all(bool (WrittenSteps::*those)(std::int64_t) const) const {
+  std::vector<std::int64_t> found;
+  for (std::int64_t step = 1; step <= last_; ++step)
+    if ((this->*those)(step)) found.push_back(step);
+  return found;
+}
+
+std::string checkpoint_name(std::int64_t step) { return fmt::format("step_{:08}.safetensors", step); }
+
+Figures::Figures(const WrittenRun& run)
+    : slack_(slack_for(run.config.train, run.device)), peak_rate_(run.config.train.lr) {}
+
+const StepFigures* Figures::at(std::int64_t step) const {
+  const bool known = step >= 1 && step <= static_cast<std::int64_t>(steps_.size());
+  return known ? &steps_[static_cast<std::size_t>(step - 1)] : nullptr;
+}
+
+void Figures::loss(Claims& claims, const std::string& where, std::int64_t step, std::optional<double> told) {
+  if (claims.near(where, "loss", told, at(step)->of.loss, slack_.loss))
+    agree(claims, where, "loss", *told, losses_.emplace(step, *told).first->second);
+}
+
+void Figures::validation_loss(Claims& claims, const std::string& where, std::int64_t step, std::optional<double> told) {
+  if (claims.near(where, "validation loss", told, at(step)->validation.loss, slack_.loss))
+    agree(claims, where, "validation loss", *told, validation_losses_.emplace(step, *told).first->second);
+}
+
+void Figures::norm_and_rate(Claims& claims, const std::string& where, std::int64_t step, std::optional<double> norm,
+                            std::optional<double> rate) const {
+  claims.near(where, "grad_norm", norm, at(step)->grad_norm, slack_.grad_norm * at(step)->grad_norm);
+  claims.near(where, "lr", rate, at(step)->lr, kSameNumber * peak_rate_);
+}
+
+Json member(const ToldJson& record, const char* key) { return record.contains(key) ? Json(record[key]) : Json(); }
+
+std::optional<double> number_in(const ToldJson& record, const char* key) {
+  const auto found = record.find(key);
+  return found != record.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
+}
+
+void judge_steps(const WrittenRun& run, Figures& figures, Claims& claims, Context& context) {
+  StepJudge(run, figures, claims, context).run();
+}
+
+}  // namespace suites::training_cases
