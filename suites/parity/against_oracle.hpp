@@ -12,9 +12,11 @@
 
 namespace suites::parity_cases {
 
-// The subject's configuration ("subject") or the small one ("small") with three layers.
+// The subject's configuration ("subject") or the small one ("small") with three layers. Narrow: the stream and the MLP
+// of a wide model are cut to 128, attention keeps its heads and widths; for what does not hang on the stream's width.
+enum class Stream { as_it_is, narrow };
 [[nodiscard]] nsa::Config three_layers(const harness::Context& context, const Subject& subject,
-                                       const std::string& model);
+                                       const std::string& model, Stream stream = Stream::as_it_is);
 
 // Both models. The parameters are no initial values: at those norms are 1, biases 0 and gates uniform, and the stream
 // is so large that an epsilon is nothing; a fault there would change nothing.

@@ -178,7 +178,7 @@ struct Walk {
 // not come so far; and after a prompt that ends inside a block of either kind, with positions that decoding must scale
 // as the pass at once does.
 std::vector<Walk> walks(const nsa::Geometry& g) {
-  constexpr std::int64_t kMostSteps = 256;
+  constexpr std::int64_t kMostSteps = 160;
   const std::int64_t S = length_of(g);
   std::vector<Walk> all = {{0, std::min(S, kMostSteps), {.capacity = 1}}};
   if (all[0].S < g.w + g.l) all.push_back({std::max<std::int64_t>(1, g.w - g.l), g.w + g.l});
@@ -222,8 +222,8 @@ std::pair<oracle::Pass, std::vector<at::Tensor>> in_steps(Context& context, cons
 }  // namespace
 
 void whole_step(Context& context, const Subject& subject, const WholeStep& step) {
-  const nsa::Config config = three_layers(context, subject, step.model);
-  const bool packed = step.tokens == "documents";
+  const bool packed = step.tokens == "documents", at_an_edge = !packed && step.tokens != WholeStep{}.tokens;
+  const nsa::Config config = three_layers(context, subject, step.model, at_an_edge ? Stream::narrow : Stream::as_it_is);
   const std::vector<std::int64_t> lengths = packed ? document_lengths(config.model.nsa) : std::vector<std::int64_t>{};
   // A packed text's last token is predicted and no more.
   const std::int64_t S =
@@ -260,7 +260,7 @@ void whole_step(Context& context, const Subject& subject, const WholeStep& step)
 
 void whole_decoding(Context& context, const Subject& subject, const WholeStep& step) {
   const at::NoGradGuard no_grad;
-  const nsa::Config config = three_layers(context, subject, step.model);
+  const nsa::Config config = three_layers(context, subject, step.model, Stream::narrow);
   const nsa::ModelConfig& model = config.model;
   for (const Walk& walk : walks(model.nsa)) {
     nsa::EffectiveFlags flags = subject.flags();
@@ -274,7 +274,7 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
     Shown shown;
     {
       const probes::StaleMemory unwritten;  // a cache's rows that nobody wrote are NaN
-      (void)decode(context, decoder, tokens.flip(1), walk.P);
+      (void)decode(context, decoder, tokens.flip(1), walk.S - 1);
       decoder.reset();  // the text before must leave nothing behind
       shown.stages = decode(context, decoder, tokens, walk.P).stages;
     }
@@ -335,7 +335,7 @@ void whole_constants(Context& context, const Subject& subject) {
   nsa::EffectiveFlags flags = subject.flags();
   flags.uniform_gate = false;
   flags.forced_branch = ForcedBranch::none;
-  const nsa::Config config = three_layers(context, subject, "subject");
+  const nsa::Config config = three_layers(context, subject, "subject", Stream::narrow);
   const at::Tensor tokens = prompt(context, config, {1, length_of(config.model.nsa)});
   at::Tensor unchanged;
   for (const Change& change : changes) {

@@ -66,13 +66,15 @@ harness::Suite throughput(const Subject& subject) {
       of_rate.emplace_back("throughput.baseline");
       of_shapes.emplace_back("throughput.baseline");
     }
+    Case table = standard("backends", backends);
+    table.needs_cuda = true;
     return {
         {.name = "training_step", .params = {}, .run = with_subject(training_step)},
         {.name = "inference", .params = {}, .run = with_subject(inference)},
         {.name = "kv_expansion", .params = {}, .run = with_subject(kv_expansion)},
         {.name = "packing", .params = {}, .run = with_subject(packing)},
         {.name = "layer_scaling", .params = {}, .run = with_subject(layer_scaling)},
-        {.name = "backends", .params = {}, .needs_cuda = true, .run = with_subject(backends)},
+        table,
         standard("rate", rate, of_rate),
         standard("stage_shares", stage_shares),
         standard("attention_alone", attention_alone),

@@ -91,9 +91,13 @@ WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device d
   // The training part of the prose is eleven rows and a half: passes end within the run, and within a step. Crops need
   // room: in this much text the seed draws no place twice.
   write(file, packed ? documents() : prose(crops ? 60'000 : 743));
-  const std::int64_t layers = std::min<std::int64_t>(nsa::load_config(model).model.n_layers, 3);
+  // What is written does not hang on the stream's width.
+  const nsa::ModelConfig subject = nsa::load_config(model).model;
+  const std::int64_t layers = std::min<std::int64_t>(subject.n_layers, 3),
+                     dim = std::min<std::int64_t>(subject.dim, 128);
   WrittenTrial trial{.model = model, .settings = {}, .device = device, .folder = folder / "run"};
   trial.settings = {{"model.n_layers", std::to_string(layers)},
+                    {"model.dim", std::to_string(dim)},
                     {"train.data", file.string()},
                     {"train.precision", packed ? "fp32" : "bf16"},
                     {"train.steps", std::to_string(kSteps)},
