@@ -63,14 +63,13 @@ RmsVerdict judge_rms(const Candidate& candidate, const RmsLaw& law, std::int64_t
   verdict.error = whole_rms(off);
   verdict.naive_error = whole_rms(naive);
   verdict.scale = whole_rms(wanted);
-  const double of_a_row = std::min(law.independent, static_cast<double>(wanted.size(1)));
-  verdict.bound =
-      law.factor * scatter(of_a_row * static_cast<double>(rows)) * (verdict.naive_error + law.floor * verdict.scale);
+  const auto independent = [&](std::int64_t values) { return std::min(law.independent, static_cast<double>(values)); };
+  verdict.bound = law.factor * scatter(independent(wanted.numel())) * (verdict.naive_error + law.floor * verdict.scale);
 
   const at::Tensor by_row = row_rms(off);
   // A row is held to the larger of its own naive error and the whole's: its own may be small by luck.
   const at::Tensor bounds =
-      law.row_factor * scatter(of_a_row) *
+      law.row_factor * scatter(independent(wanted.size(1))) *
       (row_rms(naive).clamp_min(verdict.naive_error) + law.floor * row_rms(wanted).clamp_min(verdict.scale));
   const at::Tensor bad = by_row.le(bounds).logical_not();  // NaN is bad
   verdict.rows_good = !bad.any().item<bool>();

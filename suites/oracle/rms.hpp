@@ -17,8 +17,9 @@ struct RmsLaw {
   // Plus this much of the oracle's RMS: what one rounding of the result costs, so that an error of the naive
   // computation that happens to be small (or is none, for a copy) accuses nobody.
   double floor = 0;
-  // Of how many independent roundings a row is made at most. A weight's gradient is a sum of one product a token: of
-  // two tokens, a row's errors are two numbers, however many values it has.
+  // Of how many independent roundings the tensor, and a row of it, is made at most. A weight's gradient is a sum of one
+  // product a token: of two tokens, a row's errors are two numbers, however many values it has; and where all of a
+  // token comes through a narrow place (a gate's three logits), all rows share them.
   double independent = std::numeric_limits<double>::infinity();
 };
 // The law for results of this storage type.

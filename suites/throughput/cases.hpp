@@ -13,9 +13,8 @@ void training_step(const Subject& subject, harness::Context& context);
 void inference(const Subject& subject, harness::Context& context);
 void kv_expansion(const Subject& subject, harness::Context& context);
 void packing(const Subject& subject, harness::Context& context);
-void layer_scaling(const Subject& subject, harness::Context& context);
-void backends(const Subject& subject, harness::Context& context);
 // standard
+void backends(const Subject& subject, harness::Context& context);
 void rate(const Subject& subject, harness::Context& context);
 void rate_by_clock(const Subject& subject, harness::Context& context, const Clock& clock);  // the same, for tests
 void stage_shares(const Subject& subject, harness::Context& context);

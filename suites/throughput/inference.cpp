@@ -1,5 +1,5 @@
 // Case inference: the forward pass without gradients, and beside it the attention alone, stage by stage: where does the
-// time go? Case layer_scaling: does the time grow in proportion to the layers?
+// time go?
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -59,19 +59,6 @@ std::vector<Stage> stages(const Subject& subject, Context& context, const nsa::C
   };
 }
 
-// Loss and gradients of a model of `layers` layers.
-Depth time_depth(const Subject& subject, Context& context, nsa::Config config, std::int64_t layers, int repeats) {
-  config.model.n_layers = layers;
-  Bench bench = make_bench(subject, context, config, subject.flags());
-  const at::Tensor tokens = probes::text_tokens(context, config, {config.train.batch_size, config.train.seq_len});
-  const TimingPlan plan{.warm_up = 2, .repeats = repeats, .least = 3, .budget_s = 1};
-  return {static_cast<double>(layers), time_repeats("depth", bench.device, plan, [&] {
-            bench.instance.model->zero_grad();
-            bench.instance.model->loss(tokens).backward();
-            context.progress();
-          })};
-}
-
 }  // namespace
 
 void inference(const Subject& subject, Context& context) {
@@ -107,33 +94,6 @@ void inference(const Subject& subject, Context& context) {
   context.metric("attention_to_model", token_count / attention_s / rate.median, "1");
   context.metric("attention_share_of_forward", 100 * layers * attention_s / forward_s, "%");
   context.fact("stages", table);
-}
-
-void layer_scaling(const Subject& subject, Context& context) {
-  const nsa::Config config = subject.config(context);
-  constexpr int kRepeats = 5;
-  std::vector<std::int64_t> counts = {1, 2, 4};
-  if (context.cuda()) counts.push_back(12);
-  std::vector<Depth> depths;
-  Json table = Json::array();
-  for (const std::int64_t layers : counts) {
-    context.phase(fmt::format("{} layers", layers));
-    depths.push_back(time_depth(subject, context, config, layers, kRepeats));
-    const Summary seconds = summarise(depths.back().seconds);
-    context.metric(fmt::format("ms_{}_layers", layers), 1e3 * seconds.median, "ms");
-    table.push_back({{"layers", layers}, {"seconds", to_json(seconds)}});
-  }
-  const probes::Interval ratio = growth(depths);
-  const Json evidence = {{"times", table},
-                         {"measured_to_foretold", {reports::number(ratio.low), reports::number(ratio.high)}}};
-  context.fact("layer_scaling", evidence);
-  // Tolerant: caches and allocators make depth cost a little more than its arithmetic.
-  constexpr double kTolerance = 1.5;
-  if (ratio.low <= kTolerance) return;
-  context.finding(codes::kLayerScaling,
-                  fmt::format("{} layers take {:.2f} to {:.2f} times what 1 and 2 layers foretell", counts.back(),
-                              ratio.low, ratio.high),
-                  evidence);
 }
 
 }  // namespace suites::throughput_cases

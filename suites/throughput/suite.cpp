@@ -73,7 +73,6 @@ harness::Suite throughput(const Subject& subject) {
         {.name = "inference", .params = {}, .run = with_subject(inference)},
         {.name = "kv_expansion", .params = {}, .run = with_subject(kv_expansion)},
         {.name = "packing", .params = {}, .run = with_subject(packing)},
-        {.name = "layer_scaling", .params = {}, .run = with_subject(layer_scaling)},
         table,
         standard("rate", rate, of_rate),
         standard("stage_shares", stage_shares),

@@ -130,7 +130,8 @@ TEST(Rms, AFivefoldErrorIsOverTheBoundAndAnOrdinaryOneIsNot) {
   EXPECT_FALSE(judge_rms({wanted + 6e-7 * off, wanted, naive}, law, 1).good());
 }
 
-// The gradient of a weight after two tokens: a row's errors are those of two products, and may all be large.
+// The gradient of a weight after two tokens: a row's errors are those of two products, and may all be large. Those of
+// the queries through the gate alone (a text of one token) are the same two in all rows.
 TEST(Rms, ARowOfFewIndependentRoundingsMayScatter) {
   const at::Tensor wanted = at::ones({16, 64}, at::kDouble), naive = wanted + 1e-7;
   at::Tensor value = naive.clone();
@@ -140,6 +141,12 @@ TEST(Rms, ARowOfFewIndependentRoundingsMayScatter) {
   law.independent = 2;
   EXPECT_TRUE(judge_rms({value, wanted, naive}, law, 1).good());
   value[5] += 2e-6;
+  EXPECT_FALSE(judge_rms({value, wanted, naive}, law, 1).good());
+
+  value = wanted + 6e-7;
+  EXPECT_TRUE(judge_rms({value, wanted, naive}, law, 1).good());
+  EXPECT_FALSE(judge_rms({wanted + 3e-6, wanted, naive}, law, 1).good());
+  law.independent = 200;
   EXPECT_FALSE(judge_rms({value, wanted, naive}, law, 1).good());
 }
 

@@ -50,7 +50,7 @@ std::shared_ptr<Seams> on_ops(std::function<nsa::Ops(nsa::Ops, const nsa::Call&)
 }
 
 TEST(Throughput, NothingGraveOnAHealthyProduct) {
-  for (const std::string name : {"training_step", "inference", "kv_expansion", "packing", "layer_scaling"}) {
+  for (const std::string name : {"training_step", "inference", "kv_expansion", "packing"}) {
     // A floor of 0: no time decides here, however busy the machine is.
     const RecordingContext context = run(name, std::make_shared<Seams>(), {{"throughput.floor_tok_s", "0"}});
     EXPECT_TRUE(context.grave_codes().empty()) << name << "\n" << listed(context);
