@@ -47,9 +47,9 @@ harness::Suite forward(const Subject& subject) {
         checks::batch(subject, x, setup(subject, x, own_precision(x), layers), {1, 256});
       });
     }
-    add("packed", {}, [=](Context& x) { checks::packed(subject, x, setup(subject, x, own_precision(x))); });
+    add("packed", {}, [=](Context& x) { checks::packed(subject, x, setup(subject, x, own_precision(x), 2)); });
     add("awkward_batch", {{"B", "2"}}, [=](Context& x) {
-      const checks::Setup s = setup(subject, x, own_precision(x));
+      const checks::Setup s = setup(subject, x, own_precision(x), 2);
       checks::batch(subject, x, s, {2, 2 * s.model.nsa.l_sel + 19});  // no multiple of any block size
     });
     // On the CPU whatever the device: an index out of range in a kernel would take the GPU's context with it.
