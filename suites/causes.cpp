@@ -238,6 +238,33 @@ std::vector<CauseRule> operations() {
   };
 }
 
+// A mistake that was made in the oracle on purpose gives what the product gave (parity/mistakes): nothing is surer.
+std::vector<CauseRule> mistakes() {
+  return {
+      {.id = "mistake-of-a-stage",
+       .what = "{stage} is what it would be if {as_if}",
+       .weight = 89,
+       .clue = {.codes = {kOutputBudget}, .cases = "parity/whole_step*", .evidence = {{"stage", "*"}, {"as_if", "*"}}},
+       .explains = of_wrong_values()},
+      {.id = "mistake-of-decoding",
+       .what =
+           "Decoding parts from the pass at once: {stage} is what it would be if {as_if}; the pass at once is right",
+       .weight = 85,
+       .clue = {.codes = {kWaysDiffer},
+                .cases = "parity/whole_decoding*",
+                .evidence = {{"stage", "*"}, {"as_if", "*"}}},
+       .clean = {"parity/whole_step*"},
+       .explains = {{.codes = {kWaysDiffer, kDecodeChoice, kReadsLaw, kModelIdentity, kSelectionDiffers}}}},
+      {.id = "mistake-of-a-gradient",
+       .what = "The gradient of {parameter} is what it would be if {as_if}; all values are right",
+       .weight = 78,
+       .clue = {.codes = {kGradientBudget},
+                .cases = "parity/whole_step*",
+                .evidence = {{"parameter", "*"}, {"as_if", "*"}}},
+       .explains = of_wrong_gradients()},
+  };
+}
+
 std::vector<CauseRule> stages() {
   std::vector<CauseRule> rules = {
       {.id = "flag-read-wrongly",
@@ -366,6 +393,32 @@ std::vector<CauseRule> training_and_speed() {
        .weight = 31,
        .clue = {.codes = {kWrongUpdate}, .evidence = {{"as_if", "*"}}},
        .explains = {{.codes = {kLossDoesNotFall, kValidationLoss, kGradientNorm, kWrongUpdate, kSuspiciousFall}}}},
+      {.id = "told-as-if",
+       .what = "The {what} that a run tells ({file}, {where}) is what it would be if {as_if}",
+       .weight = 36,
+       .clue = {.codes = {kToldOtherwise}, .evidence = {{"file", "*"}, {"where", "*"}, {"what", "*"}, {"as_if", "*"}}},
+       .explains = {{.codes = {kToldOtherwise, kAccumulationDiffers, kGradientNorm}}}},
+      {.id = "masters-of-a-checkpoint",
+       .what =
+           "Checkpoints hold no fp32 copies of 16-bit weights ({where}): a run that is resumed goes on from rounded "
+           "weights and is another one",
+       .weight = 35,
+       .clue = {.codes = {kToldOtherwise},
+                .evidence = {{"what", "has a wide copy"}, {"told", "false"}, {"where", "*"}}},
+       .explains = {{.codes = {kToldOtherwise, kNotResumable}}}},
+      {.id = "updates-of-a-checkpoint",
+       .what = "Adam's step counters are not those of the run ({where}: {told}, where {seen} updates were made): they "
+               "are lost or changed by a save, a load or a step, and its bias correction with them",
+       .weight = 35,
+       .clue = {.codes = {kToldOtherwise},
+                .evidence = {{"what", "updates"}, {"told", "*"}, {"seen", "*"}, {"where", "*"}}},
+       .explains = {{.codes = {kToldOtherwise, kNotResumable}}}},
+      {.id = "told-otherwise",
+       .what = "A training run tells a wrong {what} ({file}, {where}): {told}, where {seen} was seen",
+       .weight = 27,
+       .clue = {.codes = {kToldOtherwise},
+                .evidence = {{"file", "*"}, {"where", "*"}, {"what", "*"}, {"told", "*"}, {"seen", "*"}}},
+       .explains = {{.codes = {kToldOtherwise}}}},
       {.id = "batch-twice",
        .weight = 33,
        .clue = {{kBatchTwice}},
@@ -392,7 +445,7 @@ std::vector<CauseRule> training_and_speed() {
 
 std::vector<CauseRule> causes() {
   std::vector<CauseRule> all;
-  for (auto part : {set_up(), non_finite(), operations(), stages(), initial_values(), training_and_speed()})
+  for (auto part : {set_up(), non_finite(), operations(), mistakes(), stages(), initial_values(), training_and_speed()})
     std::move(part.begin(), part.end(), std::back_inserter(all));
   return all;
 }

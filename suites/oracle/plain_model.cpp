@@ -45,21 +45,30 @@ struct Weights {
   }
 };
 
+// x, which no gradient leaves where its path is cut.
+at::Tensor along(const Constants& c, std::string_view path, const at::Tensor& x) {
+  return c.cut == path ? x.detach() : x;
+}
+
 // x / sqrt(mean(x^2) + eps) * weight, over the last dimension.
 at::Tensor normed(const at::Tensor& x, const at::Tensor& weight, const Constants& c) {
-  const at::Tensor wide_x = x.to(wide(x));
+  at::Tensor wide_x = x.to(wide(x));
+  if (c.norm_centres) wide_x = wide_x - wide_x.mean(-1, /*keepdim=*/true);
   const at::Tensor size = (wide_x.square().mean(-1, /*keepdim=*/true) + c.norm_eps).sqrt();
-  return (wide_x / size * weight.to(wide(x))).to(x.scalar_type());
+  at::Tensor by = weight.to(wide(x));
+  if (c.norm_weight_offset != 0) by = by + c.norm_weight_offset;
+  return (wide_x / along(c, "through the size that a norm divides by", size) * by).to(x.scalar_type());
 }
 
 // RoPE of x [B,T,H,D], whose first token stands at position `first` of its document: pair i of D/2 is turned by
-// position / rope_scale * base^(-2i/D).
+// position / rope_scale * base^(-2i/D), by `c`'s defaults.
 at::Tensor turned(const PlainModel& m, const at::Tensor& x, std::int64_t first) {
   const Constants& c = m.constants;
   const std::int64_t D = x.size(3), half = D / 2;
   const auto options = x.options().requires_grad(false).dtype(m.angles);
   const at::Tensor pair = at::arange(half, options.dtype(at::kDouble));
-  const at::Tensor speed = at::pow(m.config.rope_base, pair * (-2.0 / static_cast<double>(D))).to(m.angles);
+  const at::Tensor speed =
+      at::pow(m.config.rope_base, pair * (-c.rope_power / static_cast<double>(D - c.rope_span))).to(m.angles);
   const at::Tensor position =
       (at::arange(x.size(1), options) + static_cast<double>(first + c.rope_first)) / m.flags.rope_scale;
   const at::Tensor angle = at::outer(position, speed).unsqueeze(1) * c.rope_turn;  // [T,1,D/2]
@@ -90,21 +99,33 @@ at::Tensor compressed(const PlainModel& m, const Weights& weights, const std::st
   return times(curve(times(vector, weights(phi + ".fc1.weight")), m.constants.phi), weights(phi + ".fc2.weight"));
 }
 
+// Keys or values [B,N,G,D] as the h heads of a group read them: [B,N,G,h,D].
+at::Tensor of_heads(const at::Tensor& rows, std::int64_t h, const Constants& c) {
+  constexpr std::string_view kOthers = "to keys and values from all heads of a group but the first";
+  const at::Tensor first = rows.unsqueeze(3);
+  if (c.cut != kOthers) return first.expand({-1, -1, -1, h, -1});
+  return at::cat({first, along(c, kOthers, first).expand({-1, -1, -1, h - 1, -1})}, 3);
+}
+
 // Probabilities [B,G,h,T,N] of queries [B,T,Hq,D] over keys [B,N,G,D]; `seen` [..,T,N] broadcasts to it. A row that
 // sees nothing is zero.
-at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const at::Tensor& seen, double scale) {
-  const std::int64_t G = k.size(2);
+at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const at::Tensor& seen, const Constants& c) {
+  const std::int64_t G = k.size(2), h = q.size(2) / G;
   const auto type = wide(q);
-  const at::Tensor grouped = q.to(type).unflatten(2, {G, q.size(2) / G});
-  const at::Tensor scores =
-      at::einsum("btghd,bngd->bghtn", {grouped, k.to(type)}) * (scale / std::sqrt(static_cast<double>(q.size(3))));
-  const at::Tensor hidden = seen.logical_not();
-  return at::softmax(scores.masked_fill(hidden, -1e30), -1).masked_fill(hidden, 0);
+  const at::Tensor grouped = q.to(type).unflatten(2, {G, h});
+  const double scale = c.attention_scale / std::sqrt(static_cast<double>(q.size(3)));
+  const at::Tensor scores = at::einsum("btghd,bnghd->bghtn", {grouped, of_heads(k.to(type), h, c)}) * scale;
+  const at::Tensor hidden = seen.logical_not(), masked = scores.masked_fill(hidden, -1e30);
+  constexpr std::string_view kSum = "through the sum of a softmax";
+  if (c.cut != kSum) return at::softmax(masked, -1).masked_fill(hidden, 0);
+  const at::Tensor e = (masked - masked.detach().amax(-1, true)).exp();
+  return (e / along(c, kSum, e.sum(-1, true))).masked_fill(hidden, 0);
 }
 
 // [B,G,h,T,N] over values [B,N,G,Dv] -> [B,T,Hq,Dv].
-at::Tensor mixed(const at::Tensor& p, const at::Tensor& v) {
-  return at::einsum("bghtn,bngd->btghd", {p, v.to(p.scalar_type())}).flatten(2, 3).to(v.scalar_type());
+at::Tensor mixed(const at::Tensor& p, const at::Tensor& v, const Constants& c) {
+  const at::Tensor of_head = of_heads(v.to(p.scalar_type()), p.size(2), c);
+  return at::einsum("bghtn,bnghd->btghd", {p, of_head}).flatten(2, 3).to(v.scalar_type());
 }
 
 // Eq 9 and 10: p [B,G,h,T,N_c] -> [B,T,G,blocks]. In units of d a selection block has l'/d parts and a compressed block
@@ -136,18 +157,19 @@ at::Tensor chosen(const at::Tensor& scores, const at::Tensor& t, const Geometry&
 }
 
 // Which of `keys` tokens the chosen blocks hold, those up to each query's position `t`: [B,G,1,T,keys].
-at::Tensor tokens_of(const at::Tensor& blocks, const at::Tensor& t, std::int64_t keys, const Geometry& g) {
+at::Tensor tokens_of(const at::Tensor& blocks, const at::Tensor& t, std::int64_t keys, const PlainModel& m) {
+  const Geometry& g = m.config.nsa;
   const at::Tensor token = places(keys, blocks);
   const at::Tensor own = at::floor_divide(token, g.l_sel);
   at::Tensor seen =
       at::zeros({blocks.size(0), blocks.size(1), blocks.size(2), keys}, blocks.options().dtype(at::kBool));
   for (std::int64_t i = 0; i < blocks.size(3); ++i) seen.logical_or_(blocks.select(3, i).unsqueeze(3).eq(own));
-  return seen.logical_and_(token.le(t.view({-1, 1, 1}))).transpose(1, 2).unsqueeze(2);
+  return seen.logical_and_(token.le(t.view({-1, 1, 1}) + m.constants.sel_early)).transpose(1, 2).unsqueeze(2);
 }
 
 // Compressed blocks that are complete for the queries at `t`: [T,N_c].
-at::Tensor complete_at(const at::Tensor& t, std::int64_t blocks, const Geometry& g) {
-  return (places(blocks, t) * g.d + (g.l - 1)).le(t.unsqueeze(1));
+at::Tensor complete_at(const at::Tensor& t, std::int64_t blocks, const Geometry& g, std::int64_t early = 0) {
+  return (places(blocks, t) * g.d + (g.l - 1)).le(t.unsqueeze(1) + early);
 }
 
 struct Projections {
@@ -167,9 +189,22 @@ Projections project(const PlainModel& m, const Weights& weights, const at::Tenso
   };
   Projections p;
   const at::Tensor q = heads("q", c.n_heads);
-  p.q = turned(m, q, first);
-  const at::Tensor source = m.constants.gate_after_rope ? p.q : q;
-  const at::Tensor mean = source.to(wide(x)).unflatten(2, {c.n_kv_groups, -1}).mean(3);  // [B,T,G,Dk]
+  p.q = m.constants.rope_of_queries ? turned(m, q, first) : q;
+  const at::Tensor source =
+      along(m.constants, "through the gate's input", m.constants.gate_after_rope ? p.q : q).to(wide(x));
+  const std::int64_t h = c.n_heads / c.n_kv_groups;
+  at::Tensor mean;  // [B,T,G,Dk]
+  switch (m.constants.gate_heads) {
+    case Heads::of_the_group:
+      mean = source.unflatten(2, {c.n_kv_groups, h}).mean(3);
+      break;
+    case Heads::one_in_g:
+      mean = source.unflatten(2, {h, c.n_kv_groups}).mean(2);
+      break;
+    case Heads::first:
+      mean = source.unflatten(2, {c.n_kv_groups, h}).select(3, 0);
+      break;
+  }
   const auto linear = [&](const at::Tensor& in, const std::string& name) {
     return times(in, weights(name + ".weight").to(wide(x))) + weights(name + ".bias").to(wide(x));
   };
@@ -183,7 +218,10 @@ Projections project(const PlainModel& m, const Weights& weights, const at::Tenso
       if (kOrder[i] == m.flags.forced_branch) p.gates.select(3, i).fill_(1);
   }
   if (m.flags.stopgrad_gates) p.gates = p.gates.detach();
-  const auto key = [&](const std::string& name) { return turned(m, heads(name, c.n_kv_groups), first); };
+  const auto key = [&](const std::string& name) {
+    const at::Tensor k = heads(name, c.n_kv_groups);
+    return m.constants.rope_of_keys ? turned(m, k, first) : k;
+  };
   const bool cmp = runs(m, ForcedBranch::cmp), sel = runs(m, ForcedBranch::sel), win = runs(m, ForcedBranch::win);
   if (cmp || sel) {
     p.k_cmp = key("k_cmp");
@@ -207,34 +245,47 @@ struct Sources {
 Stages attended(const PlainModel& m, const Projections& p, const Sources& s, const at::Tensor& t,
                 const at::Tensor& held) {
   const Geometry& g = m.config.nsa;
-  const double scale = m.constants.attention_scale;
+  const Constants& c = m.constants;
   Stages stages;
   at::Tensor cmp, sel, win, p_cmp;
-  if (s.k_blocks.defined()) p_cmp = probabilities(p.q, s.k_blocks, complete_at(t, s.k_blocks.size(1), g), scale);
-  if (runs(m, ForcedBranch::cmp)) stages.emplace_back("cmp.o", cmp = mixed(p_cmp, s.v_blocks));
+  if (s.k_blocks.defined())
+    p_cmp = probabilities(along(c, "to the queries through the compressed branch", p.q),
+                          along(c, "to compressed keys", s.k_blocks),
+                          complete_at(t, s.k_blocks.size(1), g, c.cmp_early), c);
+  if (runs(m, ForcedBranch::cmp))
+    stages.emplace_back("cmp.o", cmp = mixed(p_cmp, along(c, "to compressed values", s.v_blocks), c));
   if (runs(m, ForcedBranch::sel)) {
     const std::int64_t keys = s.k_sel.size(1);
     const at::Tensor blocks =
         held.defined() ? held : chosen(importance(p_cmp.detach(), g, choosable_blocks(g, keys)), t, g);
     stages.emplace_back("blocks", blocks);
-    sel = mixed(probabilities(p.q, s.k_sel, tokens_of(blocks, t, keys, g), scale), s.v_sel);
+    const at::Tensor p_sel =
+        probabilities(along(c, "to the queries through the selected branch", p.q),
+                      along(c, "to the selected branch's keys", s.k_sel), tokens_of(blocks, t, keys, m), c);
+    sel = mixed(p_sel, along(c, "to the selected branch's values", s.v_sel), c);
     stages.emplace_back("sel.o", sel);
   }
   if (runs(m, ForcedBranch::win)) {
     const at::Tensor token = places(s.k_win.size(1), t), until = t.unsqueeze(1);
     const at::Tensor seen = token.le(until).logical_and(token.gt(until - g.w));
-    stages.emplace_back("win.o", win = mixed(probabilities(p.q, s.k_win, seen, scale), s.v_win));
+    const at::Tensor p_win = probabilities(along(c, "to the queries through the window", p.q),
+                                           along(c, "to the window's keys", s.k_win), seen, c);
+    stages.emplace_back("win.o", win = mixed(p_win, along(c, "to the window's values", s.v_win), c));
   }
   if (m.flags.forced_branch != ForcedBranch::none) {
     stages.emplace_back("o", cmp.defined() ? cmp : sel.defined() ? sel : win);
     return stages;
   }
   const std::int64_t h = m.config.n_heads / m.config.n_kv_groups;
-  const at::Tensor of_head = p.gates.repeat_interleave(h, 2);  // [B,T,Hq,3]
-  const auto gated = [&](const at::Tensor& o, std::int64_t branch) {
-    return o.to(of_head.scalar_type()) * of_head.slice(3, branch, branch + 1);
+  const at::Tensor of_head = c.gates_one_in_g ? p.gates.repeat({1, 1, h, 1}) : p.gates.repeat_interleave(h, 2);
+  const auto gated = [&](const at::Tensor& o, std::size_t branch, std::string_view output, std::string_view gate) {
+    const at::Tensor weights = of_head.narrow(3, c.gate_order[branch], 1);  // [B,T,Hq,1]
+    return along(c, output, o).to(of_head.scalar_type()) * along(c, gate, weights);
   };
-  stages.emplace_back("o", (gated(cmp, 0) + gated(sel, 1) + gated(win, 2)).to(p.q.scalar_type()));
+  const at::Tensor o = gated(cmp, 0, "through the compressed branch's output", "through the compressed branch's gate") +
+                       gated(sel, 1, "through the selected branch's output", "through the selected branch's gate") +
+                       gated(win, 2, "through the window's output", "through the window's gate");
+  stages.emplace_back("o", o.to(p.q.scalar_type()));
   return stages;
 }
 
@@ -290,11 +341,16 @@ Pass through(const PlainModel& m, const at::Tensor& tokens, const Attend& attend
     const Weights block{m, name + "."}, weights{m, name + ".attention."};
     at::Tensor o;
     for (const auto& [stage, value] :
-         attend(weights, static_cast<std::size_t>(layer), normed(x, block("norm_attention.weight"), c)))
+         attend(weights, static_cast<std::size_t>(layer),
+                normed(along(c, "through attention's input", x), block("norm_attention.weight"), c)))
       o = show(name + ".attention." + stage, value);  // the last is the sum
-    x = x + show(name + ".attention", times(o.flatten(2), weights("o.weight"))) * c.residual_scale;
-    const at::Tensor inner = curve(times(normed(x, block("norm_mlp.weight"), c), block("mlp.fc1.weight")), c.mlp);
-    x = x + show(name + ".mlp", times(inner, block("mlp.fc2.weight"))) * c.residual_scale;
+    const at::Tensor before = x;
+    x = along(c, "along the residual past attention", x) +
+        show(name + ".attention", times(o.flatten(2), weights("o.weight"))) * c.residual_scale;
+    const at::Tensor read = along(c, "through the MLP's input", c.mlp_input == Input::after_attention ? x : before);
+    const at::Tensor inner = curve(times(normed(read, block("norm_mlp.weight"), c), block("mlp.fc1.weight")), c.mlp);
+    x = along(c, "along the residual past the MLP", x) +
+        show(name + ".mlp", times(inner, block("mlp.fc2.weight"))) * c.residual_scale;
     show(name, x);
   }
   x = show("norm", normed(x, m.parameters.at("norm.weight"), c));
@@ -357,14 +413,16 @@ Pass loss(const PlainModel& model, const at::Tensor& tokens, const Documents& do
   const std::int64_t S = tokens.size(1) - 1;
   Pass pass = forward(model, tokens.slice(1, 0, S), documents, blocks);
   const at::Tensor logits = pass.logits.to(wide(pass.logits)), next = tokens.slice(1, 1);
-  const at::Tensor surprise = logits.logsumexp(-1) - logits.gather(2, next.unsqueeze(2)).squeeze(2);  // [B,S]
+  const double smoothing = model.constants.smoothing;
+  at::Tensor surprise = logits.logsumexp(-1) - logits.gather(2, next.unsqueeze(2)).squeeze(2);  // [B,S]
+  if (smoothing != 0) surprise = (1 - smoothing) * surprise + smoothing * (logits.logsumexp(-1) - logits.mean(-1));
   at::Tensor counts = at::ones({S}, tokens.options().dtype(at::kBool));
   std::int64_t begin = 0;
   for (const std::int64_t length : documents) {
     if (begin > 0 && begin <= S) counts[begin - 1] = false;
     begin += length;
   }
-  pass.surprise = surprise.index_select(1, counts.nonzero().flatten());
+  pass.surprise = surprise.index({next.ne(model.constants.unpredicted).logical_and(counts)});
   pass.loss = pass.surprise.mean();
   pass.stages.emplace_back("loss", pass.loss);
   return pass;
@@ -374,7 +432,7 @@ at::Tensor block_scores(const at::Tensor& q, const at::Tensor& k_cmp, const Mode
   const at::NoGradGuard no_grad;
   const std::int64_t S = q.size(1);
   const at::Tensor seen = complete_at(places(S, q), k_cmp.size(1), config.nsa);
-  const at::Tensor p = probabilities(q.to(at::kDouble), k_cmp.to(at::kDouble), seen, 1);
+  const at::Tensor p = probabilities(q.to(at::kDouble), k_cmp.to(at::kDouble), seen, {});
   return importance(p, config.nsa, choosable_blocks(config.nsa, S));
 }
 

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -24,20 +25,64 @@ using Stages = std::vector<std::pair<std::string, at::Tensor>>;
 using Documents = std::vector<std::int64_t>;  // their lengths, end to end in one row; empty: every row is one
 
 enum class Curve { silu, gelu, relu };
-enum class Pairs { interleaved, halves };  // (2i, 2i+1), or (i, i + D/2)
+enum class Pairs { interleaved, halves };                // (2i, 2i+1), or (i, i + D/2)
+enum class Heads { of_the_group, one_in_g, first };      // whose queries a group's gate averages
+enum class Input { after_attention, before_attention };  // what the MLP's norm reads
 
-// What the description fixes and no configuration changes. The defaults are the description; another value serves to
-// show that a comparison sees the constant.
+// What the description fixes and no configuration changes. The defaults are the description. Another value is a mistake
+// that is made on purpose: to show that a comparison sees the constant, or to tell a product's mistake by it.
 struct Constants {
   double norm_eps = 1e-6;
+  bool norm_centres = false;      // takes the mean away first
+  double norm_weight_offset = 0;  // is added to its weight
   Pairs rope_pairs = Pairs::interleaved;
   std::int64_t rope_first = 0;  // position of a document's first token
   double rope_turn = 1;         // -1: clockwise
-  double attention_scale = 1;   // times 1/sqrt(Dk)
-  double residual_scale = 1;    // of what is added to the stream
-  double embedding_scale = 1;   // of the embedded tokens
+  double rope_power = 2;        // pair i turns by base^(-power i / (D - span))
+  std::int64_t rope_span = 0;
+  bool rope_of_queries = true, rope_of_keys = true;
+  double attention_scale = 1;  // times 1/sqrt(Dk)
+  double residual_scale = 1;   // of what is added to the stream
+  double embedding_scale = 1;  // of the embedded tokens
   Curve mlp = Curve::silu, gate = Curve::silu, phi = Curve::silu;
+  Input mlp_input = Input::after_attention;
   bool gate_after_rope = false;  // the gate's input
+  Heads gate_heads = Heads::of_the_group;
+  std::array<std::int64_t, 3> gate_order = {0, 1, 2};  // which gate weighs cmp, sel and win
+  bool gates_one_in_g = false;                         // head i has the gates of group i mod G
+  std::int64_t cmp_early = 0;                          // a block is seen so many tokens before its last one
+  std::int64_t sel_early = 0;     // a chosen token is seen so many tokens before itself; -1: not by itself
+  double smoothing = 0;           // of the loss
+  std::int64_t unpredicted = -1;  // a token that the loss leaves out
+  // A path (kPaths) along which no gradient comes back; values stay as they are.
+  std::string_view cut = {};
+};
+
+// The paths by which gradients reach a parameter, as words for "the gradient that comes back {}".
+inline constexpr std::string_view kPaths[] = {
+    "through the gate's input",
+    "to the queries through the compressed branch",
+    "to the queries through the selected branch",
+    "to the queries through the window",
+    "to compressed keys",
+    "to compressed values",
+    "to the selected branch's keys",
+    "to the selected branch's values",
+    "to the window's keys",
+    "to the window's values",
+    "through the compressed branch's gate",
+    "through the selected branch's gate",
+    "through the window's gate",
+    "through the compressed branch's output",
+    "through the selected branch's output",
+    "through the window's output",
+    "through the size that a norm divides by",
+    "along the residual past attention",
+    "along the residual past the MLP",
+    "through attention's input",
+    "through the MLP's input",
+    "to keys and values from all heads of a group but the first",
+    "through the sum of a softmax",
 };
 
 struct PlainModel {

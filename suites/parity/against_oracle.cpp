@@ -138,6 +138,10 @@ Shown forward_of(Sides& sides, const at::Tensor& tokens) {
   return shown;
 }
 
+std::string told(const std::string& as_if) {
+  return as_if.empty() ? "" : fmt::format("; it is what it would be if {}", as_if);
+}
+
 Parting first_parting(const oracle::Stages& shown, const oracle::Pass& exact, const oracle::Pass& naive,
                       at::ScalarType storage, std::map<std::string, double>& largest) {
   const auto judge = [&](const std::string& name, const at::Tensor& wanted) {
@@ -217,6 +221,11 @@ bool expect_stages(Context& context, const Sides& sides, const Shown& shown, con
   evidence["branch"] = where.branch;
   evidence["beside"] = parting.beside;
   evidence["model"] = compared.what;
+  std::string as_if;
+  if (!parting.stage.empty() && compared.again)
+    as_if = mistake_in({parting.stage, stage_of(shown.stages, parting.stage), exact, naive, sides.storage()},
+                       sides.exact(), compared.documents, compared.again);
+  if (!as_if.empty()) evidence["as_if"] = as_if;
   if (v.missing || !v.shapes_agree)
     return context.expect("every stage is the oracle's", false,
                           fmt::format("{}: {} has not the oracle's shape", compared.what, parting.stage),
@@ -224,8 +233,9 @@ bool expect_stages(Context& context, const Sides& sides, const Shown& shown, con
   return context.expect(
       "every stage is the oracle's", parting.stage.empty(),
       fmt::format("{}: {} is the first stage that parts from the oracle: {:.3g} RMS of {:.3g}, {:.3g} times what is "
-                  "allowed; first bad row {} ({:.3g}, allowed {:.3g})",
-                  compared.what, parting.stage, v.error, v.scale, v.ratio(), v.row, v.row_error, v.row_bound),
+                  "allowed; first bad row {} ({:.3g}, allowed {:.3g}){}",
+                  compared.what, parting.stage, v.error, v.scale, v.ratio(), v.row, v.row_error, v.row_bound,
+                  told(as_if)),
       compared.code, evidence);
 }
 

@@ -8,6 +8,7 @@
 
 #include "suites/oracle/plain_model.hpp"
 #include "suites/oracle/rms.hpp"
+#include "suites/parity/mistakes.hpp"
 #include "suites/parity/prepared.hpp"
 
 namespace suites::parity_cases {
@@ -55,6 +56,9 @@ struct Parting {
 [[nodiscard]] Parting first_parting(const oracle::Stages& shown, const oracle::Pass& exact, const oracle::Pass& naive,
                                     at::ScalarType storage, std::map<std::string, double>& largest);
 
+// What is added to a message: "; it is what it would be if ...", or "".
+[[nodiscard]] std::string told(const std::string& as_if);
+
 // Records it: the choices of blocks, by the scores of the product's own queries and compressed keys (each document by
 // itself), and every stage. A finding names layer, stage and first row. Returns whether all is well.
 struct Compared {
@@ -62,6 +66,7 @@ struct Compared {
   std::string_view code;
   oracle::Documents documents = {};
   double tie = 1e-5;  // gap between scores, of a row's largest, within which another choice is as good
+  PassBy again = {};  // to look for the mistake that explains what parts; empty: nobody looks
 };
 bool expect_choices(harness::Context& context, const Sides& sides, const Shown& shown, const Compared& compared);
 bool expect_stages(harness::Context& context, const Sides& sides, const Shown& shown, const oracle::Pass& exact,

@@ -90,14 +90,15 @@ std::vector<std::string> backwards(const nsa::ModelConfig& config, const Gradien
 constexpr double kNothing = 1e-12, kRoundings = 64;
 
 bool expect_gradients(Context& context, const Sides& sides, const Shown& shown, const Gradients& exact,
-                      const Gradients& naive, std::int64_t tokens, const std::string& what) {
+                      const Gradients& naive, const at::Tensor& tokens, const Compared& compared) {
+  const std::string& what = compared.what;
   std::string first, message;
   std::string_view code = codes::kGradientBudget;
   Json evidence = Json::object(), off = Json::array();
   std::map<std::string, double> largest;
   const auto of_layer = largest_by_layer(exact);
   oracle::RmsLaw law = oracle::rms_law(sides.storage());
-  law.independent = static_cast<double>(tokens);
+  law.independent = static_cast<double>(tokens.numel());
   for (const std::string& name : backwards(sides.plain.config, exact)) {
     const at::Tensor value = shown.gradients.at(name), wanted = exact.at(name);
     // That nothing arrives is as good as zeros: its branch is not computed, or there is no block at all.
@@ -133,6 +134,15 @@ bool expect_gradients(Context& context, const Sides& sides, const Shown& shown, 
           what, name, verdict.error, verdict.scale, verdict.ratio(), verdict.row, verdict.row_error, verdict.row_bound);
     }
   }
+  std::string as_if;
+  if (!first.empty())
+    as_if = mistake_in(
+        {first, shown.gradients.at(first), exact.at(first), naive.at(first), law.independent, sides.storage()},
+        sides.exact(), compared.documents, compared.again, tokens);
+  if (!as_if.empty()) {
+    evidence["as_if"] = as_if;
+    message += told(as_if);
+  }
   context.fact("gradients, rms error / bound, " + what, Json(largest));
   evidence["parameter"] = first;
   evidence["model"] = what;
@@ -161,6 +171,13 @@ std::int64_t tokens_of(const nsa::Config& config, const std::string& name) {
                                                    {"window_chunks", std::max<std::int64_t>(g.w, 256) + g.l_sel + 3},
                                                    {"query_chunks", 1024 + g.l_sel + 3}};
   return std::max<std::int64_t>(1, all.at(name));
+}
+
+// Tokens 0 and vocab - 1, which a text has nowhere and a table of rows may treat as no token.
+void add_rare_tokens(at::Tensor& tokens, std::int64_t vocab) {
+  if (tokens.size(1) < 4) return;
+  tokens.select(1, 1).fill_(0);
+  tokens.select(1, tokens.size(1) / 2).fill_(vocab - 1);
 }
 
 // ---- decoding
@@ -237,11 +254,16 @@ void whole_step(Context& context, const Subject& subject, const WholeStep& step)
       fmt::format("{}, {}, S = {}{}", step.model, nsa::to_string(step.precision), S, packed ? " in documents" : "");
   Sides sides = both_sides(context, subject, config, step.precision, subject.flags());
   if (!expect_parameters(context, sides, what)) return;
-  const at::Tensor tokens = probes::text_tokens(context, config, {B, S});
+  at::Tensor tokens = probes::text_tokens(context, config, {B, S});
+  add_rare_tokens(tokens, config.model.vocab);
   context.phase("product");
   const Shown shown = step_of(sides, tokens, packed ? nsa::CuSeqlens(cumulative(lengths)) : std::nullopt);
   const std::vector<at::Tensor> blocks = shown.choices(config.model.n_layers);
-  const Compared compared{what, codes::kOutputBudget, lengths};
+  const PassBy again = [&](const oracle::PlainModel& model, const oracle::Documents& documents) {
+    context.progress();
+    return oracle::loss(model, tokens, documents, blocks);
+  };
+  const Compared compared{.what = what, .code = codes::kOutputBudget, .documents = lengths, .again = again};
   context.phase("oracle");
   const oracle::PlainModel exact = sides.exact();
   const oracle::Pass wanted = oracle::loss(exact, tokens, lengths, blocks);
@@ -255,7 +277,7 @@ void whole_step(Context& context, const Subject& subject, const WholeStep& step)
   const auto wanted_gradients = gradients(exact, wanted.loss);
   context.progress();
   expect_gradients(context, sides, shown, wanted_gradients, naive_gradients(naive, rounded.loss, wanted_gradients),
-                   tokens.numel(), what);
+                   tokens, compared);
 }
 
 void whole_decoding(Context& context, const Subject& subject, const WholeStep& step) {
@@ -290,7 +312,14 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
       keys = without_keys(wanted.stages, model.n_layers);
     }
     // The scores are the oracle's here: a step does not show its compressed keys.
-    const Compared compared{what, codes::kWaysDiffer, {}, step.precision == nsa::Precision::bf16 ? 0.1 : 1e-4};
+    const PassBy again = [&](const oracle::PlainModel& other, const oracle::Documents&) {
+      context.progress();
+      return oracle::forward(other, tokens, {}, blocks);
+    };
+    const Compared compared{.what = what,
+                            .code = codes::kWaysDiffer,
+                            .tie = step.precision == nsa::Precision::bf16 ? 0.1 : 1e-4,
+                            .again = again};
     if (!expect_stages(context, sides, shown, wanted, rounded, compared)) return;
     for (std::size_t layer = 0; layer < keys.size(); ++layer)
       shown.stages.emplace_back(fmt::format(kKeys, layer), keys[layer]);
@@ -349,7 +378,7 @@ void whole_constants(Context& context, const Subject& subject) {
     const oracle::Pass exact = oracle::forward(sides.exact(), tokens, {}, blocks),
                        naive = oracle::forward(sides.naive(), tokens, {}, blocks);
     const std::string what = "another " + change.name;
-    const Compared compared{what, codes::kOutputBudget};
+    const Compared compared{.what = what, .code = codes::kOutputBudget};
     if (!expect_stages(context, sides, shown, exact, naive, compared)) return;
     if (!expect_choices(context, sides, shown, compared)) return;
     const at::Tensor logits = shown.stages.back().second;

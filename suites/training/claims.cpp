@@ -57,6 +57,7 @@ void Claims::conclude(harness::Context& context) const {
     evidence["more"] = std::vector<Json>(wrong_.begin() + 1, end);
     message = fmt::format("{}, {}, {}: told is {}, seen {} ({} of {} comparisons fail)", subject_, text(first["where"]),
                           text(first["what"]), text(first["told"]), text(first["seen"]), wrong_.size(), compared_);
+    if (first.contains("as_if")) message += fmt::format("; it is what it would be if {}", text(first["as_if"]));
   }
   context.expect(subject_ + ": what is told is what was seen", wrong_.empty() && compared_ > 0, message, code_,
                  evidence);

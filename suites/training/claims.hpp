@@ -23,6 +23,8 @@ class Claims {
   void holds(bool holds, const std::string& where, const std::string& what, const harness::Json& told,
              const harness::Json& seen);
   void wrong(const std::string& where, const std::string& what, const harness::Json& told, const harness::Json& seen);
+  // What gives the number that was told last and is wrong: "it is the mean of ...".
+  void explain(const std::string& as_if) { wrong_.back()["as_if"] = as_if; }
 
   // One check: everything holds, and there was something to compare. The first that does not is the message, a few
   // more are in the evidence.

@@ -34,13 +34,14 @@ RunTwin::RunTwin(const nsa::Config& config, at::Device device)
 RunTwin::Step RunTwin::step(const SeenStep& seen) {
   take(seen.before);
   model_->train();
-  Step step{.of = {0, predicted_by(seen.batches)}, .grad_norm = 0};
+  Step step{.of = {0, predicted_by(seen.batches)}, .grad_norm = 0, .by_batch = {}};
   for (const PlainBatch& batch : seen.batches) {
     const nsa::train::Batch given = unplain(batch);
     const double share = static_cast<double>(predicted(batch)) / static_cast<double>(step.of.predictions);
-    const at::Tensor part = model_->loss(given.tokens.to(device_), given.cu_seqlens) * share;
-    part.backward();
-    step.of.loss += part.item<double>();
+    const at::Tensor loss = model_->loss(given.tokens.to(device_), given.cu_seqlens);
+    (loss * share).backward();
+    step.by_batch.push_back(loss.item<double>());
+    step.of.loss += step.by_batch.back() * share;
   }
   double squares = 0;
   for (const at::Tensor& parameter : model_->parameters()) {

@@ -31,6 +31,7 @@ class RunTwin {
   struct Step {
     LossOf of;
     double grad_norm = 0;
+    std::vector<double> by_batch;  // loss of each accumulated batch
   };
   Step step(const SeenStep& seen);
   [[nodiscard]] const std::map<std::string, Moments>& moments() const { return moments_; }  // after the last step

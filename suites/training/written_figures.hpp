@@ -38,8 +38,9 @@ class WrittenSteps {
 struct StepFigures {
   LossOf of;
   double grad_norm = 0, lr = 0;
-  std::int64_t tokens = 0;  // predictions since the first step
-  LossOf validation;        // where one was due
+  std::int64_t tokens = 0;            // predictions since the first step
+  LossOf validation;                  // where one was due
+  std::vector<double> by_batch = {};  // loss of each accumulated batch
 };
 
 // How far the twin may be from the run: it computes the same operations, in another order where sums have none.
@@ -62,6 +63,9 @@ class Figures {
                      std::optional<double> rate) const;
 
  private:
+  // The mistake that gives a wrong loss, in words; "" where none that is known does.
+  [[nodiscard]] std::string mistake_in_loss(std::int64_t step, double told) const;
+
   Slack slack_;
   double peak_rate_;
   std::vector<StepFigures> steps_;

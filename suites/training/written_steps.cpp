@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "nsa/model/make.hpp"
@@ -44,7 +45,7 @@ class StepJudge {
       context_.progress();
       const SeenStep& seen = seen_at(step);
       const RunTwin::Step own = twin.step(seen);
-      StepFigures figures{own.of, own.grad_norm, expected_learning_rate(train_, step - 1), 0, {}};
+      StepFigures figures{own.of, own.grad_norm, expected_learning_rate(train_, step - 1), 0, {}, own.by_batch};
       figures.tokens = tokens += own.of.predictions;
       if (steps_.validated(step) && !seen.validations.empty())
         figures.validation = twin.loss(seen.after, seen.validations.front());
@@ -199,7 +200,33 @@ const StepFigures* Figures::at(std::int64_t step) const {
 
 void Figures::loss(Claims& claims, const std::string& where, std::int64_t step, std::optional<double> told) {
   if (claims.near(where, "loss", told, at(step)->of.loss, slack_.loss))
-    agree(claims, where, "loss", *told, losses_.emplace(step, *told).first->second);
+    return agree(claims, where, "loss", *told, losses_.emplace(step, *told).first->second);
+  const std::string mistake = told ? mistake_in_loss(step, *told) : "";
+  if (!mistake.empty()) claims.explain(mistake);
+}
+
+std::string Figures::mistake_in_loss(std::int64_t step, double told) const {
+  const std::vector<double>& batches = at(step)->by_batch;
+  const double sum = std::accumulate(batches.begin(), batches.end(), 0.0);
+  struct Candidate {
+    double loss;
+    const char* mistake;
+  };
+  std::vector<Candidate> all;
+  if (const StepFigures* before = at(step - 1)) all.push_back({before->of.loss, "it were the loss of the step before"});
+  if (const StepFigures* after = at(step + 1)) all.push_back({after->of.loss, "it were the loss of the step after"});
+  if (batches.size() > 1) {
+    all.push_back({sum / static_cast<double>(batches.size()),
+                   "accumulated batches weighed the same, whatever number of predictions they have"});
+    all.push_back({sum, "the losses of accumulated batches were added and not averaged"});
+    all.push_back({batches.back(), "the last of the accumulated batches alone counted"});
+    all.push_back({batches.front(), "the first of the accumulated batches alone counted"});
+  }
+  // A candidate says something only where it differs from the right loss by more than the slack.
+  for (const Candidate& one : all)
+    if (std::abs(told - one.loss) <= slack_.loss && std::abs(one.loss - at(step)->of.loss) > 2 * slack_.loss)
+      return one.mistake;
+  return "";
 }
 
 void Figures::validation_loss(Claims& claims, const std::string& where, std::int64_t step, std::optional<double> told) {
