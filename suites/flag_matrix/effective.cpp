@@ -106,7 +106,7 @@ void settings_in_force(Context& context) {
     if (flag_truth::contradictory(environment)) environment["NSA_USE_SEL_MASK"] = "1";  // its legal company
     context.expect("in_force: " + setting.text(), setting.in_force(nsa::resolve(environment)),
                    setting.text() + " is not in force in the effective flags", codes::kEffectiveFlags,
-                   {{"setting", to_json(environment)}});
+                   {{"setting", to_json(environment)}, {"named", setting.text()}});
   }
   const std::vector<std::pair<std::string, bool>> spellings = {{"1", true},   {"true", true}, {"yes", true},
                                                                {"on", true},  {"0", false},   {"false", false},

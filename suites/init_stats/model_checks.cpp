@@ -167,6 +167,20 @@ void seeds(const Subject& subject, Context& context, const ModelOptions& options
     const bool all_zero = item.value().count_nonzero().item<std::int64_t>() == 0;  // a question of the law, see laws
     if (random[item.key()] && !all_zero && at::equal(item.value(), c[item.key()])) stay.push_back(item.key());
   }
+  if (options.device.is_cpu()) {  // elsewhere another generator would draw
+    torch::manual_seed(options.seed);
+    again.model->reset_parameters();
+    Json other_draw = Json::array();
+    const auto anew = again.model->named_parameters();
+    for (const auto& item : first.model->named_parameters())
+      if (!at::equal(item.value(), anew[item.key()])) other_draw.push_back(item.key());
+    context.expect(
+        "seed.reset_parameters", other_draw.empty(),
+        fmt::format("{} parameter(s) differ between a new model and one that reset_parameters() drew anew from "
+                    "the same seed",
+                    other_draw.size()),
+        codes::kSeedBits, {{"parameters", other_draw}, {"seed", options.seed}});
+  }
   context.expect("seed.same_bits", differ.empty(),
                  fmt::format("{} parameter(s) differ between two models of seed {}", differ.size(), options.seed),
                  codes::kSeedBits, {{"parameters", differ}, {"seed", options.seed}});

@@ -117,7 +117,7 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const at::Ten
   const at::Tensor scores = at::einsum("btghd,bnghd->bghtn", {grouped, of_heads(k.to(type), h, c)}) * scale;
   const at::Tensor hidden = seen.logical_not(), masked = scores.masked_fill(hidden, -1e30);
   constexpr std::string_view kSum = "through the sum of a softmax";
-  if (c.cut != kSum) return at::softmax(masked, -1).masked_fill(hidden, 0);
+  if (c.cut != kSum || masked.size(-1) == 0) return at::softmax(masked, -1).masked_fill(hidden, 0);
   const at::Tensor e = (masked - masked.detach().amax(-1, true)).exp();
   return (e / along(c, kSum, e.sum(-1, true))).masked_fill(hidden, 0);
 }

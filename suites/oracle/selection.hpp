@@ -34,4 +34,10 @@ struct SelectionArgs {
 // a chosen one that is not forced.
 [[nodiscard]] SelectionVerdict judge_selection(const SelectionArgs& args);
 
+// The mistake in equations 8 to 11 by which one document's queries q [B,S,Hq,Dk] and compressed keys [B,N_c,G,Dk] give
+// the choice [B,S,G,n], in words without a full stop ("the largest head of a group decides, not their sum"); "" where
+// none that is known does. Looked for only where a choice is not justified.
+[[nodiscard]] std::string mistake_in_choice(const at::Tensor& chosen, const at::Tensor& q, const at::Tensor& k_cmp,
+                                            const nsa::Geometry& geometry);
+
 }  // namespace suites::oracle

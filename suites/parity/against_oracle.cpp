@@ -138,10 +138,6 @@ Shown forward_of(Sides& sides, const at::Tensor& tokens) {
   return shown;
 }
 
-std::string told(const std::string& as_if) {
-  return as_if.empty() ? "" : fmt::format("; it is what it would be if {}", as_if);
-}
-
 Parting first_parting(const oracle::Stages& shown, const oracle::Pass& exact, const oracle::Pass& naive,
                       at::ScalarType storage, std::map<std::string, double>& largest) {
   const auto judge = [&](const std::string& name, const at::Tensor& wanted) {
@@ -193,9 +189,12 @@ bool expect_choices(Context& context, const Sides& sides, const Shown& shown, co
           oracle::judge_selection({chosen, chosen, scores, model.nsa, compared.tie});
       Json evidence = verdict.first;
       evidence["layer"] = layer;
+      const std::string as_if =
+          verdict.good() ? "" : oracle::mistake_in_choice(chosen, own_q, k.narrow(1, block, count), model.nsa);
+      if (!as_if.empty()) evidence["as_if"] = as_if;
       if (!context.expect("every choice of blocks is justified by the scores", verdict.good(),
-                          fmt::format("{}: {}blocks: {} of {} queries; {}", compared.what, prefix, verdict.unjustified,
-                                      verdict.queries, verdict.first_fault),
+                          fmt::format("{}: {}blocks: {} of {} queries; {}{}", compared.what, prefix,
+                                      verdict.unjustified, verdict.queries, verdict.first_fault, told(as_if)),
                           codes::kSelectionDiffers, evidence))
         return false;
       token += S;

@@ -56,9 +56,6 @@ struct Parting {
 [[nodiscard]] Parting first_parting(const oracle::Stages& shown, const oracle::Pass& exact, const oracle::Pass& naive,
                                     at::ScalarType storage, std::map<std::string, double>& largest);
 
-// What is added to a message: "; it is what it would be if ...", or "".
-[[nodiscard]] std::string told(const std::string& as_if);
-
 // Records it: the choices of blocks, by the scores of the product's own queries and compressed keys (each document by
 // itself), and every stage. A finding names layer, stage and first row. Returns whether all is well.
 struct Compared {

@@ -8,6 +8,7 @@
 #include "suites/oracle/compare.hpp"
 #include "suites/oracle/selection.hpp"
 #include "suites/parity/cases.hpp"
+#include "suites/parity/mistakes.hpp"
 #include "suites/probes/autograd_errors.hpp"
 
 namespace suites::parity_cases {
@@ -35,10 +36,13 @@ void judge_blocks(Context& context, const OpCase& c, const at::Tensor& chosen, d
       {chosen, nsa::reference::choose(scores, c.shape.geometry), scores, c.shape.geometry, tie});
   context.metric("queries with another choice", static_cast<double>(verdict.differing), "queries");
   context.metric("widest excused tie", verdict.widest_tie, "");
+  harness::Json evidence = verdict.first;
+  const std::string as_if = verdict.good() ? "" : oracle::mistake_in_choice(chosen, q, k_cmp, c.shape.geometry);
+  if (!as_if.empty()) evidence["as_if"] = as_if;
   context.expect("every choice of blocks is justified by the scores", verdict.good(),
-                 fmt::format("{} of {} queries chose blocks that their scores do not justify; {}", verdict.unjustified,
-                             verdict.queries, verdict.first_fault),
-                 codes::kSelectionDiffers, verdict.first);
+                 fmt::format("{} of {} queries chose blocks that their scores do not justify; {}{}",
+                             verdict.unjustified, verdict.queries, verdict.first_fault, told(as_if)),
+                 codes::kSelectionDiffers, evidence);
 }
 
 struct Three {

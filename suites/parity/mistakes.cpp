@@ -258,6 +258,10 @@ double inner_product(const at::Tensor& a, const at::Tensor& b) { return (a * b).
 
 }  // namespace
 
+std::string told(const std::string& as_if) {
+  return as_if.empty() ? "" : fmt::format("; it is what it would be if {}", as_if);
+}
+
 std::string mistake_in(const PartedStage& parted, const PlainModel& model, const Documents& documents,
                        const PassBy& pass) {
   const at::NoGradGuard no_grad;

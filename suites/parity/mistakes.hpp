@@ -9,6 +9,9 @@
 
 namespace suites::parity_cases {
 
+// What is added to a message: "; it is what it would be if ...", or "".
+[[nodiscard]] std::string told(const std::string& as_if);
+
 // The oracle's pass by another model and other documents, over the tokens and with the blocks of the one that parted.
 using PassBy = std::function<oracle::Pass(const oracle::PlainModel&, const oracle::Documents&)>;
 

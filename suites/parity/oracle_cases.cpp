@@ -236,6 +236,26 @@ std::pair<oracle::Pass, std::vector<at::Tensor>> in_steps(Context& context, cons
   return {std::move(all), std::move(keys)};
 }
 
+// The last tokens by Decoder::sequential, after a prefill of the others.
+bool expect_sequential(Context& context, nsa::decode::Decoder& decoder, const at::Tensor& tokens,
+                       const oracle::Pass& exact, const oracle::Pass& naive, const Compared& compared) {
+  const std::int64_t S = tokens.size(1), last = std::min<std::int64_t>(4, S - 1);
+  decoder.reset();
+  (void)decoder.prefill(tokens.narrow(1, 0, S - last));
+  const at::Tensor logits = decoder.sequential(tokens.narrow(1, S - last, last));
+  const auto rows = [&](const oracle::Pass& pass) { return pass.logits.detach().narrow(1, S - last, last); };
+  const oracle::RmsVerdict verdict =
+      judge_rms({logits, rows(exact), rows(naive)}, oracle::rms_law(logits.scalar_type()), 2);
+  Json evidence = verdict.evidence();
+  evidence["stage"] = "logits";
+  evidence["way"] = "sequential";
+  return context.expect("sequential() goes on where a prefill ends", verdict.good(),
+                        fmt::format("{}: the logits of the last {} tokens by sequential() part from the oracle: {:.3g} "
+                                    "RMS of {:.3g}, {:.3g} times what is allowed",
+                                    compared.what, last, verdict.error, verdict.scale, verdict.ratio()),
+                        compared.code, evidence);
+}
+
 }  // namespace
 
 void whole_step(Context& context, const Subject& subject, const WholeStep& step) {
@@ -274,10 +294,29 @@ void whole_step(Context& context, const Subject& subject, const WholeStep& step)
   if (!expect_stages(context, sides, shown, wanted, rounded, compared)) return;
   if (!expect_choices(context, sides, shown, compared)) return;
   context.phase("gradients");
-  const auto wanted_gradients = gradients(exact, wanted.loss);
+  auto wanted_gradients = gradients(exact, wanted.loss);
   context.progress();
-  expect_gradients(context, sides, shown, wanted_gradients, naive_gradients(naive, rounded.loss, wanted_gradients),
-                   tokens, compared);
+  auto rounded_gradients = naive_gradients(naive, rounded.loss, wanted_gradients);
+  if (!expect_gradients(context, sides, shown, wanted_gradients, rounded_gradients, tokens, compared) || !packed)
+    return;
+
+  // The same with recomputed activations; then with an embedding that is not trained, after which nothing that a layer
+  // gets asks for a gradient by itself.
+  Compared again_recomputed = compared;
+  again_recomputed.what += ", activations recomputed";
+  nsa::LanguageModelImpl& model = sides.product.model();
+  model.runtime->recompute = true;
+  for (const bool frozen : {false, true}) {
+    context.phase(frozen ? "recomputation with a frozen embedding" : "recomputation");
+    model.embedding->weight.requires_grad_(!frozen);
+    if (frozen) {
+      wanted_gradients.erase("embedding.weight");
+      again_recomputed.what += ", embedding frozen";
+    }
+    const Shown recomputed = step_of(sides, tokens, cumulative(lengths));
+    if (!expect_gradients(context, sides, recomputed, wanted_gradients, rounded_gradients, tokens, again_recomputed))
+      return;
+  }
 }
 
 void whole_decoding(Context& context, const Subject& subject, const WholeStep& step) {
@@ -321,6 +360,7 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
                             .tie = step.precision == nsa::Precision::bf16 ? 0.1 : 1e-4,
                             .again = again};
     if (!expect_stages(context, sides, shown, wanted, rounded, compared)) return;
+    if (walk.P > 0 && !expect_sequential(context, decoder, tokens, wanted, rounded, compared)) return;
     for (std::size_t layer = 0; layer < keys.size(); ++layer)
       shown.stages.emplace_back(fmt::format(kKeys, layer), keys[layer]);
     if (!expect_choices(context, sides, shown, compared)) return;
@@ -378,7 +418,11 @@ void whole_constants(Context& context, const Subject& subject) {
     const oracle::Pass exact = oracle::forward(sides.exact(), tokens, {}, blocks),
                        naive = oracle::forward(sides.naive(), tokens, {}, blocks);
     const std::string what = "another " + change.name;
-    const Compared compared{.what = what, .code = codes::kOutputBudget};
+    const PassBy again = [&](const oracle::PlainModel& by, const oracle::Documents&) {
+      context.progress();
+      return oracle::forward(by, tokens, {}, blocks);
+    };
+    const Compared compared{.what = what, .code = codes::kOutputBudget, .again = again};
     if (!expect_stages(context, sides, shown, exact, naive, compared)) return;
     if (!expect_choices(context, sides, shown, compared)) return;
     const at::Tensor logits = shown.stages.back().second;

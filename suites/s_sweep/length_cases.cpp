@@ -1,10 +1,13 @@
 // Smoke: one length or one scale at a time, and the pattern that bad lengths make.
-#include <ATen/core/Tensor.h>
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
+#include "harness/compare.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/finite_check.hpp"
 #include "suites/probes/lengths.hpp"
@@ -36,15 +39,54 @@ struct LengthPoint {
   double logit_scale = 1;
 };
 
+// Whoever trains observes nothing: the same step once more, unobserved, must give the same gradients. Those of the
+// observed step are left in the model.
+void expect_the_same_unobserved(Context& context, nsa::LanguageModelImpl& model, const at::Tensor& tokens, Json point) {
+  constexpr double kSame = 1e-3;  // of a gradient's norm: a GPU may add in another order
+  std::vector<std::pair<std::string, at::Tensor>> observed;
+  for (const auto& parameter : model.named_parameters()) {
+    observed.emplace_back(parameter.key(), parameter.value().grad());
+    parameter.value().mutable_grad() = at::Tensor();
+  }
+  const at::AutoGradMode gradients(true);
+  const at::Tensor loss = model.loss(tokens);
+  loss.backward();
+  const auto unobserved = model.named_parameters();
+  std::string first;
+  double most = 0;
+  for (const auto& [name, wanted] : observed) {
+    const at::Tensor& own = unobserved[name].grad();
+    if (!own.defined() && !wanted.defined()) continue;
+    double off = std::numeric_limits<double>::infinity();
+    if (own.defined() && wanted.defined()) {
+      const double size = wanted.norm().item<double>();
+      off = (own - wanted).norm().item<double>() / std::max(size, std::numeric_limits<double>::min());
+      if (size == 0 && !own.any().item<bool>()) off = 0;
+    }
+    if (!harness::at_most(off, kSame) && first.empty()) first = name, most = off;
+  }
+  const double value = loss.item<double>();
+  point["loss"] = reports::number(value);
+  point["parameter"] = first;
+  point["differs_by"] = reports::number(most);
+  context.expect(
+      "the same step unobserved", std::isfinite(value) && first.empty(),
+      std::isfinite(value)
+          ? fmt::format("the gradient of {} differs by {:.3g} of its norm when nobody observes the step", first, most)
+          : fmt::format("the loss is {} when nobody observes the step, and finite when somebody does", value),
+      std::isfinite(value) ? codes::kIdentity : codes::kNonFiniteForward, point);
+}
+
 void sweep_point(Context& context, const Subject& subject, LengthPoint point) {
   context.phase("build model");
   SweptModel swept = model_of_the_run(context, subject);
   const ScaledLogits scaled(*swept.model().runtime, point.logit_scale);
   const at::Tensor tokens = probes::text_tokens(context, swept.config, {1, point.S});
   context.phase(fmt::format("forward and backward S={}", point.S));
-  probes::expect_finite_step(context, "loss and every gradient are finite", swept.model(), tokens,
-                             probes::Pass::forward_and_backward,
-                             {{"S", point.S}, {"logit_scale", point.logit_scale}, {"layers", kLayers}});
+  const Json evidence = {{"S", point.S}, {"logit_scale", point.logit_scale}, {"layers", kLayers}};
+  if (probes::expect_finite_step(context, "loss and every gradient are finite", swept.model(), tokens,
+                                 probes::Pass::forward_and_backward, evidence))
+    expect_the_same_unobserved(context, swept.model(), tokens, evidence);
 }
 
 Lengths sorted(Lengths lengths) {

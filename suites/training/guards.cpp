@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <limits>
 #include <stdexcept>
@@ -100,16 +101,17 @@ std::string name_of_victim(const Subject& subject, Context& context) {
   return "";
 }
 
-void nan_in_one_gradient(const Subject& subject, Context& context) {
+void bad_number_in_one_gradient(const Subject& subject, Context& context, double planted) {
+  const std::string what = std::isnan(planted) ? "nan_in_one_gradient" : "infinity_in_one_gradient";
   const std::string name = name_of_victim(subject, context);
-  if (name.empty()) return context.fact("nan_in_one_gradient", "not tried: no parameter gets a gradient");
+  if (name.empty()) return context.fact(what, "not tried: no parameter gets a gradient");
   Small small = make_small(subject, context, 0);
   const at::Tensor victim = small.instance.model->named_parameters()[name];  // of the list that is made for us
   int backward_passes = 0;
-  const unsigned hook = victim.register_hook([&backward_passes](const at::Tensor& gradient) {
+  const unsigned hook = victim.register_hook([&backward_passes, planted](const at::Tensor& gradient) {
     if (backward_passes++ != kPoisonedStep) return gradient;
     at::Tensor poisoned = gradient.clone();
-    poisoned.flatten()[0] = kNan;
+    poisoned.flatten()[0] = planted;
     return poisoned;
   });
   nsa::train::Trainer trainer(small.instance.model, small.config.train, batches(small));
@@ -121,12 +123,13 @@ void nan_in_one_gradient(const Subject& subject, Context& context) {
   // Nothing was planted: that is no guard's doing.
   if (backward_passes <= kPoisonedStep)
     throw std::logic_error(
-        fmt::format("the NaN never reached the gradient of {}: its hook ran {} time(s)", name, backward_passes));
-  judge_stop(report, Stop::nonfinite_gradient, changed_weights(before, *small.instance.model), before.size(),
-             "nan_in_one_gradient", context);
-  context.expect("names_the_parameter", report.anomaly.find(name) != std::string::npos,
-                 fmt::format("a NaN was put into the gradient of {}, but the trainer named '{}'", name, report.anomaly),
-                 codes::kGuardMissed, {{"parameter", name}, {"named", report.anomaly}});
+        fmt::format("{} never reached the gradient of {}: its hook ran {} time(s)", planted, name, backward_passes));
+  judge_stop(report, Stop::nonfinite_gradient, changed_weights(before, *small.instance.model), before.size(), what,
+             context);
+  context.expect(
+      "names_the_parameter", report.anomaly.find(name) != std::string::npos,
+      fmt::format("{} was put into the gradient of {}, but the trainer named '{}'", planted, name, report.anomaly),
+      codes::kGuardMissed, {{"parameter", name}, {"named", report.anomaly}});
 }
 
 void nan_in_the_loss(const Subject& subject, Context& context) {
@@ -182,7 +185,9 @@ void guards(const Subject& subject, Context& context) {
   context.phase("nothing planted");
   if (!is_healthy(subject, context)) return;
   context.phase("NaN in one gradient");
-  nan_in_one_gradient(subject, context);
+  bad_number_in_one_gradient(subject, context, kNan);
+  context.phase("infinity in one gradient");
+  bad_number_in_one_gradient(subject, context, std::numeric_limits<double>::infinity());
   context.phase("NaN in the loss");
   nan_in_the_loss(subject, context);
   context.phase("HALT file");

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
 
 namespace suites::training_cases {
 
@@ -33,6 +34,14 @@ void read_text(const std::string& text, double share, PlainData& data) {
   const auto kept = text.size() - static_cast<std::size_t>(std::llround(share * static_cast<double>(text.size())));
   data.training.tokens = text.substr(0, kept);
   data.validation.tokens = text.substr(kept);
+  // A paragraph begins at the first byte that is no space after two ends of lines or more.
+  int newlines = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\n') ++newlines;
+    if (std::string_view(" \t\r\n").find(text[i]) != std::string_view::npos) continue;
+    if (newlines >= 2) (i < kept ? data.training : data.validation).begins.push_back(i < kept ? i : i - kept);
+    newlines = 0;
+  }
 }
 
 void read_jsonl(const std::string& text, const nsa::TrainConfig& config, PlainData& data) {
@@ -81,7 +90,6 @@ std::vector<PlainBatch> PlainSplit::batches(const nsa::TrainConfig& config) cons
 
 PlainData::PlainData(const nsa::TrainConfig& config) {
   const bool lines = std::filesystem::path(config.data).extension() == ".jsonl";
-  if (config.packed && !lines) throw std::logic_error("plain data: the documents of a text");
   const std::string text = whole_file(config.data);
   if (lines)
     read_jsonl(text, config, *this);

@@ -31,9 +31,9 @@ struct PlainSplit {
 };
 
 struct PlainData {
-  // A text, whose validation part are the last bytes, or a .jsonl, where a hash of the line's number decides.
-  // train.packed of a text is not told here (std::logic_error). Throws std::runtime_error for a file that is missing,
-  // empty, or has a line without "text".
+  // A text, whose validation part are the last bytes and whose documents are its paragraphs, or a .jsonl, where a hash
+  // of the line's number decides. Throws std::runtime_error for a file that is missing, empty, or has a line without
+  // "text".
   explicit PlainData(const nsa::TrainConfig& config);
 
   PlainSplit training, validation;

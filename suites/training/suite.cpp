@@ -81,7 +81,7 @@ void plan_resume(const Subject& subject, std::vector<Case>& cases) {
 }
 
 void plan_written_down(const Subject& subject, std::vector<Case>& cases) {
-  for (const WrittenData data : {WrittenData::text, WrittenData::crops, WrittenData::packed}) {
+  for (const WrittenData data : {WrittenData::text, WrittenData::crops, WrittenData::packed, WrittenData::paragraphs}) {
     cases.push_back(
         {.name = "written_down",
          .params = {{"data", std::string(training_cases::to_string(data))}},

@@ -2,11 +2,13 @@
 #include "suites/training/written_down.hpp"
 
 #include <fmt/format.h>
+#include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <fstream>
 
+#include "nsa/train/hash.hpp"
 #include "nsa/train/run/exit_code.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/one_thread.hpp"
@@ -51,6 +53,22 @@ std::string documents() {
   return lines;
 }
 
+// Paragraphs of awkward lengths and with lines in them; the second row of S = 48 begins between two ends of lines.
+std::string paragraphs() {
+  constexpr std::size_t kLengths[] = {47, 20, 110, 1, 1, 48, 60, 5, 200, 33, 2, 75, 90, 40, 64, 150};
+  constexpr const char* kBetween[] = {"\n\n", "\n \n", "\n\n\n", "\n", " \n\t\n"};
+  std::string text;
+  for (std::size_t i = 0; i < std::size(kLengths); ++i) {
+    std::string words;
+    for (int word = 0; words.size() < kLengths[i]; ++word)
+      words += fmt::format("{}:{}{}", i, word, word % 4 == 3 ? '\n' : ' ');
+    words.resize(kLengths[i]);
+    words.back() = 'x';
+    text += words + kBetween[i % std::size(kBetween)];
+  }
+  return text;
+}
+
 void write(const fs::path& file, const std::string& text) {
   fs::create_directories(file.parent_path());
   std::ofstream stream(file, std::ios::binary);
@@ -82,15 +100,17 @@ nsa::Config configuration(const WrittenTrial& trial) {
 
 std::string_view to_string(WrittenData data) {
   if (data == WrittenData::packed) return "packed";
+  if (data == WrittenData::paragraphs) return "paragraphs";
   return data == WrittenData::text ? "text" : "crops";
 }
 
 WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device device, const fs::path& folder) {
-  const bool packed = data == WrittenData::packed, crops = data == WrittenData::crops;
-  const fs::path file = folder / (packed ? "documents.jsonl" : "prose.txt");
+  const bool lines = data == WrittenData::packed, packed = lines || data == WrittenData::paragraphs,
+             crops = data == WrittenData::crops;
+  const fs::path file = folder / (lines ? "documents.jsonl" : packed ? "paragraphs.txt" : "prose.txt");
   // The training part of the prose is eleven rows and a half: passes end within the run, and within a step. Crops need
   // room: in this much text the seed draws no place twice.
-  write(file, packed ? documents() : prose(crops ? 60'000 : 743));
+  write(file, lines ? documents() : packed ? paragraphs() : prose(crops ? 60'000 : 743));
   // What is written does not hang on the stream's width.
   const nsa::ModelConfig subject = nsa::load_config(model).model;
   const std::int64_t layers = std::min<std::int64_t>(subject.n_layers, 3),
@@ -101,7 +121,7 @@ WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device d
                     {"train.data", file.string()},
                     {"train.precision", packed ? "fp32" : "bf16"},
                     {"train.steps", std::to_string(kSteps)},
-                    {"train.warmup_steps", "2"},
+                    {"train.warmup_steps", "3"},
                     {"train.lr", "1e-3"},
                     {"train.seed", "1337"},
                     {"train.seq_len", "48"},
@@ -158,6 +178,50 @@ void judge_ends(const WrittenRun& run, Context& context) {
   claims.conclude(context);
 }
 
+namespace {
+
+void flip_a_bit(const fs::path& file) {
+  std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
+  const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
+  stream.seekg(middle);
+  const int byte = stream.get();
+  stream.seekp(middle);
+  stream.put(static_cast<char>(byte ^ 1));
+  if (!stream.flush()) throw std::runtime_error("written_down: cannot change " + file.string());
+}
+
+}  // namespace
+
+void judge_refusals(const WrittenTrial& trial, Context& context) {
+  context.phase("an empty .HALT");
+  const fs::path halt = trial.folder / ".HALT";
+  write(halt, "");
+  constexpr int kHalted = static_cast<int>(nsa::train::ExitCode::halted);
+  const int stopped = run_nsa_train(arguments_of(trial, true), {}).exit_code;
+  context.expect("an empty .HALT stops nsa-train", stopped == kHalted,
+                 fmt::format("nsa-train --resume ended with {} instead of {}", stopped, kHalted), codes::kGuardMissed,
+                 {{"guard", "an empty .HALT in the run's folder"}, {"exit_code", stopped}});
+  fs::remove(halt);
+
+  context.phase("a damaged checkpoint");
+  const fs::path newest = trial.folder / "checkpoints" / fmt::format("step_{:08}.safetensors", kSteps);
+  flip_a_bit(newest);
+  const int resumed = run_nsa_train(arguments_of(trial, true), {}).exit_code;
+  const bool aside = fs::exists(newest.string() + ".broken");
+  context.expect("a checkpoint with a flipped bit is set aside", aside && resumed == 0,
+                 fmt::format("nsa-train --resume ended with {}, and {} was {}", resumed, newest.filename().string(),
+                             aside ? "set aside" : "taken for whole"),
+                 codes::kGuardMissed, {{"guard", "checksum of a checkpoint"}, {"exit_code", resumed}});
+
+  const at::NoGradGuard no_grad;
+  torch::nn::Linear weights(7, 5);
+  const std::string before = nsa::train::weights_hash(*weights);
+  weights->weight[4][6] += 1;
+  context.expect("the hash of the weights sees the last of them", before != nsa::train::weights_hash(*weights),
+                 "two tensors that differ in their last number have the same hash", codes::kGuardMissed,
+                 {{"guard", "hash of the weights"}});
+}
+
 void written_down(const Subject& subject, Context& context, WrittenData data) {
   const RunPlan plan = make_plan(subject, context, Data::text);
   const fs::path folder = context.run_folder() / fmt::format("written-down-{}-{}", to_string(data), getpid());
@@ -168,6 +232,7 @@ void written_down(const Subject& subject, Context& context, WrittenData data) {
   judge_ends(run, context);
   judge_batches(run, context);
   judge_files(run, context);
+  if (data == WrittenData::text && run.finished()) judge_refusals(trial, context);
   fs::remove_all(folder);
 }
 

@@ -59,8 +59,12 @@ void judge_batches(const WrittenRun& run, harness::Context& context);
 // documents one by one (kDocuments).
 void judge_files(const WrittenRun& run, harness::Context& context);
 
+// Of a finished run, whose folder is used up: nsa-train stops for an empty .HALT, sets a checkpoint aside in which one
+// bit of a tensor is another, and its hash sees the last number of a tensor (kGuardMissed).
+void judge_refusals(const WrittenTrial& trial, harness::Context& context);
+
 // What the cases run. `data` is written to `folder`, which is made.
-enum class WrittenData { text, crops, packed };
+enum class WrittenData { text, crops, packed, paragraphs };
 [[nodiscard]] std::string_view to_string(WrittenData data);
 [[nodiscard]] WrittenTrial written_trial(WrittenData data, const std::filesystem::path& model, at::Device device,
                                          const std::filesystem::path& folder);

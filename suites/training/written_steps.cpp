@@ -88,6 +88,9 @@ class StepJudge {
   void judge_continuity(std::int64_t step) {
     const SeenStep& before = seen_at(step - 1);
     const SeenStep& here = seen_at(step);
+    const Json pass = before.position.value("epoch", Json()), passed = here.position.value("epoch", Json());
+    claims_.holds(!pass.is_number() || !passed.is_number() || passed.get<double>() >= pass.get<double>(),
+                  fmt::format("step {}", step), "pass over the data", passed, fmt::format("at least {}", pass.dump()));
     for (std::size_t i = 0; i < here.before.size(); ++i)
       claims_.holds(i < before.after.size() && same_bits(here.before[i].second, before.after[i].second),
                     fmt::format("step {}", step), here.before[i].first, "the weights that the step before left",
@@ -113,6 +116,11 @@ class StepJudge {
       judge_parameter(fmt::format("{}, {}", where, name), name, weight, read->tensors);
       judge_moments(fmt::format("{}, {}", where, name), name, moments.at(name), read->tensors);
       claims_.equal(where + ", " + name, "updates", scalar(read->tensors, "optimizer/step/" + name), step);
+      // 16 bits would count no further than 256.
+      const auto count = read->tensors.find("optimizer/step/" + name);
+      if (count != read->tensors.end())
+        claims_.holds(count->second.element_size() >= 4, where + ", " + name, "type of updates",
+                      c10::toString(count->second.scalar_type()), "one of 32 bits at least");
     }
     const auto models = std::count_if(read->tensors.begin(), read->tensors.end(),
                                       [](const auto& tensor) { return tensor.first.starts_with("model/"); });

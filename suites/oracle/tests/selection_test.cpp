@@ -3,7 +3,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
 #include <limits>
+
+#include "nsa/reference/reference.hpp"
 
 namespace suites::oracle {
 namespace {
@@ -76,6 +80,29 @@ TEST(JudgeSelection, RefusesEveryBrokenRule) {
 TEST(JudgeSelection, ANanScoreJustifiesNothing) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_FALSE(judge_one({0, 1, 4, 5}, {0.1, nan, nan, nan, 0, 0}).good());
+}
+
+// What chooses is nsa/reference, from scores that are made wrongly here.
+TEST(MistakeInChoice, IsToldByWhatItGives) {
+  const nsa::Geometry g{.l = 8, .d = 4, .l_sel = 16, .n_sel = 4, .w = 16};
+  constexpr std::int64_t S = 120, G = 2, h = 2, D = 8;
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(5);
+  const auto normal = [&](at::IntArrayRef shape) {
+    return at::randn(shape, generator, at::TensorOptions(at::kDouble));
+  };
+  const at::Tensor q = 2 * normal({1, S, G * h, D}), k = normal({1, (S - g.l) / g.d + 1, G, D});
+  const auto choice = [&](const at::Tensor& queries, const std::function<at::Tensor(const at::Tensor&)>& change) {
+    const at::Tensor p = nsa::reference::compressed_probabilities(queries, k, g);
+    return nsa::reference::choose(change(nsa::reference::importance(p, g, G, S)), g);
+  };
+  const auto same = [](const at::Tensor& scores) { return scores; };
+  const auto told = [&](const at::Tensor& chosen) { return mistake_in_choice(chosen, q, k, g); };
+  EXPECT_EQ(told(choice(q, same)), "");
+  EXPECT_EQ(told(choice(q * std::sqrt(8.0), same)), "the scores were not divided by sqrt(Dk)");
+  EXPECT_EQ(told(choice(q, [](const at::Tensor& s) { return s.mean(2, true).expand_as(s).contiguous(); })),
+            "all groups shared one choice");
+  EXPECT_EQ(told(choice(q, [](const at::Tensor& s) { return -s; })), "the lowest scores were chosen");
+  EXPECT_EQ(told(choice(-q, same)), "");  // a mistake that is not known
 }
 
 }  // namespace

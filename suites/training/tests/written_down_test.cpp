@@ -111,8 +111,10 @@ class WrittenDown : public testing::Test {
 TEST_F(WrittenDown, TheProductTellsWhatItDid) {
   for (const WrittenData data : {WrittenData::text, WrittenData::packed}) judge(healthy(data), context);
   run_with(WrittenData::crops, {});
+  fs::remove_all(folder);
+  run_with(WrittenData::paragraphs, {});
   EXPECT_TRUE(context.findings.empty()) << listed(context);
-  EXPECT_EQ(context.checks, 3 * 12 + 1);
+  EXPECT_EQ(context.checks, 4 * 12 + 2);
 }
 
 // -- what is told: the run is healthy, and a file is not
@@ -459,6 +461,14 @@ TEST_F(WrittenDown, AResumeOneBatchLateIsFound) {
 TEST_F(WrittenDown, AValidationThatGoesOnIsFound) {
   run_with(WrittenData::crops, in_stream(Split::validation, {}, [](BatchStream&, const nlohmann::json&) {}));
   EXPECT_EQ(what_of("batches of validation", codes::kToldOtherwise), "batch 1, row 1") << listed(context);
+}
+
+TEST_F(WrittenDown, RefusalsOfTheProductHold) {
+  const WrittenTrial trial = quick_trial(WrittenData::text, folder);
+  ASSERT_TRUE(make_written_run(trial, context).finished());
+  judge_refusals(trial, context);
+  EXPECT_TRUE(context.findings.empty()) << listed(context);
+  EXPECT_EQ(context.checks, 3);
 }
 
 TEST_F(WrittenDown, AValidationOnTrainingDataIsFound) {

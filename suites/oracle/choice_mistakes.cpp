@@ -1,0 +1,134 @@
+// What a wrong choice of blocks is the right answer to.
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <vector>
+
+#include "suites/oracle/selection.hpp"
+
+namespace suites::oracle {
+
+namespace {
+
+enum class Over { sum, largest, first, all_groups, one_in_g };  // how the heads of a group become one score
+
+struct Choosing {
+  const char* what;
+  Over heads = Over::sum;
+  bool divides = true;       // scores by sqrt(Dk)
+  bool sees_future = false;  // the softmax counts blocks that are not complete
+  std::int64_t shift = 0;    // of equation 9's sum, in compressed blocks; in units of l/d - 1 where `whole_overlap`
+  bool whole_overlap = false;
+  bool overlaps = true;  // equation 9 counts all compressed blocks that a block shares tokens with
+  bool later_ties = false;
+  bool largest = true;
+  bool first = true, current = true, previous = true;  // forced
+  at::ScalarType rounded = at::kDouble;
+};
+
+const std::vector<Choosing>& mistakes() {
+  static const std::vector<Choosing> all = {
+      {.what = "the scores were not divided by sqrt(Dk)", .divides = false},
+      {.what = "the largest head of a group decided, not the sum of its heads", .heads = Over::largest},
+      {.what = "the first head of a group decided, not the sum of its heads", .heads = Over::first},
+      {.what = "all groups shared one choice", .heads = Over::all_groups},
+      {.what = "heads j, j + G, j + 2G ... were summed, not the group's own h neighbouring heads",
+       .heads = Over::one_in_g},
+      {.what =
+           "the softmax counted compressed blocks that are not complete yet, so that the choice depends on the future",
+       .sees_future = true},
+      {.what = "the sum of equation 9 were shifted by l/d - 1 compressed blocks towards the future",
+       .shift = 1,
+       .whole_overlap = true},
+      {.what = "the sum of equation 9 were shifted by l/d - 1 compressed blocks towards the past",
+       .shift = -1,
+       .whole_overlap = true},
+      {.what = "the sum of equation 9 were shifted by one compressed block towards the future", .shift = 1},
+      {.what = "the sum of equation 9 were shifted by one compressed block towards the past", .shift = -1},
+      {.what = "equation 9 counted only compressed blocks that begin in the block", .overlaps = false},
+      {.what = "ties went to the later block", .later_ties = true},
+      {.what = "the lowest scores were chosen", .largest = false},
+      {.what = "block 0 were not forced", .first = false},
+      {.what = "the query's own block were not forced", .current = false},
+      {.what = "the block before the query's own were not forced", .previous = false},
+      {.what = "scores were rounded to fp16 before they are ranked", .rounded = at::kHalf},
+      {.what = "scores were rounded to bf16 before they are ranked", .rounded = at::kBFloat16}};
+  return all;
+}
+
+at::Tensor count(std::int64_t n, const at::Tensor& like) { return at::arange(n, like.options().dtype(at::kLong)); }
+
+// [B,S,G,n], ascending, padded with -1.
+at::Tensor choice_by(const Choosing& by, const at::Tensor& q, const at::Tensor& k, const nsa::Geometry& g) {
+  const std::int64_t S = q.size(1), G = k.size(2), h = q.size(2) / G, N = k.size(1),
+                     blocks = (S + g.l_sel - 1) / g.l_sel;
+  const double scale = by.divides ? 1 / std::sqrt(static_cast<double>(q.size(3))) : 1;
+  const bool mixed = by.heads == Over::one_in_g;
+  // [B,G,h,S,N]: scores of each head over the keys of its own group.
+  at::Tensor scores = at::einsum("bsghd,bngd->bghsn", {q.unflatten(2, {G, h}), k}) * scale;
+  const at::Tensor t = count(S, q), hidden = (count(N, q) * g.d + (g.l - 1)).gt(t.unsqueeze(1));  // [S,N]
+  if (!by.sees_future) scores = scores.masked_fill(hidden, -1e30);
+  at::Tensor p = N == 0 ? scores : at::softmax(scores, -1).masked_fill(hidden, 0);
+  if (mixed) p = p.flatten(1, 2).unflatten(1, {h, G}).transpose(1, 2);
+  at::Tensor of_group;  // [B,G,S,N]
+  switch (by.heads) {
+    case Over::sum:
+    case Over::one_in_g:
+      of_group = p.sum(2);
+      break;
+    case Over::largest:
+      of_group = p.amax(2);
+      break;
+    case Over::first:
+      of_group = p.select(2, 0);
+      break;
+    case Over::all_groups:
+      of_group = p.sum(2).mean(1, true).expand({-1, G, -1, -1});
+      break;
+  }
+  const std::int64_t wide = g.l_sel / g.d, deep = g.l / g.d, shift = by.shift * (by.whole_overlap ? deep - 1 : 1);
+  at::Tensor importance = at::zeros({q.size(0), G, S, blocks}, q.options());
+  for (std::int64_t j = 0; j < blocks; ++j)
+    for (std::int64_t m = 0; m < wide; ++m)
+      for (std::int64_t r = 0; r < (by.overlaps ? deep : 1); ++r) {
+        const std::int64_t i = j * wide + m - r + shift;
+        if (i >= 0 && i < N) importance.select(3, j) += of_group.select(3, i);
+      }
+  if (by.rounded != at::kDouble) importance = importance.to(by.rounded).to(at::kDouble);
+  if (!by.largest) importance = -importance;
+  const at::Tensor block = count(blocks, q), own = at::floor_divide(t, g.l_sel).unsqueeze(1);
+  at::Tensor forced = at::zeros({S, blocks}, q.options().dtype(at::kBool));
+  if (by.first) forced = forced.logical_or(block.eq(0));
+  if (by.current) forced = forced.logical_or(block.eq(own));
+  if (by.previous) forced = forced.logical_or(block.eq(own - 1));
+  at::Tensor ranked = importance.masked_fill(forced, 1e30).masked_fill(block.gt(own), -1e30);
+  if (by.later_ties) ranked = ranked.flip(3);
+  at::Tensor order = std::get<1>(at::sort(ranked, /*stable=*/true, -1, /*descending=*/true));
+  if (by.later_ties) order = blocks - 1 - order;
+  const at::Tensor taken = order.slice(3, 0, g.n_sel);
+  const at::Tensor sorted = std::get<0>(at::sort(taken.masked_fill(taken.gt(own), blocks), -1));
+  const at::Tensor padded = at::constant_pad_nd(sorted, {0, g.n_sel - sorted.size(3)}, blocks);
+  return padded.masked_fill(padded.eq(blocks), -1).transpose(1, 2);
+}
+
+}  // namespace
+
+std::string mistake_in_choice(const at::Tensor& chosen, const at::Tensor& q, const at::Tensor& k_cmp,
+                              const nsa::Geometry& geometry) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor given = chosen.to(at::kLong), wide_q = q.to(at::kDouble), wide_k = k_cmp.to(at::kDouble);
+  const auto rows_like = [&](const at::Tensor& other) { return other.eq(given).all(-1); };
+  const at::Tensor wrong = rows_like(choice_by({.what = ""}, wide_q, wide_k, geometry)).logical_not();
+  const double rows = wrong.sum().item<double>(), right_rows = static_cast<double>(wrong.numel()) - rows;
+  if (rows == 0) return "";
+  for (const Choosing& mistake : mistakes()) {
+    const at::Tensor same = rows_like(choice_by(mistake, wide_q, wide_k, geometry));
+    // Of all rows that a right choice would have otherwise; but for near ties.
+    const double told = same.logical_and(wrong).sum().item<double>(),
+                 kept = same.logical_and(wrong.logical_not()).sum().item<double>();
+    if (told >= 0.98 * rows && kept >= 0.98 * right_rows) return mistake.what;
+  }
+  return "";
+}
+
+}  // namespace suites::oracle
