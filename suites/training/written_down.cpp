@@ -108,9 +108,9 @@ WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device d
   const bool lines = data == WrittenData::packed, packed = lines || data == WrittenData::paragraphs,
              crops = data == WrittenData::crops;
   const fs::path file = folder / (lines ? "documents.jsonl" : packed ? "paragraphs.txt" : "prose.txt");
-  // The training part of the prose is eleven rows and a half: passes end within the run, and within a step. Crops need
-  // room: in this much text the seed draws no place twice.
-  write(file, lines ? documents() : packed ? paragraphs() : prose(crops ? 60'000 : 743));
+  // The training part of the prose is eight rows and three quarters: passes end within a step, and one before the cut.
+  // Crops need room: in this much text the seed draws no place twice.
+  write(file, lines ? documents() : packed ? paragraphs() : prose(crops ? 60'000 : 560));
   // What is written does not hang on the stream's width.
   const nsa::ModelConfig subject = nsa::load_config(model).model;
   const std::int64_t layers = std::min<std::int64_t>(subject.n_layers, 3),
