@@ -209,6 +209,19 @@ bool expect_stages(Context& context, const Sides& sides, const Shown& shown, con
   if (!context.expect_equal("the stages that are shown, in their order", names_of(shown.stages), names_of(exact.stages),
                             codes::kOutputContract, {{"model", compared.what}}))
     return false;
+  // Gates are fp32 in every model, all else has the storage type.
+  const auto other = std::find_if(shown.stages.begin(), shown.stages.end(), [&](const auto& stage) {
+    const at::Tensor same = naive.stage(stage.first);
+    return same.defined() && same.scalar_type() != stage.second.scalar_type();
+  });
+  const std::string name = other == shown.stages.end() ? "" : other->first;
+  if (!context.expect("every stage has its type", name.empty(),
+                      name.empty() ? ""
+                                   : fmt::format("{}: {} is {}, wanted is {}", compared.what, name,
+                                                 c10::toString(other->second.scalar_type()),
+                                                 c10::toString(naive.stage(name).scalar_type())),
+                      codes::kOutputContract, {{"model", compared.what}, {"stage", name}}))
+    return false;
   std::map<std::string, double> largest;
   const Parting parting = first_parting(shown.stages, exact, naive, sides.storage(), largest);
   context.fact("rms error / bound, " + compared.what, Json(largest));
