@@ -248,7 +248,7 @@ bool expect_sequential(Context& context, nsa::decode::Decoder& decoder, const at
       judge_rms({logits, rows(exact), rows(naive)}, oracle::rms_law(logits.scalar_type()), 2);
   Json evidence = verdict.evidence();
   evidence["stage"] = "logits";
-  evidence["way"] = "sequential";
+  evidence["way"] = "Decoder::sequential()";
   return context.expect("sequential() goes on where a prefill ends", verdict.good(),
                         fmt::format("{}: the logits of the last {} tokens by sequential() part from the oracle: {:.3g} "
                                     "RMS of {:.3g}, {:.3g} times what is allowed",
