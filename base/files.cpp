@@ -1,6 +1,9 @@
 #include "base/files.hpp"
 
+#include <sys/stat.h>
+
 #include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <system_error>
 
@@ -23,6 +26,15 @@ std::string read_head(const fs::path& file, std::size_t most) {
   if (stream.bad()) throw fs::filesystem_error("", file, std::error_code(errno, std::generic_category()));
   text.resize(static_cast<std::size_t>(stream.gcount()));
   return text;
+}
+
+std::string taken_away(int fd, const fs::path& file) {
+  struct stat own {
+  }, there{};
+  if (::fstat(fd, &own) != 0) return std::strerror(errno);
+  if (::stat(file.c_str(), &there) != 0)
+    return errno == ENOENT || errno == ENOTDIR ? "deleted or moved away" : std::strerror(errno);
+  return own.st_dev == there.st_dev && own.st_ino == there.st_ino ? "" : "replaced";
 }
 
 }  // namespace base

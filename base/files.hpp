@@ -1,4 +1,4 @@
-// Reading a file that may be anything, within bounds.
+// Reading a file that may be anything, within bounds; and whether an open one is still where it was opened.
 #pragma once
 
 #include <cstddef>
@@ -10,5 +10,10 @@ namespace base {
 // The first `most` bytes of a regular file, all of it where it is shorter. Throws std::system_error with the system's
 // reason and the path; what is no regular file (a folder, a device, a pipe) is std::errc::not_supported.
 [[nodiscard]] std::string read_head(const std::filesystem::path& file, std::size_t most);
+
+// What has become of the file `file`, which was opened as `fd`: "" while the name leads to that very file; else
+// "deleted or moved away", "replaced", or the system's reason. What is written to `fd` then is lost to all who look for
+// it there, and no write tells.
+[[nodiscard]] std::string taken_away(int fd, const std::filesystem::path& file);
 
 }  // namespace base

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "base/files.hpp"
 #include "harness/settings.hpp"
 #include "reports/journal_rules.hpp"
 
@@ -95,13 +96,12 @@ void JournalWriter::release_reserve() {
 }
 
 void JournalWriter::check() const {
-  const auto lost = [this](const char* how) {
+  const auto lost = [this](std::string_view how) {
     return JournalLost(fmt::format("{}: {} while the run was going on; the run cannot be judged", file_.string(), how));
   };
-  struct stat own {
-  }, there{};
-  if (fstat(fd_, &own) != 0 || stat(file_.c_str(), &there) != 0) throw lost("deleted");
-  if (own.st_dev != there.st_dev || own.st_ino != there.st_ino) throw lost("replaced");
+  if (const std::string how = base::taken_away(fd_, file_); !how.empty()) throw lost(how);
+  struct stat own {};
+  if (fstat(fd_, &own) != 0) throw lost(std::strerror(errno));
   if (own.st_size < size_) throw lost("cut");
   if (own.st_size > size_ && !torn_) throw lost("written to by another process");
 }

@@ -1,6 +1,8 @@
 #include "base/files.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <system_error>
@@ -37,6 +39,29 @@ TEST(ReadHead, WhatIsNoFileIsNotReadForEver) {
   fs::create_symlink(loop, loop);
   EXPECT_EQ(refusal(loop), std::errc::too_many_symbolic_link_levels);
   fs::remove(loop);
+}
+
+TEST(TakenAway, TellsWhatHasBecomeOfAName) {
+  const fs::path folder = fs::path(testing::TempDir()) / ("taken_away_" + std::to_string(::getpid()));
+  const fs::path file = folder / "file", other = folder / "other";
+  fs::create_directories(folder);
+  const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(taken_away(fd, file), "");
+  fs::rename(file, other);
+  EXPECT_EQ(taken_away(fd, file), "deleted or moved away");
+  fs::create_symlink(other, file);
+  EXPECT_EQ(taken_away(fd, file), "") << "the name leads to it all the same";
+  fs::remove(file);
+  std::ofstream(file) << "another";
+  EXPECT_EQ(taken_away(fd, file), "replaced");
+  fs::remove_all(folder);
+  EXPECT_EQ(taken_away(fd, file), "deleted or moved away");
+  std::ofstream(folder) << "no folder";
+  EXPECT_EQ(taken_away(fd, file), "deleted or moved away");
+  fs::remove(folder);
+  ::close(fd);
+  EXPECT_EQ(taken_away(fd, "/"), "Bad file descriptor");
 }
 
 }  // namespace
