@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <torch/cuda.h>
 
+#include <algorithm>
+
 #include "build_info.hpp"
 #include "nsa/model/make.hpp"
 #include "nsa/train/prefetch.hpp"
@@ -77,6 +79,20 @@ std::shared_ptr<BatchStream> training_data(const Config& config) {
                                                                        .timeout_s = config.train.loader_timeout_s});
 }
 
+// Is the schedule, as file and options give it, that long, whatever else is wrong with them? A warm-up that fills
+// `steps` asks: it does not fit a shorter one.
+bool schedule_has(std::int64_t steps, const fs::path& file, std::vector<Override> overrides) {
+  constexpr const char* kProbe = "probe";
+  overrides.push_back({"train.warmup_steps", std::to_string(steps), kProbe});
+  try {
+    (void)load_config(file, overrides);
+  } catch (const ConfigInvalid& invalid) {
+    return std::none_of(invalid.errors.begin(), invalid.errors.end(),
+                        [](const ConfigError& error) { return error.where == kProbe; });
+  }
+  return true;
+}
+
 }  // namespace
 
 fs::path find_file(const fs::path& name) {
@@ -102,11 +118,8 @@ Config configuration(const Options& options) {
   } catch (const ConfigInvalid& error) {  // perhaps only the schedule is too short: for its warm-up, say
     wrong = error;
   }
-  try {
-    return load_config(file, longer);
-  } catch (const ConfigInvalid& error) {
-    throw wrong && wrong->errors.size() < error.errors.size() ? *wrong : error;
-  }
+  if (wrong && schedule_has(*options.steps, file, options.overrides)) throw *wrong;
+  return load_config(file, longer);
 }
 
 Training make_training(const Config& config, const Options& options, const Seams& seams) {

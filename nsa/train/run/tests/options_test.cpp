@@ -72,6 +72,18 @@ TEST(Options, StepsAreCheckedWithTheLengthThatTheyGive) {
   EXPECT_EQ(errors({"--steps", "100"}), file + ":1: train.warmup_steps = 200: must be at most train.steps (100)");
   EXPECT_EQ(errors({"--steps", "100", "--set", "train.steps=300", "--set", "train.lr=fast"}),
             "--set: train.lr = fast: must be a number from 1e-12 to 1");
+  // The limit is the longer of both, also beside other mistakes.
+  EXPECT_EQ(errors({"--steps", "5", "--set", "train.steps=10"}),
+            file + ":1: train.warmup_steps = 200: must be at most train.steps (10)");
+  EXPECT_EQ(errors({"--steps", "20", "--set", "train.steps=10"}),
+            file + ":1: train.warmup_steps = 200: must be at most train.steps (20)");
+  EXPECT_EQ(errors({"--steps", "5", "--set", "train.steps=10", "--set", "train.lr=fast"}),
+            "--set: train.lr = fast: must be a number from 1e-12 to 1\n" + file +
+                ":1: train.warmup_steps = 200: must be at most train.steps (10)");
+  EXPECT_EQ(errors({"--steps", "5", "--set", "train.warmup_steps=6", "--set", "train.steps=5"}),
+            "--set: train.warmup_steps = 6: must be at most train.steps (5)");
+  EXPECT_THAT(errors({"--steps", "7000", "--set", "train.steps=many"}),
+              HasSubstr("--set: train.steps = many: must be"));
 }
 
 TEST(Options, TheSeedConfigurationsMakeTheSeedModel) {
