@@ -168,6 +168,19 @@ TEST(CheckpointStore, ABrokenOneIsSetAsideAndTheOneBeforeUsed) {
                                             "step_00000010.safetensors.broken"));
 }
 
+TEST(CheckpointStore, NothingIsPromisedOfABrokenOneThatHasNoneBeforeIt) {
+  const Scratch scratch;
+  CheckpointStore store(scratch.path(), 2);
+  for (const std::int64_t step : {5, 10}) {
+    const fs::path file = store.save(some_state(step));
+    fs::resize_file(file, fs::file_size(file) / 2);
+  }
+  std::vector<std::string> told;
+  EXPECT_FALSE(store.newest([&](const std::string& text) { told.push_back(text); }));
+  EXPECT_THAT(told, ElementsAre(HasSubstr("step_00000010.safetensors.broken, the one before it is tried"),
+                                HasSubstr("step_00000005.safetensors.broken, there is none before it")));
+}
+
 TEST(CheckpointStore, ACopyUnderAnotherNameIsNoNewerCheckpoint) {
   const Scratch scratch;
   const fs::path folder = scratch.path();
@@ -188,13 +201,17 @@ TEST(CheckpointStore, FilesWithOtherNamesAreNeitherReadNorRemoved) {
   const fs::path folder = scratch.path();
   CheckpointStore store(folder, 1);
   const fs::path five = store.save(some_state(5));
-  for (const char* name : {"best.safetensors", "step_5.safetensors", "zzz.safetensors"})
+  for (const char* name : {"best.safetensors", "step_-0000001.safetensors", "step_5.safetensors", "zzz.safetensors"})
     fs::copy_file(five, folder / name);
   std::ofstream(folder / "mine.tmp") << "precious";
   (void)store.save(some_state(6));
   EXPECT_EQ(store.newest([](const std::string& text) { ADD_FAILURE() << text; })->state.step(), 6);
-  EXPECT_THAT(names_in(folder), ElementsAre("best.safetensors", "mine.tmp", "step_00000006.safetensors",
-                                            "step_5.safetensors", "zzz.safetensors"));
+  EXPECT_THAT(names_in(folder), ElementsAre("best.safetensors", "mine.tmp", "step_-0000001.safetensors",
+                                            "step_00000006.safetensors", "step_5.safetensors", "zzz.safetensors"));
+  EXPECT_EQ(CheckpointStore::step_of("step_123456789.safetensors"), 123456789);
+  for (const char* name : {"step_99999999999999999999.safetensors", "step_000000005.safetensors",
+                           "step_+0000005.safetensors", "step_00000005.safetensors.tmp", "step_", ""})
+    EXPECT_FALSE(CheckpointStore::step_of(name)) << name;
 }
 
 TEST(CheckpointStore, AFolderWithItsNameIsInNobodysWay) {

@@ -39,6 +39,8 @@ class CheckpointStore {
 
   // `keep`: how many newest ones stay, at least 1. Makes the folder on the first save.
   CheckpointStore(std::filesystem::path folder, std::int64_t keep);
+  // The step of a name that save() gives; nullopt for every other name.
+  [[nodiscard]] static std::optional<std::int64_t> step_of(std::string_view name);
 
   // Writes the state, then removes what is older than the `keep` newest. Throws FileError; what was there
   // is still there then.

@@ -17,20 +17,18 @@ namespace {
 
 std::string name_of(std::int64_t step) { return fmt::format("step_{:08}{}", step, CheckpointStore::kSuffix); }
 
-// The step that a checkpoint's name tells; nullopt for a file that is somebody else's.
-std::optional<std::int64_t> step_in(const std::string& name) {
-  constexpr std::string_view kBegin = "step_";
-  if (!name.starts_with(kBegin)) return std::nullopt;
-  std::int64_t step = 0;
-  const char* begin = name.data() + kBegin.size();
-  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), step);
-  return error == std::errc() && name == name_of(step) ? std::optional(step) : std::nullopt;
-}
-
 }  // namespace
 
 CheckpointStore::CheckpointStore(fs::path folder, std::int64_t keep) : folder_(std::move(folder)), keep_(keep) {
   if (keep < 1) throw std::invalid_argument(fmt::format("checkpoints: keep {}: must be at least 1", keep));
+}
+
+std::optional<std::int64_t> CheckpointStore::step_of(std::string_view name) {
+  constexpr std::string_view kBegin = "step_";
+  if (!name.starts_with(kBegin)) return std::nullopt;
+  std::int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data() + kBegin.size(), name.data() + name.size(), step);
+  return error == std::errc() && step >= 0 && name == name_of(step) ? std::optional(step) : std::nullopt;
 }
 
 void CheckpointStore::keep_all() { keep_ = std::numeric_limits<std::int64_t>::max(); }
@@ -39,7 +37,7 @@ std::vector<fs::path> CheckpointStore::files() const {
   std::map<std::int64_t, fs::path, std::greater<>> found;
   if (fs::is_directory(folder_))
     for (const auto& entry : fs::directory_iterator(folder_))
-      if (const auto step = step_in(entry.path().filename()); step && entry.is_regular_file())
+      if (const auto step = step_of(entry.path().filename().native()); step && entry.is_regular_file())
         found.emplace(*step, entry.path());
   std::vector<fs::path> newest_first;
   for (auto& [step, file] : found) newest_first.push_back(std::move(file));
@@ -65,9 +63,10 @@ std::optional<CheckpointStore::Loaded> CheckpointStore::newest(const std::functi
   std::error_code error;
   std::vector<fs::path> folders;
   for (auto entry = fs::directory_iterator(folder_, error); !error && entry != fs::end(entry); entry.increment(error)) {
-    if (entry->path().extension() == AtomicFile::kTemporary && !entry->is_directory() && step_in(entry->path().stem()))
+    if (entry->path().extension() == AtomicFile::kTemporary && !entry->is_directory() &&
+        step_of(entry->path().stem().native()))
       fs::remove(entry->path());
-    if (step_in(entry->path().filename()) && entry->is_directory()) folders.push_back(entry->path());
+    if (step_of(entry->path().filename().native()) && entry->is_directory()) folders.push_back(entry->path());
   }
   for (const fs::path& one : folders) {  // out of the way of the checkpoint that will have this name
     fs::rename(one, one.string() + ".broken", error);
@@ -75,7 +74,8 @@ std::optional<CheckpointStore::Loaded> CheckpointStore::newest(const std::functi
                      error ? "it cannot be set aside: " + error.message()
                            : fmt::format("set aside as {}.broken", one.filename().string())));
   }
-  for (const fs::path& file : files()) {
+  const auto all = files();
+  for (const fs::path& file : all) {
     try {
       Loaded loaded{file, read_checkpoint(file, pulse)};
       // A copy under another name would be the newest for ever, and hide what is trained from now on.
@@ -84,8 +84,8 @@ std::optional<CheckpointStore::Loaded> CheckpointStore::newest(const std::functi
             fmt::format("{} is, by its content, the checkpoint of step {}", file.string(), loaded.state.step()));
       return loaded;
     } catch (const CheckpointInvalid& invalid) {
-      tell(fmt::format("{}; set aside as {}.broken, the one before it is used", invalid.what(),
-                       file.filename().string()));
+      tell(fmt::format("{}; set aside as {}.broken, {}", invalid.what(), file.filename().string(),
+                       file == all.back() ? "there is none before it" : "the one before it is tried"));
       fs::rename(file, file.string() + ".broken");
     }
   }
