@@ -9,9 +9,17 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/files.hpp"
+
 namespace nsa::train {
 
 namespace {
+
+std::int64_t size_of(int fd, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) throw FileError("cannot look at", path, errno);
+  return status.st_size;
+}
 
 constexpr std::size_t kLargestWrite = 64 << 20;  // a signal or a full disk is noticed in between
 
@@ -30,6 +38,9 @@ void write_fully(int fd, const void* data, std::size_t bytes, const std::filesys
 
 FileError::FileError(std::string_view what, const std::filesystem::path& path, int error)
     : std::runtime_error(fmt::format("{} {}: {}", what, path.string(), std::strerror(error))) {}
+
+FileLost::FileLost(const std::filesystem::path& path, std::string_view how)
+    : FileError(fmt::format("{}: {} while the run was going on", path.string(), how)) {}
 
 AtomicFile::AtomicFile(std::filesystem::path target)
     : target_(std::move(target)), temporary_(target_.string() + std::string(kTemporary)) {
@@ -56,23 +67,30 @@ void AtomicFile::commit() {
 AppendFile::AppendFile(std::filesystem::path path) : path_(std::move(path)) {
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) throw FileError("cannot open", path_, errno);
+  size_ = size_of(fd_, path_);
 }
 
 AppendFile::~AppendFile() { ::close(fd_); }
 
 void AppendFile::append(std::string_view line) {
-  struct stat before {};
-  if (::fstat(fd_, &before) != 0) throw FileError("cannot look at", path_, errno);
+  check();
+  const std::int64_t before = size_of(fd_, path_);
   try {
     write_fully(fd_, line.data(), line.size(), path_);
   } catch (const FileError&) {
-    if (::ftruncate(fd_, before.st_size) != 0)
-      throw FileError("cannot write, nor cut off half a line of", path_, errno);
+    if (::ftruncate(fd_, before) != 0) throw FileError("cannot write, nor cut off half a line of", path_, errno);
     throw;
   }
+  size_ = before + static_cast<std::int64_t>(line.size());
+}
+
+void AppendFile::check() const {
+  if (const std::string how = base::taken_away(fd_, path_); !how.empty()) throw FileLost(path_, how);
+  if (size_of(fd_, path_) < size_) throw FileLost(path_, "cut");
 }
 
 void AppendFile::sync() {
+  check();
   if (::fsync(fd_) != 0) throw FileError("cannot sync", path_, errno);
 }
 

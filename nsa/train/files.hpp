@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
@@ -13,6 +14,15 @@ namespace nsa::train {
 class FileError : public std::runtime_error {
  public:
   FileError(std::string_view what, const std::filesystem::path& path, int error);  // error: of errno
+
+ protected:
+  using std::runtime_error::runtime_error;
+};
+
+// What this process writes to is no more what others see there: deleted, moved, replaced or cut behind its back.
+class FileLost : public FileError {
+ public:
+  FileLost(const std::filesystem::path& path, std::string_view how);  // how: "replaced"
 };
 
 // A file that appears whole or not at all: written as "<name>.tmp" beside it, synced, renamed, its folder synced.
@@ -35,7 +45,8 @@ class AtomicFile {
   int fd_ = -1;
 };
 
-// A file that only grows, by whole lines: what could not be written completely is cut off again.
+// A file that only grows, by whole lines: what could not be written completely is cut off again. append() and sync()
+// throw FileLost as check() does, and write nothing then.
 class AppendFile {
  public:
   explicit AppendFile(std::filesystem::path path);  // made when missing
@@ -44,11 +55,13 @@ class AppendFile {
   AppendFile& operator=(const AppendFile&) = delete;
 
   void append(std::string_view line);
-  void sync();  // what was appended survives a power cut
+  void sync();         // what was appended survives a power cut
+  void check() const;  // throws FileLost unless the path still leads to this file, with all that was appended
 
  private:
   std::filesystem::path path_;
   int fd_ = -1;
+  std::int64_t size_ = 0;  // what it must have at least
 };
 
 void sync_folder(const std::filesystem::path& folder);

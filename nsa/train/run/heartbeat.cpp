@@ -62,4 +62,9 @@ void Heartbeat::write(std::string_view event, const nlohmann::json& fields) {
   file_.append(record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+void Heartbeat::check() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  file_.check();
+}
+
 }  // namespace nsa::train

@@ -38,6 +38,7 @@ class Heartbeat {
   Heartbeat(const std::filesystem::path& file, Source source) : file_(file), source_(std::move(source)) {}
   // Throws FileError.
   void write(std::string_view event, const nlohmann::json& fields = nlohmann::json::object());
+  void check();  // throws FileLost
 
  private:
   std::mutex mutex_;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/files.hpp"
 #include "base/streams.hpp"
 #include "nsa/train/files.hpp"
 #include "nsa/train/run/exit_code.hpp"
@@ -142,19 +143,22 @@ std::string new_run_id() {
   return fmt::format("{:%Y%m%dT%H%M%SZ}-{:04x}", fmt::gmtime(now), std::random_device{}() & 0xFFFFU);
 }
 
-FolderLock::FolderLock(const fs::path& folder) {
-  const fs::path file = folder / kLock;
-  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw FileError("cannot use the run's folder: cannot open", file, errno);
+FolderLock::FolderLock(const fs::path& folder) : file_(folder / kLock) {
+  fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd_ < 0) throw FileError("cannot use the run's folder: cannot open", file_, errno);
   if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
   const int error = errno;
   ::close(fd_);
   if (error == EWOULDBLOCK)
     throw UsageError(fmt::format("another process trains in {} at this moment", folder.string()));
-  throw FileError("cannot lock", file, error);
+  throw FileError("cannot lock", file_, error);
 }
 
 FolderLock::~FolderLock() { ::close(fd_); }
+
+void FolderLock::check() const {
+  if (const std::string how = base::taken_away(fd_, file_); !how.empty()) throw FileLost(file_, how);
+}
 
 RunFolder::RunFolder(fs::path path, Mode mode)
     : path_(fs::absolute(std::move(path))), mode_(mode), run_id_(new_run_id()) {
@@ -198,6 +202,14 @@ void RunFolder::begin(const nlohmann::json& config, const nlohmann::json& start)
   AtomicFile file(path_ / kRecord);
   file.write(record_.dump(1) + "\n");
   file.commit();
+}
+
+void RunFolder::check() const {
+  constexpr const char* kGone = "deleted or moved away";
+  std::error_code error;
+  if (!fs::exists(path_, error)) throw FileLost(path_, kGone);
+  lock_->check();
+  if (!fs::exists(path_ / kRecord, error)) throw FileLost(path_ / kRecord, kGone);
 }
 
 }  // namespace nsa::train

@@ -25,8 +25,10 @@ class FolderLock {
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
+  void check() const;  // throws FileLost when others no more see this lock
 
  private:
+  std::filesystem::path file_;
   int fd_ = -1;
 };
 
@@ -43,6 +45,9 @@ class RunFolder {
   // From here on the run exists: removes the files of the one before (force), by their names, and writes run.json with
   // `start` as its newest start. Others among the checkpoints stay, and are told.
   void begin(const nlohmann::json& config, const nlohmann::json& start);
+  // From begin() on, before anything is written: throws FileLost when the folder, its lock or its record was taken
+  // away. Another run may have begun there since.
+  void check() const;
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] const std::string& run_id() const { return run_id_; }

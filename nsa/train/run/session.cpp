@@ -69,6 +69,7 @@ ExitCode Session::run(const std::vector<std::string>& arguments) {
                           *heartbeat_);
   try {
     const End end = loop();
+    check_output();
     print_last_line(end);
     return end.code;
   } catch (const std::exception& error) {
@@ -185,6 +186,7 @@ std::optional<Session::End> Session::wish_to_stop() {
 
 // Before the update: the state is that of the step before, which is saved; the run can go on from there.
 Session::End Session::stopped(const StepReport& report) {
+  check_output();                                        // a .HALT in another run's folder would stop that one
   if (report.stop == Stop::diverged) store_.keep_all();  // those from before it are worth more now
   if (saved_step_ != steps()) save();
   const std::int64_t step = report.step + 1;
@@ -262,6 +264,7 @@ void Session::after_step(const StepReport& report, bool logged) {
 }
 
 Window Session::write_row() {
+  folder_.check();
   return log_->row({.tokens = training_.trainer->tokens_seen(), .seconds = training_.trainer->seconds_spent()});
 }
 
@@ -283,9 +286,20 @@ void Session::validate() {
   progress_.say(fmt::format("step {}: validation loss {:.4f} over {} tokens", steps(), result.loss, result.tokens));
 }
 
+void Session::check_output() {
+  folder_.check();
+  log_->check();
+  heartbeat_->check();
+}
+
 void Session::save() {
   activity_.phase("checkpoint");
+  folder_.check();
   log_->sync();  // no row of a saved step is ever missing
+  save_state();
+}
+
+void Session::save_state() {
   const auto start = Clock::now();
   TrainState state = training_.trainer->state();
   state.facts["seconds"] = training_.trainer->seconds_spent();  // not the trainer's: no two runs take as long
@@ -299,12 +313,23 @@ void Session::save() {
 
 // After an exception, which stays the one that is told: keeps the steps that were made since the last checkpoint.
 void Session::rescue(const std::exception& error) {
-  const bool disk = dynamic_cast<const FileError*>(&error) != nullptr;
   try {
-    if (!disk && saved_step_ != steps()) save();
+    folder_.check();
+  } catch (const FileLost&) {
+    progress_.warn(fmt::format("nothing more is written to {}; {}", folder_.path().string(),
+                               saved_step_ < 0
+                                   ? "this run had made no checkpoint"
+                                   : fmt::format("this run's newest checkpoint was of step {}", saved_step_)));
+    return;
+  }
+  const bool lost = dynamic_cast<const FileLost*>(&error) != nullptr;  // a table: the steps themselves can be saved
+  const bool disk = dynamic_cast<const FileError*>(&error) != nullptr && !lost;
+  try {
+    if (!disk && saved_step_ != steps()) lost ? save_state() : save();
     heartbeat_->write("error", {{"what", error.what()}});
   } catch (const std::exception& second) {
-    progress_.warn(fmt::format("could not be saved: {}", second.what()));
+    if (std::string_view(second.what()) != error.what())
+      progress_.warn(fmt::format("could not be {}: {}", saved_step_ == steps() ? "recorded" : "saved", second.what()));
   }
   progress_.warn(saved_step_ < 0
                      ? "there is no checkpoint; --resume starts anew"

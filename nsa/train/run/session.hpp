@@ -43,6 +43,8 @@ class Session {
   Window write_row();
   void validate();
   void save();
+  void save_state();    // without a look at the tables
+  void check_output();  // throws FileLost: what was written may not be there, what is there may be another's
   void rescue(const std::exception& error);
   void print_last_line(const End& end) const;
   void note_lost_output();   // in the heartbeat, once

@@ -71,4 +71,9 @@ void StepLog::sync() {
   if (validation_) validation_->sync();
 }
 
+void StepLog::check() const {
+  metrics_.check();
+  if (validation_) validation_->check();
+}
+
 }  // namespace nsa::train

@@ -34,6 +34,7 @@ class StepLog {
   // Of the last step, before its row, which repeats the loss.
   void validation(std::int64_t step, const Evaluation& evaluation, double seconds);
   void sync();
+  void check() const;  // throws FileLost
 
  private:
   StepTable metrics_;

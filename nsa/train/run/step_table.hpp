@@ -27,6 +27,7 @@ class StepTable {
   // As many as columns; nothing is an empty field.
   void append(std::int64_t step, std::span<const std::optional<double>> values);
   void sync() { file_.sync(); }
+  void check() const { file_.check(); }  // throws FileLost
 
  private:
   std::size_t columns_;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <regex>
 
 #include "nsa/train/run/tests/program_runner.hpp"
@@ -403,6 +404,66 @@ TEST(NsaTrain, AReaderThatGoesAwayCostsNoStep) {
   EXPECT_THAT(outcome.last_line(), StartsWith("final: step=12 "));
   EXPECT_EQ(records(place.run(), "lost_output").size(), 1U);
   EXPECT_EQ(records(place.run(), "finished").size(), 1U);
+}
+
+// Exit code 4 and what was taken, at the next row, and nothing is put where another run may be by then.
+TEST(NsaTrain, OutputThatIsTakenAwayEndsTheRun) {
+  struct Harm {
+    const char* words;
+    std::function<void(const fs::path&)> act;
+    std::vector<std::string> left;  // in the folder
+  };
+  const std::vector<Harm> harms = {
+      {"run: deleted or moved away", [](const fs::path& run) { fs::remove_all(run); }, {}},
+      {"run: deleted or moved away", [](const fs::path& run) { fs::rename(run, run.string() + ".moved"); }, {}},
+      {".lock: deleted or moved away",
+       [](const fs::path& run) { fs::remove(run / ".lock"); },
+       {"dtypes.txt", "heartbeat.jsonl", "metrics.csv", "run.json"}}};
+  for (const Harm& harm : harms) {
+    const Place place;
+    Child child(place.options({"--steps", "100000", "--save-every", "0", "--set", "train.eval_every=0"}),
+                place.file("child"));
+    ASSERT_TRUE(child.says("step 3/"));
+    harm.act(place.run());
+    const Outcome outcome = child.wait();
+    EXPECT_EQ(outcome.code, 4) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(harm.words), HasSubstr("this run had made no checkpoint")));
+    EXPECT_EQ(names_in(place.run()), harm.left);
+  }
+}
+
+TEST(NsaTrain, ATableThatIsTakenAwayEndsTheRunButNotItsSteps) {
+  for (const char* name : {"metrics.csv", "validation.csv", "heartbeat.jsonl"}) {
+    const Place place;
+    const std::vector<std::string> arguments = {"--steps", "100000", "--save-every",
+                                                "0",       "--set",  "train.eval_every=3"};
+    Child child(place.options(arguments), place.file("child"));
+    ASSERT_TRUE(child.says("step 3/"));
+    fs::remove(place.run() / name);
+    const Outcome outcome = child.wait();
+    EXPECT_EQ(outcome.code, 4) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err,
+                AllOf(HasSubstr(std::string("error: ") + (place.run() / name).string() + ": deleted or moved away"),
+                      HasSubstr("--resume goes on from there")));
+    EXPECT_EQ(names_in(place.run() / "checkpoints").size(), 1U) << name;
+  }
+}
+
+TEST(NsaTrain, WhoLosesTheLockLeavesTheFolderToTheOther) {
+  const Place place;
+  Child first(place.options({"--steps", "100000", "--save-every", "5", "--set", "train.log_every=100000", "--set",
+                             "train.eval_every=0"}),
+              place.file("first"));
+  ASSERT_TRUE(first.says("step 1/"));
+  fs::remove(place.run() / ".lock");
+  const Outcome second = place.train({"--steps", "3", "--force"});
+  EXPECT_EQ(second.code, 0) << second.err;
+  const Outcome outcome = first.wait();
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(".lock: "));
+  EXPECT_EQ(place.train({"--steps", "3", "--resume"}).last_line(), second.last_line());
 }
 
 TEST(NsaTrain, HelpSaysHowItEnds) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <regex>
 
 #include "nsa/tests/scratch.hpp"
@@ -134,6 +135,36 @@ TEST(RunFolder, ForceLeavesForeignFilesAndFollowsNoLink) {
   fs::create_directory_symlink(scratch / "disk", path / "checkpoints");
   EXPECT_THAT(refusal(path, Mode::force), HasSubstr("checkpoints is a link"));
   EXPECT_EQ(read_text(scratch / "disk" / "mine"), "checkpoints/mine");
+}
+
+TEST(RunFolder, WhatWasTakenAwayIsTold) {
+  const std::vector<std::pair<std::string, std::function<void(const fs::path&)>>> harms = {
+      {"run: deleted or moved away", [](const fs::path& path) { fs::rename(path, path.string() + ".moved"); }},
+      {"run: deleted or moved away", [](const fs::path& path) { fs::remove_all(path); }},
+      {"run.json: deleted or moved away", [](const fs::path& path) { fs::remove(path / "run.json"); }},
+      {".lock: deleted or moved away", [](const fs::path& path) { fs::remove(path / ".lock"); }},
+      {".lock: replaced",
+       [](const fs::path& path) {
+         fs::remove(path / ".lock");
+         RunFolder(path, Mode::force).begin({}, {});
+       }},
+      {".lock: replaced", [](const fs::path& path) {
+         fs::rename(path, path.string() + ".moved");
+         RunFolder(path, Mode::fresh).begin({}, {});
+       }}};
+  for (const auto& [words, harm] : harms) {
+    const Scratch scratch;
+    RunFolder folder(scratch / "run", Mode::fresh);
+    folder.begin({}, {});
+    folder.check();
+    harm(folder.path());
+    try {
+      folder.check();
+      ADD_FAILURE() << words;
+    } catch (const FileLost& lost) {
+      EXPECT_THAT(lost.what(), HasSubstr(words));
+    }
+  }
 }
 
 TEST(RunFolder, APlaceThatCannotBeUsed) {
