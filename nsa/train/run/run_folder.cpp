@@ -14,6 +14,7 @@
 
 #include "base/files.hpp"
 #include "base/streams.hpp"
+#include "nsa/train/checkpoint.hpp"
 #include "nsa/train/files.hpp"
 #include "nsa/train/run/exit_code.hpp"
 
@@ -54,10 +55,10 @@ bool belongs_to_run(const std::string& name) {
 }
 
 // step_00000020.safetensors, one that is being written, one that was set aside.
-bool is_checkpoint(const std::string& name) {
-  for (const char* end : {".safetensors", ".safetensors.tmp", ".safetensors.broken"})
-    if (const auto step = between(name, "step_", end); step && is_number(*step)) return true;
-  return false;
+bool is_checkpoint(std::string_view name) {
+  for (const std::string_view end : {AtomicFile::kTemporary, std::string_view(".broken")})
+    if (name.ends_with(end)) return CheckpointStore::step_of(name.substr(0, name.size() - end.size())).has_value();
+  return CheckpointStore::step_of(name).has_value();
 }
 
 bool is_file(const fs::path& path) { return fs::is_regular_file(fs::symlink_status(path)); }
@@ -72,6 +73,24 @@ std::string in_the_way(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder))
     if (const std::string name = entry.path().filename(); name == kCheckpoints || belongs_to_run(name)) return name;
   return "";
+}
+
+// Of a run that goes on. A pipe would hold it for ever, a device swallow what it writes: told before one is opened. A
+// folder with a checkpoint's name is set aside (CheckpointStore).
+void refuse_what_is_no_file(const fs::path& folder) {
+  const auto refuse = [](const fs::path& path, const char* is_not) {
+    throw UsageError(fmt::format("{} is no {}: move it away, or give another folder", path.string(), is_not));
+  };
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (belongs_to_run(entry.path().filename()) && !entry.is_regular_file()) refuse(entry.path(), "regular file");
+  const fs::path checkpoints = folder / kCheckpoints;
+  if (!fs::exists(fs::symlink_status(checkpoints))) return;
+  if (!fs::is_directory(checkpoints)) refuse(checkpoints, "folder");
+  for (const auto& entry : fs::directory_iterator(checkpoints)) {
+    const std::string name = entry.path().filename();
+    const bool set_aside = entry.is_directory() && !name.ends_with(AtomicFile::kTemporary);
+    if (is_checkpoint(name) && !entry.is_regular_file() && !set_aside) refuse(entry.path(), "regular file");
+  }
 }
 
 struct OldRun {
@@ -97,9 +116,11 @@ OldRun files_of_run(const fs::path& folder) {
   if (fs::exists(status) && !fs::is_directory(status))
     refuse(checkpoints, fs::is_symlink(status) ? "a link" : "no folder");
   if (fs::exists(status))
-    for (const auto& entry : fs::directory_iterator(checkpoints))
-      (is_file(entry.path()) && is_checkpoint(entry.path().filename()) ? old.files : old.foreign)
-          .push_back(entry.path());
+    for (const auto& entry : fs::directory_iterator(checkpoints)) {
+      const bool own = is_checkpoint(entry.path().filename().native());
+      if (own && !is_file(entry.path())) refuse(entry.path(), is_link(entry.path()) ? "a link" : "no regular file");
+      (own ? old.files : old.foreign).push_back(entry.path());
+    }
   // The record last: it is the proof, should this be cut short.
   std::stable_partition(old.files.begin(), old.files.end(),
                         [](const fs::path& file) { return file.filename() != kRecord; });
@@ -144,6 +165,8 @@ std::string new_run_id() {
 }
 
 FolderLock::FolderLock(const fs::path& folder) : file_(folder / kLock) {
+  if (fs::exists(file_) && !fs::is_regular_file(file_))
+    throw UsageError(fmt::format("{} is no regular file: move it away, or give another folder", file_.string()));
   fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw FileError("cannot use the run's folder: cannot open", file_, errno);
   if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
@@ -184,6 +207,7 @@ RunFolder::RunFolder(fs::path path, Mode mode)
       throw UsageError(fmt::format("{} holds '{}', which a run would write over: move it away, or give another folder",
                                    path_.string(), name));
   if (mode_ != Mode::resume) return;
+  refuse_what_is_no_file(path_);
   if (!fs::exists(path_ / kRecord)) {
     if (!holds_run(path_)) return;
     throw UsageError(fmt::format("{} holds parts of a run and no {}: move them away, or give another folder",

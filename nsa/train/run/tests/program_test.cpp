@@ -466,6 +466,19 @@ TEST(NsaTrain, WhoLosesTheLockLeavesTheFolderToTheOther) {
   EXPECT_EQ(place.train({"--steps", "3", "--resume"}).last_line(), second.last_line());
 }
 
+TEST(NsaTrain, APipeInTheFolderHoldsNothingUp) {
+  const Place place;
+  ASSERT_EQ(place.train({"--steps", "2"}).code, 0);
+  fs::remove(place.run() / "metrics.csv");
+  ASSERT_EQ(::mkfifo((place.run() / "metrics.csv").c_str(), 0600), 0);
+  const Outcome outcome = place.train({"--steps", "2", "--resume"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("metrics.csv is no regular file"));
+  fs::remove(place.run() / "metrics.csv");
+  ASSERT_EQ(::mkfifo((place.run() / ".HALT").c_str(), 0600), 0);
+  EXPECT_EQ(place.train({"--steps", "2", "--resume"}).code, 5) << "whatever has this name is an order to stop";
+}
+
 TEST(NsaTrain, HelpSaysHowItEnds) {
   const Place place;
   const Outcome help = Child({.arguments = {"--help"}}, place.file("child")).wait();

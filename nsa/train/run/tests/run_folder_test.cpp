@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <functional>
@@ -122,19 +123,53 @@ TEST(RunFolder, ForceLeavesForeignFilesAndFollowsNoLink) {
   const fs::path path = scratch / "run";
   RunFolder(path, Mode::fresh).begin({}, {});
   fs::create_directories(path / "checkpoints");
-  for (const char* name : {"checkpoints/step_00000004.safetensors", "checkpoints/mine",
-                           "checkpoints/step_x.safetensors", "stacks_notes.txt"})
+  for (const char* name :
+       {"checkpoints/step_00000004.safetensors", "checkpoints/mine", "checkpoints/step_x.safetensors",
+        "checkpoints/step_-0000001.safetensors", "checkpoints/step_5.safetensors", "stacks_notes.txt"})
     std::ofstream(path / name) << name;
   testing::internal::CaptureStderr();
   RunFolder(path, Mode::force).begin({}, {});
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("checkpoints/mine is not of the run"));
   EXPECT_FALSE(fs::exists(path / "checkpoints/step_00000004.safetensors"));
-  for (const char* name : {"checkpoints/mine", "checkpoints/step_x.safetensors", "stacks_notes.txt"})
+  for (const char* name :
+       {"checkpoints/mine", "checkpoints/step_x.safetensors", "checkpoints/step_-0000001.safetensors",
+        "checkpoints/step_5.safetensors", "stacks_notes.txt"})
     EXPECT_EQ(read_text(path / name), name);
+  const fs::path link = path / "checkpoints/step_00000008.safetensors";
+  fs::create_symlink(path / "notes.txt", link);
+  EXPECT_THAT(refusal(path, Mode::force), HasSubstr(link.string() + " is a link"));
+  fs::remove(link);
   fs::rename(path / "checkpoints", scratch / "disk");
   fs::create_directory_symlink(scratch / "disk", path / "checkpoints");
   EXPECT_THAT(refusal(path, Mode::force), HasSubstr("checkpoints is a link"));
   EXPECT_EQ(read_text(scratch / "disk" / "mine"), "checkpoints/mine");
+}
+
+// A pipe would hold the run for ever.
+TEST(RunFolder, WhatIsNoFileIsRefusedByNameBeforeItIsOpened) {
+  const Scratch scratch;
+  const fs::path path = scratch / "run";
+  RunFolder(path, Mode::fresh).begin({}, {});
+  fs::create_directories(path / "checkpoints");
+  fs::create_directories(path / "checkpoints/step_00000009.safetensors");  // is set aside
+  for (const char* name :
+       {"metrics.csv", "metrics.csv.tmp", "validation.csv", "heartbeat.jsonl", "dtypes.txt", "run.json", ".lock",
+        "checkpoints/step_00000005.safetensors", "checkpoints/step_00000010.safetensors.tmp"}) {
+    const fs::path file = path / name, kept = scratch / "kept";
+    const bool there = fs::exists(file);
+    if (there) fs::rename(file, kept);
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+    EXPECT_THAT(refusal(path, Mode::resume), HasSubstr(file.string() + " is no regular file")) << name;
+    fs::remove(file);
+    fs::create_symlink("/dev/zero", file);
+    EXPECT_THAT(refusal(path, Mode::resume), HasSubstr(file.string() + " is no regular file")) << name;
+    fs::remove(file);
+    if (there) fs::rename(kept, file);
+  }
+  EXPECT_EQ(refusal(path, Mode::resume), "");
+  fs::remove_all(path / "checkpoints");
+  std::ofstream(path / "checkpoints") << "mine";
+  EXPECT_THAT(refusal(path, Mode::resume), HasSubstr("checkpoints is no folder"));
 }
 
 TEST(RunFolder, WhatWasTakenAwayIsTold) {
