@@ -91,7 +91,11 @@ std::optional<ExitCode> Session::refused_by_halt_file() {
 void Session::load_newest_checkpoint() {
   if (!folder_.goes_on()) return;
   auto newest = store_.newest([this](const std::string& text) { progress_.warn(text); });
-  if (!newest) return;
+  if (!newest) {
+    progress_.warn(fmt::format("there is no sound checkpoint of this run in {}: training starts anew",
+                               folder_.file("checkpoints").string()));
+    return;
+  }
   training_.trainer->load(newest->state);
   if (const auto earlier = newest->state.facts.find(kReplaced);
       earlier != newest->state.facts.end() && earlier->is_object())

@@ -1,5 +1,7 @@
 #include "nsa/train/run/step_log.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -36,6 +38,9 @@ StepLog::StepLog(const std::filesystem::path& folder, std::int64_t last_step, bo
                {"loss", "lr", "grad_norm", "tok_per_s", "step_s", "fetch_p50_ms", "fetch_p95_ms", "tokens", "seconds",
                 "validation_loss"},
                last_step, tell) {
+  if (last_step > 0 && metrics_.was_empty() && tell)  // the first step has a row whatever is logged
+    tell(fmt::format("{} has no rows, though {} steps are made: it was emptied or removed, and their figures are lost",
+                     (folder / "metrics.csv").string(), last_step));
   if (with_validation)
     validation_.emplace(folder / "validation.csv",
                         std::vector<std::string>{"loss", "perplexity", "bits_per_token", "tokens", "seconds"},

@@ -21,7 +21,7 @@ struct Window {
 class StepLog {
  public:
   // Rows beyond `last_step` are cut (StepTable). validation.csv only where it is asked for.
-  // `tell`: what was damaged there.
+  // `tell`: what was damaged there, or taken away.
   StepLog(const std::filesystem::path& folder, std::int64_t last_step, bool with_validation,
           const StepTable::Tell& tell);
   void step(const StepReport& report);

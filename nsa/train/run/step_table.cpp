@@ -79,6 +79,13 @@ void tell_damage(const fs::path& file, std::vector<std::string> damaged, const S
                      all > kTold ? fmt::format("; and {} more", all - kTold) : "", file.filename().string()));
 }
 
+bool has_no_row(const fs::path& file) {
+  if (!fs::exists(file)) return true;
+  const std::string text = read_text(file);
+  const std::size_t header = text.find('\n');
+  return header == std::string::npos || header + 1 == text.size();
+}
+
 // The file as it should be before the next row is appended.
 fs::path prepared(const fs::path& file, const std::vector<std::string>& columns, std::int64_t last_step,
                   const StepTable::Tell& tell) {
@@ -110,7 +117,7 @@ fs::path prepared(const fs::path& file, const std::vector<std::string>& columns,
 
 StepTable::StepTable(const fs::path& file, const std::vector<std::string>& columns, std::int64_t last_step,
                      const Tell& tell)
-    : columns_(columns.size()), file_(prepared(file, columns, last_step, tell)) {}
+    : columns_(columns.size()), was_empty_(has_no_row(file)), file_(prepared(file, columns, last_step, tell)) {}
 
 void StepTable::append(std::int64_t step, std::span<const std::optional<double>> values) {
   if (values.size() != columns_)

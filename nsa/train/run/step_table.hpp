@@ -25,12 +25,14 @@ class StepTable {
   StepTable(const std::filesystem::path& file, const std::vector<std::string>& columns, std::int64_t last_step,
             const Tell& tell = {});
   // As many as columns; nothing is an empty field.
+  [[nodiscard]] bool was_empty() const { return was_empty_; }  // missing, or without a line below the header
   void append(std::int64_t step, std::span<const std::optional<double>> values);
   void sync() { file_.sync(); }
   void check() const { file_.check(); }  // throws FileLost
 
  private:
   std::size_t columns_;
+  bool was_empty_;  // before file_, which makes it
   AppendFile file_;
 };
 

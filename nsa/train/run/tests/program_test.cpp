@@ -479,6 +479,27 @@ TEST(NsaTrain, APipeInTheFolderHoldsNothingUp) {
   EXPECT_EQ(place.train({"--steps", "2", "--resume"}).code, 5) << "whatever has this name is an order to stop";
 }
 
+TEST(NsaTrain, WhatIsMissingBeforeAResumeIsTold) {
+  const Place place;
+  ASSERT_EQ(place.train({"--steps", "3"}).code, 0);
+  fs::remove(place.run() / "metrics.csv");
+  const Outcome rows = place.train({"--steps", "3", "--resume", "--quiet"});
+  EXPECT_EQ(rows.code, 0);
+  EXPECT_THAT(rows.err, HasSubstr("metrics.csv has no rows, though 3 steps are made"));
+  const fs::path newest = place.run() / "checkpoints" / "step_00000003.safetensors";
+  fs::resize_file(newest, 10);
+  const Outcome broken = place.train({"--steps", "3", "--resume", "--quiet"});
+  EXPECT_EQ(broken.code, 0);
+  EXPECT_THAT(broken.err, AllOf(HasSubstr("set aside as step_00000003.safetensors.broken, there is none before it"),
+                                HasSubstr("training starts anew")));
+  fs::remove_all(place.run() / "checkpoints");
+  const Outcome none = place.train({"--steps", "3", "--resume", "--quiet"});
+  EXPECT_EQ(none.code, 0);
+  EXPECT_EQ(none.last_line(), broken.last_line());
+  EXPECT_EQ(none.err, "nsa-train: there is no sound checkpoint of this run in " +
+                          (place.run() / "checkpoints").string() + ": training starts anew\n");
+}
+
 TEST(NsaTrain, HelpSaysHowItEnds) {
   const Place place;
   const Outcome help = Child({.arguments = {"--help"}}, place.file("child")).wait();

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <fstream>
 #include <thread>
 
 #include "nsa/tests/model_fixtures.hpp"
@@ -197,6 +198,30 @@ TEST(StepLog, ARowIsOverTheStepsSinceTheLast) {
   EXPECT_NE(metrics.find("\n24,3.5,0,0,100,1,500,500,4300,2.25,\n"), std::string::npos) << metrics;
   EXPECT_EQ(read_text(folder / "validation.csv"),
             "step,loss,perplexity,bits_per_token,tokens,seconds\n23,0.6931471805599453,2,1,10,0.5\n");
+}
+
+TEST(StepLog, FiguresThatAreGoneAreTold) {
+  const nsa::fixtures::Scratch folder;
+  const fs::path metrics = folder / "metrics.csv";
+  std::string told;
+  const auto open = [&](std::int64_t last_step) {
+    told.clear();
+    (void)StepLog(folder.path(), last_step, true, [&](const std::string& text) { told += text + "\n"; });
+    return told;
+  };
+  const std::string words = metrics.string() + " has no rows, though 20 steps are made";
+  EXPECT_EQ(open(0), "") << "a new run";
+  EXPECT_THAT(open(20), HasSubstr(words)) << "the header alone";
+  for (const std::uintmax_t bytes : {0, 7}) {
+    fs::resize_file(metrics, bytes);
+    EXPECT_THAT(open(20), HasSubstr(words)) << bytes;
+  }
+  fs::remove(metrics);
+  EXPECT_THAT(open(20), HasSubstr(words));
+  std::ofstream(metrics, std::ios::app) << "1,5,1,1,1,1,1,1,1,1,\n";
+  EXPECT_EQ(open(20), "");
+  std::ofstream(metrics, std::ios::app) << "damaged\n";
+  EXPECT_THAT(open(20), testing::Not(HasSubstr("has no rows"))) << "that is told already";
 }
 
 }  // namespace
