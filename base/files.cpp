@@ -1,6 +1,8 @@
 #include "base/files.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -35,6 +37,27 @@ std::string taken_away(int fd, const fs::path& file) {
   if (::stat(file.c_str(), &there) != 0)
     return errno == ENOENT || errno == ENOTDIR ? "deleted or moved away" : std::strerror(errno);
   return own.st_dev == there.st_dev && own.st_ino == there.st_ino ? "" : "replaced";
+}
+
+int open_own(const fs::path& file, int flags) {
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  const int within = open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (within < 0) {  // a link is no folder
+    struct stat there {};
+    const int error = errno;
+    errno = error == ENOTDIR && lstat(folder.c_str(), &there) == 0 && S_ISLNK(there.st_mode) ? ELOOP : error;
+    return -1;
+  }
+  // O_NONBLOCK: a pipe is refused, and its reader not waited for.
+  const int fd = openat(within, file.filename().c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+  const int error = errno;
+  close(within);
+  errno = error;
+  struct stat opened {};
+  if (fd < 0 || (fstat(fd, &opened) == 0 && S_ISREG(opened.st_mode))) return fd;
+  close(fd);
+  errno = EINVAL;
+  return -1;
 }
 
 }  // namespace base

@@ -1,4 +1,5 @@
-// Reading a file that may be anything, within bounds; and whether an open one is still where it was opened.
+// Files and folders that may be anything: read within bounds, written to only where they are the caller's own, and
+// whether an open one is still where it was opened.
 #pragma once
 
 #include <cstddef>
@@ -15,5 +16,9 @@ namespace base {
 // "deleted or moved away", "replaced", or the system's reason. What is written to `fd` then is lost to all who look for
 // it there, and no write tells.
 [[nodiscard]] std::string taken_away(int fd, const std::filesystem::path& file);
+
+// Opens a regular file with open(2)'s `flags`, made with mode 0644 under O_CREAT. Neither the file nor the folder that
+// it stands in may be a link, which would lead to what is somebody else's. -1 with errno; ELOOP: there is such a link.
+[[nodiscard]] int open_own(const std::filesystem::path& file, int flags);
 
 }  // namespace base

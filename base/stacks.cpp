@@ -45,7 +45,7 @@ std::atomic<int> turn_fd{-1};
 std::atomic<long> dying{0};  // the thread that died first
 std::atomic<int> died_of{0};
 pid_t owner = 0;  // not its children, which inherit the handlers
-char dump_file[4096], words_at_death[4096];
+char dump_folder[4096], dump_file[256], words_at_death[4096];
 
 long this_thread() { return ::syscall(SYS_gettid); }
 
@@ -203,8 +203,13 @@ bool begin_to_write(int patience_ms) {
 // Never closed: a late answer must not go to another file of the same number.
 std::atomic<int> dump_fd{-1};
 
+// As open_own(), which allocates: a link that stands there now leads to somebody else's file.
 bool open_dump() {
-  if (dump_fd < 0) dump_fd = ::open(dump_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (dump_fd >= 0) return true;
+  const int folder = ::open(dump_folder, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (folder < 0) return false;
+  dump_fd = ::openat(folder, dump_file, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+  ::close(folder);
   return dump_fd >= 0;
 }
 
@@ -391,8 +396,13 @@ std::string all_stacks() {
 
 void write_stacks_to(const std::filesystem::path& file, const std::string& last_words) {
   if (owner == ::getpid()) return;
-  const std::string path = std::filesystem::absolute(file);
-  if (path.size() < sizeof dump_file) path.copy(dump_file, path.size());
+  // Links that lead to the folder are followed now, none later.
+  const std::filesystem::path path = std::filesystem::weakly_canonical(std::filesystem::absolute(file).parent_path());
+  const std::string folder = path, name = file.filename();
+  if (folder.size() < sizeof dump_folder && name.size() < sizeof dump_file) {
+    folder.copy(dump_folder, folder.size());
+    name.copy(dump_file, name.size());
+  }
   last_words.copy(words_at_death, sizeof words_at_death - 1);
   owner = ::getpid();
   static char room[1 << 17];

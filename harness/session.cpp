@@ -1,5 +1,6 @@
 #include "harness/session.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -8,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <sstream>
 
 #include "base/files.hpp"
@@ -192,10 +192,9 @@ std::string Session::add_stacks(Json& evidence) const {
   const std::filesystem::path file = stacks_file(order_);
   std::string text = base::readable_stacks(stacks_in(file));
   if (!text.empty()) {
-    std::ofstream stream(file, std::ios::binary);
-    stream << text;
-    stream.close();
-    if (stream) evidence["stacks_file"] = file.lexically_relative(order_.folder).string();
+    const Fd fd(base::open_own(file, O_WRONLY | O_CREAT | O_TRUNC));
+    if (fd.get() >= 0 && write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()))
+      evidence["stacks_file"] = file.lexically_relative(order_.folder).string();
   } else if (!parts_.process->reaped()) {  // it did not answer: stopped, or in the kernel
     text = base::threads_of(parts_.process->pid());
   }

@@ -5,6 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+
+#include "base/files.hpp"
+#include "harness/journal_writer.hpp"
 
 namespace harness {
 
@@ -17,7 +21,11 @@ constexpr const char* kHeading = "--- case ";
 std::string WorkerLog::heading(const std::string& case_id) { return kHeading + case_id + "\n"; }
 
 WorkerLog::WorkerLog(const std::filesystem::path& file, std::size_t limit_bytes)
-    : fd_(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)), limit_(limit_bytes) {}
+    : fd_(base::open_own(file, O_WRONLY | O_CREAT | O_APPEND)), limit_(limit_bytes) {
+  if (fd_.get() < 0 && errno == ELOOP)
+    throw InfrastructureError(
+        fmt::format("{}: cannot be written: it or its folder is a link, which is not followed", file.string()));
+}
 
 WorkerLog::~WorkerLog() {
   if (dropped_ == 0) return;

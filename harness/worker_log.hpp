@@ -13,6 +13,7 @@ namespace harness {
 
 class WorkerLog {
  public:
+  // Throws InfrastructureError when the file or its folder is a link: that leads to what is not the run's.
   WorkerLog(const std::filesystem::path& file, std::size_t limit_bytes);
   ~WorkerLog();  // writes the tail of what was cut off
   WorkerLog(const WorkerLog&) = delete;

@@ -1,10 +1,15 @@
 // write_all: every file of a run, all of them or none.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "reports/writers.hpp"
@@ -13,17 +18,59 @@ namespace reports {
 
 namespace {
 
-[[noreturn]] void fail(const std::filesystem::path& file, int error) {
-  throw std::runtime_error(fmt::format("{}: cannot be written: {}", file.string(), std::strerror(error)));
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& file, int error) {
+  std::error_code ignored;
+  const bool link = (error == ELOOP || error == ENOTDIR) && fs::is_symlink(fs::symlink_status(file, ignored));
+  throw std::runtime_error(fmt::format("{}: cannot be written: {}", file.string(),
+                                       link ? "it is a link, which is not followed" : std::strerror(error)));
 }
 
-// errno of the first step that failed, 0 when all of `text` reached the file.
-int write_file(const std::filesystem::path& file, const std::string& text) {
-  std::FILE* out = std::fopen(file.c_str(), "wb");
-  if (out == nullptr) return errno;
+// A folder that stays the one that was opened, whatever gets its name meanwhile. A link in its place is not followed,
+// nor are links in it: they lead to what is not the run's.
+class Folder {
+ public:
+  explicit Folder(const fs::path& path) : path_(path), fd_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (fd_ < 0) fail(path, errno);
+  }
+  Folder(const Folder& above, const char* name) : path_(above.path_ / name) {
+    if (mkdirat(above.fd_, name, 0777) != 0 && errno != EEXIST) fail(path_, errno);
+    fd_ = openat(above.fd_, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd_ < 0) fail(path_, errno);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { close(fd_); }
+
+  [[nodiscard]] fs::path path_of(const std::string& name) const { return path_ / name; }
+  // errno of the first step that failed, 0 when all of `text` reached the file.
+  [[nodiscard]] int write(const std::string& name, const std::string& text) const;
+  [[nodiscard]] int rename(const std::string& from, const std::string& to) const {
+    return renameat(fd_, from.c_str(), fd_, to.c_str()) == 0 ? 0 : errno;
+  }
+  void remove(const std::string& name) const { (void)unlinkat(fd_, name.c_str(), 0); }
+
+ private:
+  fs::path path_;
+  int fd_ = -1;
+};
+
+int Folder::write(const std::string& name, const std::string& text) const {
+  // O_NONBLOCK: a pipe of that name is an error instead of a wait for its reader.
+  constexpr int kHow = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const int fd = openat(fd_, name.c_str(), kHow, 0666);
+  if (fd < 0) return errno;
+  struct stat what {};
+  std::FILE* out = fstat(fd, &what) == 0 && S_ISREG(what.st_mode) ? fdopen(fd, "wb") : nullptr;
+  if (out == nullptr) {
+    close(fd);
+    return EINVAL;
+  }
   const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0;
-  const int error = written ? 0 : errno;
-  if (std::fclose(out) != 0 && error == 0) return errno;
+  int error = written ? 0 : errno;
+  if (std::fclose(out) != 0 && error == 0) error = errno;
+  if (error != 0) remove(name);  // the half of it
   return error;
 }
 
@@ -35,44 +82,48 @@ class Files {
   Files(const Files&) = delete;
   Files& operator=(const Files&) = delete;
   ~Files() {
-    std::error_code ignored;
-    for (const auto& file : written_) std::filesystem::remove(temporary(file), ignored);
+    for (const File& file : written_) file.folder.remove(temporary(file));
     if (!failed_) return;
-    for (const auto& file : moved_) std::filesystem::remove(file, ignored);
+    for (const File& file : moved_) file.folder.remove(file.name);
   }
-  void write(const std::filesystem::path& file, const std::string& text) {
+  void write(const Folder& folder, const std::string& name, const std::string& text) {
+    const File file{folder, name};
+    if (const int error = folder.write(temporary(file), text); error != 0)
+      fail(folder.path_of(error == ELOOP ? temporary(file) : name), error);
     written_.push_back(file);
-    if (const int error = write_file(temporary(file), text); error != 0) fail(file, error);
   }
   void move() {
-    for (const auto& file : written_) {
-      std::error_code error;
-      std::filesystem::rename(temporary(file), file, error);
-      failed_ = static_cast<bool>(error);
-      if (failed_) fail(file, error.value());
+    for (const File& file : written_) {
+      const int error = file.folder.rename(temporary(file), file.name);
+      failed_ = error != 0;
+      if (failed_) fail(file.folder.path_of(file.name), error);
       moved_.push_back(file);
     }
     written_.clear();
   }
 
  private:
-  static std::filesystem::path temporary(std::filesystem::path file) { return file += ".tmp"; }
-  std::vector<std::filesystem::path> written_, moved_;
+  struct File {
+    const Folder& folder;
+    std::string name;
+  };
+  static std::string temporary(const File& file) { return file.name + ".tmp"; }
+  std::vector<File> written_, moved_;
   bool failed_ = false;
 };
 
 }  // namespace
 
 void write_all(const Run& run, const std::filesystem::path& folder) {
-  std::filesystem::create_directories(folder / "suites");
+  fs::create_directories(folder);
+  const Folder top(folder), suites(top, "suites");
   Files files;
-  files.write(folder / "report.json", dump(to_json(run), 2) + "\n");
-  for (const auto& suite : run.suites) {
-    files.write(folder / "suites" / (suite.name + ".json"), dump(suite_to_json(run, suite), 2) + "\n");
-  }
-  files.write(folder / "report.md", to_markdown(run));
-  files.write(folder / "report.html", to_html(run));
-  files.write(folder / "junit.xml", to_junit(run));
+  files.write(top, "report.json", dump(to_json(run), 2) + "\n");
+  for (const auto& suite : run.suites)
+    files.write(suites, suite.name + ".json", dump(suite_to_json(run, suite), 2) + "\n");
+  files.write(top, "report.md", to_markdown(run));
+  files.write(top, "report.html", to_html(run));
+  files.write(top, "junit.xml", to_junit(run));
   files.move();
 }
 

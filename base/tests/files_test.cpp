@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
 #include <system_error>
 
@@ -19,6 +21,32 @@ std::error_code refusal(const fs::path& file) {
   } catch (const std::system_error& error) {
     return error.code();
   }
+}
+
+TEST(OpenOwn, FollowsNoLinkAndWaitsForNobody) {
+  std::string folder = (fs::path(testing::TempDir()) / "open_own-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const fs::path top = folder;
+  const auto error_of = [&](const char* name) {
+    errno = 0;
+    const int fd = open_own(top / name, O_WRONLY | O_CREAT | O_TRUNC);
+    const int error = fd < 0 ? errno : 0;
+    close(fd);
+    return error;
+  };
+  fs::create_directory(top / "own");
+  EXPECT_EQ(error_of("own/file"), 0);
+  std::ofstream(top / "own/foreign") << "precious";
+  fs::create_directory_symlink("own", top / "link");
+  EXPECT_EQ(error_of("link/foreign"), ELOOP);
+  fs::create_symlink("foreign", top / "own/name");
+  EXPECT_EQ(error_of("own/name"), ELOOP);
+  EXPECT_EQ(fs::file_size(top / "own/foreign"), 8U);
+  ASSERT_EQ(mkfifo((top / "own/pipe").c_str(), 0600), 0);
+  EXPECT_NE(error_of("own/pipe"), 0);
+  EXPECT_EQ(error_of("nowhere/file"), ENOENT);
+  EXPECT_EQ(error_of("own/file/below"), ENOTDIR);
+  fs::remove_all(top);
 }
 
 TEST(ReadHead, GivesTheFileUpToTheBound) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "harness/journal_writer.hpp"
 #include "harness/tests/support/fake_run.hpp"
 
 namespace {
@@ -12,6 +13,17 @@ using harness::tests::read_text;
 using harness::tests::TempFolder;
 using testing::ElementsAre;
 using testing::HasSubstr;
+
+TEST(WorkerLog, IsNotWrittenThroughALink) {
+  const TempFolder folder;
+  folder.write("elsewhere/log", "precious");
+  std::filesystem::create_directory_symlink("elsewhere", folder.path() / "logs");
+  EXPECT_THROW(WorkerLog(folder.path() / "logs/log", 100), harness::InfrastructureError);
+  std::filesystem::create_symlink("elsewhere/log", folder.path() / "name");
+  EXPECT_THROW(WorkerLog(folder.path() / "name", 100), harness::InfrastructureError);
+  EXPECT_EQ(read_text(folder.path() / "elsewhere/log"), "precious");
+  WorkerLog(folder.path() / "nowhere/log", 100).add("a log that cannot be made is not worth a run\n");
+}
 
 TEST(WorkerLog, KeepsWhatFits) {
   const TempFolder folder;

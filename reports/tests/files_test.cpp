@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
 #include <fstream>
 #include <set>
 
@@ -69,17 +73,57 @@ TEST(WriteAll, AFileWhereAFolderShouldBe) {
   EXPECT_THROW(write_all(sample::mixed(), folder / "taken"), std::filesystem::filesystem_error);
 }
 
-TEST(WriteAll, AFullDiskIsToldWithItsReason) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full on this system";
-  const auto folder = sample::fresh_folder();
-  std::filesystem::create_symlink("/dev/full", folder / "report.json.tmp");
+std::string error_of(const std::filesystem::path& folder) {
   try {
     write_all(sample::mixed(), folder);
-    ADD_FAILURE() << "wrote to a full disk";
   } catch (const std::runtime_error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("No space left"));
+    return error.what();
   }
-  EXPECT_FALSE(std::filesystem::exists(folder / "report.json"));
+  return "no error";
+}
+
+TEST(WriteAll, AFileThatCannotGrowIsToldWithItsReason) {
+  const auto folder = sample::fresh_folder();
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit low{1000, before.rlim_max};
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &low);
+  const std::string error = error_of(folder);
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  EXPECT_THAT(error, testing::HasSubstr("report.json: cannot be written: File too large"));
+  EXPECT_THAT(files_in(folder), testing::IsEmpty());
+}
+
+TEST(WriteAll, NothingIsWrittenThroughALink) {
+  namespace fs = std::filesystem;
+  const auto folder = sample::fresh_folder();
+  fs::create_directory(folder / "elsewhere");
+  std::ofstream(folder / "elsewhere/preflight.json") << "precious";
+  std::ofstream(folder / "elsewhere/file") << "precious";
+  const auto is_intact = [&] {
+    EXPECT_EQ(files_in(folder / "elsewhere"), (std::set<std::string>{"preflight.json", "file"}));
+    EXPECT_EQ(sample::read_file(folder / "elsewhere/preflight.json"), "precious");
+    EXPECT_EQ(sample::read_file(folder / "elsewhere/file"), "precious");
+  };
+  fs::create_directory(folder / "one");
+  fs::create_directory_symlink("../elsewhere", folder / "one/suites");
+  EXPECT_THAT(error_of(folder / "one"), testing::HasSubstr("one/suites: cannot be written: it is a link"));
+  fs::create_directories(folder / "two/suites");
+  fs::create_symlink("../../elsewhere/file", folder / "two/suites/preflight.json.tmp");
+  EXPECT_THAT(error_of(folder / "two"), testing::HasSubstr("preflight.json.tmp: cannot be written: it is a link"));
+  is_intact();
+  fs::remove(folder / "two/suites/preflight.json.tmp");
+  fs::create_symlink("../../elsewhere/file", folder / "two/suites/preflight.json");
+  EXPECT_EQ(error_of(folder / "two"), "no error") << "a finished file takes the place of a link";
+  is_intact();
+}
+
+TEST(WriteAll, APipeOfThatNameIsAnErrorAndNoWait) {
+  const auto folder = sample::fresh_folder();
+  ASSERT_EQ(mkfifo((folder / "report.json.tmp").c_str(), 0600), 0);
+  EXPECT_THAT(error_of(folder), testing::HasSubstr("report.json: cannot be written: "));
 }
 
 }  // namespace
