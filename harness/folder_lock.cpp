@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -58,6 +59,22 @@ bool patiently(int fd, const Try& try_it) {
   return false;
 }
 
+// A link leads to a file that is not the run's, and what is no file is none of it either. O_NONBLOCK: opening a pipe
+// waits for nobody.
+constexpr int kHow = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+
+std::string foreign(const std::filesystem::path& file) {
+  struct stat there {};
+  if (lstat(file.c_str(), &there) != 0 || S_ISREG(there.st_mode)) return "";
+  return fmt::format("{} is {}, a run makes a file there; move it away, or give another folder", file.string(),
+                     S_ISLNK(there.st_mode) ? "a link" : "no regular file");
+}
+
+bool is_regular(int fd) {
+  struct stat there {};
+  return fstat(fd, &there) == 0 && S_ISREG(there.st_mode);
+}
+
 bool is_free(int fd) {
   struct flock lock = whole_file();
   const bool told = fcntl(fd, F_OFD_GETLK, &lock) == 0;
@@ -73,20 +90,24 @@ bool take(int fd) {
 }  // namespace
 
 std::optional<std::string> FolderLock::holder(const std::filesystem::path& folder) {
-  const Fd fd(open((folder / kName).c_str(), O_RDWR | O_CLOEXEC));
-  if (fd.get() < 0 || patiently(fd.get(), [&] { return is_free(fd.get()); })) return std::nullopt;
+  const Fd fd(open((folder / kName).c_str(), kHow));
+  if (fd.get() < 0 || !is_regular(fd.get()) || patiently(fd.get(), [&] { return is_free(fd.get()); }))
+    return std::nullopt;
   return content(fd.get());
 }
 
 FolderLock::FolderLock(const std::filesystem::path& folder, const std::string& who)
-    : fd_(open((folder / kName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-  if (fd_.get() < 0) {
+    : fd_(open((folder / kName).c_str(), kHow | O_CREAT, 0644)) {
+  const int error = errno;
+  if (why_ = foreign(folder / kName); !why_.empty() || (fd_.get() >= 0 && !is_regular(fd_.get()))) {
+    state_ = State::foreign;
+  } else if (fd_.get() < 0) {
     state_ = State::unwritable;
-    why_ = std::strerror(errno);
+    why_ = std::strerror(error);
   } else if (!patiently(fd_.get(), [&] { return take(fd_.get()); })) {
-    const int error = errno;
-    state_ = error == EAGAIN || error == EACCES ? State::busy : State::unlockable;
-    why_ = state_ == State::busy ? content(fd_.get()) : std::strerror(error);
+    const int refused = errno;
+    state_ = refused == EAGAIN || refused == EACCES ? State::busy : State::unlockable;
+    why_ = state_ == State::busy ? content(fd_.get()) : std::strerror(refused);
   } else {
     std::array<char, 256> host{};
     gethostname(host.data(), host.size() - 1);

@@ -25,6 +25,7 @@ class FolderLock {
     held,
     busy,        // somebody else has it; why() says who
     unwritable,  // the lock's file cannot be made; why() is the system's reason
+    foreign,     // a link, a folder, a pipe has its name, and is left alone; why() says which and what to do
     unlockable,  // a file system without locks; why() is the system's reason
   };
   [[nodiscard]] State state() const { return state_; }

@@ -28,7 +28,7 @@ std::uint64_t fnv1a(std::uint64_t hash, std::string_view text) {
 
 // The error, 0 when the space is there (or cannot be asked for in this file system).
 int put_reserve(const std::filesystem::path& file) {
-  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0) return errno;
   const int error = posix_fallocate(fd, 0, JournalWriter::kReserveBytes);
   close(fd);

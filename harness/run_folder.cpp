@@ -114,27 +114,29 @@ struct OldRun {
   std::vector<fs::path> foreign;  // among them in suites/ and logs/
 };
 
+// Something else has the name of what a run makes: a link leads to what is not the run's, and a folder may hold
+// anything.
+void refuse_foreign(const fs::path& what, const std::string& wanted) {
+  if (!is_there(what) || (wanted == "a file" ? is_file(what) : is_folder(what))) return;
+  const std::string is = is_link(what) ? "a link" : wanted == "a file" ? "no regular file" : "no folder";
+  throw UsageError(
+      fmt::format("--out: {} is {}, a run makes {} there; nothing was removed: move it away, or give another folder",
+                  what.string(), is, wanted));
+}
+
 // The files of the run that `proof` speaks of. Throws UsageError when something else has the name of one: a link leads
 // to what is not the run's, and a folder may hold anything.
 OldRun files_of(const Proof& proof, const fs::path& folder) {
-  const auto refuse = [&](const fs::path& what, const char* is, const char* wanted) {
-    throw UsageError(
-        fmt::format("--out: {} is {}, a run makes {} there; nothing was removed: move it away, or give "
-                    "another folder",
-                    what.string(), is, wanted));
-  };
   OldRun old;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (!is_own_file(entry.path().filename())) continue;
-    if (is_link(entry.path())) refuse(entry.path(), "a link", "a file");
-    if (!is_file(entry.path())) refuse(entry.path(), "no regular file", "a file");
+    refuse_foreign(entry.path(), "a file");
     old.files.push_back(entry.path());
   }
   for (const char* name : kOwnFolders) {
     const fs::path below = folder / name;
-    if (is_link(below)) refuse(below, "a link", "a folder");
+    refuse_foreign(below, "a folder");
     if (!is_there(below)) continue;
-    if (!is_folder(below)) refuse(below, "no folder", "a folder");
     for (const auto& entry : fs::directory_iterator(below)) {
       const bool own = is_file(entry.path()) && made_by(proof, name, entry.path().filename());
       (own ? old.files : old.foreign).push_back(entry.path());
@@ -217,6 +219,7 @@ RunFolder::RunFolder(const std::optional<fs::path>& out, const std::string& run_
 }
 
 void RunFolder::refuse_unusable() const {
+  refuse_foreign(path_ / FolderLock::kName, "a file");
   if (holds_nothing(path_)) return;
   const Proof proof = proof_of(path_);
   if (!proof.run && !(proof.torn && hardly_began(path_)))
@@ -237,6 +240,8 @@ void RunFolder::create() try {
       throw going_on(path_, lock_->why());
     case FolderLock::State::unwritable:
       throw UsageError(fmt::format("--out: {} cannot be written: {}", path_.string(), lock_->why()));
+    case FolderLock::State::foreign:
+      throw UsageError(fmt::format("--out: {}", lock_->why()));
     case FolderLock::State::unlockable:  // the journal notices who else writes there
       base::err("warning: {} cannot be locked: {}; see to it that no other run uses it\n", path_.string(),
                 lock_->why());

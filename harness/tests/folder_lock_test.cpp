@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <optional>
@@ -37,6 +38,24 @@ TEST(FolderLock, OpeningTheFileElsewhereDoesNotGiveItUp) {
   const FolderLock lock(temp.path(), "run a");
   (void)harness::tests::read_text(temp.path() / FolderLock::kName);
   EXPECT_TRUE(FolderLock::holder(temp.path()));
+}
+
+TEST(FolderLock, ALinkIsNotFollowedAndAPipeNotWaitedFor) {
+  const TempFolder temp;
+  temp.write("precious", "keep");
+  for (const char* target : {"precious", "nowhere"}) {
+    std::filesystem::create_symlink(target, temp.path() / FolderLock::kName);
+    EXPECT_EQ(FolderLock::holder(temp.path()), std::nullopt);
+    const FolderLock lock(temp.path(), "run a");
+    EXPECT_EQ(lock.state(), FolderLock::State::foreign);
+    EXPECT_THAT(lock.why(), HasSubstr(".run.lock is a link"));
+    std::filesystem::remove(temp.path() / FolderLock::kName);
+  }
+  EXPECT_EQ(harness::tests::read_text(temp.path() / "precious"), "keep");
+  EXPECT_FALSE(std::filesystem::exists(temp.path() / "nowhere"));
+  ASSERT_EQ(mkfifo((temp.path() / FolderLock::kName).c_str(), 0600), 0);
+  EXPECT_EQ(FolderLock::holder(temp.path()), std::nullopt);
+  EXPECT_EQ(FolderLock(temp.path(), "run a").state(), FolderLock::State::foreign);
 }
 
 TEST(FolderLock, AFolderThatIsNoneIsSaid) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <functional>
@@ -135,6 +136,36 @@ TEST(RunFolder, ForceFollowsNoLinkAndRemovesNoFolder) {
   temp.write("run/report.md/mine.txt", "precious");
   EXPECT_THAT(error_of([&] { RunFolder(temp.path() / "run", "id", true); }), HasSubstr("report.md is no regular file"));
   EXPECT_EQ(harness::tests::read_text(temp.path() / "run/report.md/mine.txt"), "precious");
+}
+
+TEST(RunFolder, ALockThatIsNoFileIsRefusedByName) {
+  const TempFolder temp;
+  const fs::path run = temp.path() / "run", lock = run / ".run.lock";
+  temp.write("precious", "keep");
+  temp.write("run/events.jsonl", kBegin);
+  const auto refused = [&](const char* is) {
+    for (const bool force : {false, true})
+      EXPECT_THAT(error_of([&] { RunFolder(run, "id", force); }),
+                  testing::AllOf(HasSubstr(".run.lock is "), HasSubstr(is), HasSubstr("a run makes a file there")));
+    fs::remove(lock);
+  };
+  fs::create_symlink("../precious", lock);
+  refused("a link");
+  fs::create_symlink("nowhere", lock);
+  refused("a link");
+  fs::create_directory(lock);
+  refused("no regular file");
+  ASSERT_EQ(mkfifo(lock.c_str(), 0600), 0);
+  refused("no regular file");
+  RunFolder late(run, "id", true);  // looked before it came
+  fs::create_symlink("../precious", lock);
+  EXPECT_THAT(error_of([&] { late.create(); }), HasSubstr(".run.lock is a link"));
+  fs::remove(lock);
+  fs::remove(run / "events.jsonl");
+  fs::create_symlink("../precious", lock);
+  EXPECT_THAT(error_of([&] { RunFolder(run, "id", false); }), HasSubstr(".run.lock is a link")) << "an empty folder";
+  EXPECT_EQ(harness::tests::read_text(temp.path() / "precious"), "keep");
+  EXPECT_FALSE(fs::exists(run / "nowhere"));
 }
 
 TEST(RunFolder, AJournalThatWasCutInItsFirstLineIsARunThatHardlyBegan) {
