@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "base/streams.hpp"
+#include "harness/codes.hpp"
 #include "harness/folder_lock.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/process.hpp"
@@ -19,6 +21,8 @@ namespace harness {
 
 namespace {
 
+constexpr const char* kNoReader = "it is a pipe that nobody reads";
+
 std::string last_line(const std::string& text) {
   const std::size_t end = text.find_last_not_of('\n');
   if (end == std::string::npos) return text;
@@ -26,13 +30,37 @@ std::string last_line(const std::string& text) {
   return text.substr(before == std::string::npos ? 0 : before + 1);
 }
 
-// In one write, so that several runs can append to one file.
+// In one write, so that several runs can append to one file. A pipe that nobody reads any more is an error and no wait.
 void append_to(const std::filesystem::path& file, const std::string& text) {
-  const Fd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  const Fd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0644));
+  if (fd.get() >= 0) fcntl(fd.get(), F_SETFL, O_APPEND);  // one that is read takes all of it
   const ssize_t written = fd.get() < 0 ? -1 : write(fd.get(), text.data(), text.size());
   if (written == static_cast<ssize_t>(text.size())) return;
   throw std::runtime_error(fmt::format("--summary-file: {} cannot be written: {}", file.string(),
-                                       std::strerror(written < 0 ? errno : ENOSPC)));
+                                       written >= 0     ? std::strerror(ENOSPC)
+                                       : errno == ENXIO ? kNoReader
+                                                        : std::strerror(errno)));
+}
+
+reports::Finding lost_output(const std::string& what) {
+  const auto own = own_codes();
+  const auto code = std::find_if(own.begin(), own.end(), [](const Code& c) { return c.id == codes::kLostOutput; });
+  reports::Finding finding;
+  finding.code = code->id;
+  finding.severity = code->severity;
+  finding.category = code->category;
+  finding.title = code->title;
+  finding.message = what;
+  finding.cause = code->cause;
+  finding.next = code->next;
+  finding.evidence = reports::Json::object();
+  return finding;
+}
+
+bool tells_loss(const reports::Run& run, std::string_view stream) {
+  return std::any_of(run.findings.begin(), run.findings.end(), [&](const reports::Finding& f) {
+    return f.code == codes::kLostOutput && f.message.starts_with(stream);
+  });
 }
 
 namespace fs = std::filesystem;
@@ -73,13 +101,13 @@ bool is_same_as_of_run(const fs::path& place, const fs::path& folder) {
 
 }  // namespace
 
-void check_summary_file(const fs::path& file, const fs::path& folder) {
+Fd check_summary_file(const fs::path& file, const fs::path& folder) {
   if (file.empty()) throw UsageError("--summary-file: '' names no file; give the file that report.md is appended to");
-  const Fd fd(open(file.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC));
+  Fd fd(open(file.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC));
   const int error = errno;
-  const bool there = fd.get() >= 0 || error == ENXIO;  // ENXIO: a named pipe that nobody reads yet
-  if (!there && error != ENOENT)
-    throw UsageError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), std::strerror(error)));
+  if (fd.get() < 0 && error != ENOENT)
+    throw UsageError(fmt::format("--summary-file: {} cannot be written: {}", file.string(),
+                                 error == ENXIO ? kNoReader : std::strerror(error)));
   const fs::path place = place_of(file);
   if (is_of_run(place, fs::weakly_canonical(folder)) || is_same_as_of_run(place, folder))
     throw UsageError(fmt::format("--summary-file: {} is a file of the run itself, in {}; give another file",
@@ -87,33 +115,55 @@ void check_summary_file(const fs::path& file, const fs::path& folder) {
   if (fd.get() >= 0) {
     if (const auto why = base::unwritable(fd.get()))
       throw InfrastructureError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), *why));
-  } else if (!there && access(place.parent_path().c_str(), W_OK | X_OK) != 0) {  // would it be made?
+  } else if (access(place.parent_path().c_str(), W_OK | X_OK) != 0) {  // would it be made?
     throw UsageError(fmt::format("--summary-file: {} cannot be written: {}", file.string(), std::strerror(errno)));
   }
+  return fd;
 }
 
 reports::ExitCode publish(reports::Run run, std::span<const reports::CauseRule> causes, const PublishOptions& options) {
-  reports::find_causes(run, causes);
-  reports::ExitCode code = reports::assess(run).exit_code;
-  const auto attempt = [&code](const auto& write) {
+  std::vector<std::string> lost;
+  const auto add_loss = [&](const std::string& what) {
+    run.findings.push_back(lost_output(what));
+    reports::find_causes(run, causes);
+  };
+  const auto attempt = [&](const auto& write) {
     try {
       write();
       return true;
     } catch (const std::exception& error) {
       base::complain(error.what());
-      code = reports::worse(code, reports::ExitCode::infrastructure);
+      lost.emplace_back(error.what());
+      add_loss(error.what());
       return false;
     }
   };
-  const bool filed = options.folder && attempt([&] { reports::write_all(run, *options.folder); });
-  if (options.summary_file) attempt([&] { append_to(*options.summary_file, reports::to_markdown(run)); });
+  const auto write_files = [&] { reports::write_all(run, *options.folder); };
+  const auto append_summary = [&] { append_to(*options.summary_file, reports::to_markdown(run)); };
 
-  if (const auto why = base::lost(stderr))
+  reports::find_causes(run, causes);
+  bool filed = options.folder && attempt(write_files);
+  if (options.summary_file && !attempt(append_summary)) filed = filed && attempt(write_files);
+
+  if (const auto why = base::lost(stderr)) {
     base::out("error: standard error cannot be written: {}; what it should have shown is lost\n", *why);
+  } else if (options.quiet) {  // the text tells it otherwise
+    for (const std::string& what : lost) base::out("error: {}\n", what);
+  }
   const std::string text = reports::to_console(run, want_color(options.color, STDOUT_FILENO));
   if (filed && !options.quiet) base::out("report: {}\n", (*options.folder / "report.md").string());
   base::out("{}", options.quiet ? last_line(text) : text);
-  return code;
+
+  // What is lost now, with the files already there, is told by them all the same.
+  bool told_all = true;
+  for (const auto& [stream, name] : {std::pair(stdout, "standard output"), std::pair(stderr, "standard error")}) {
+    const auto why = base::lost(stream);
+    if (!options.streams || !why || tells_loss(run, name)) continue;
+    add_loss(fmt::format("{} cannot be written: {}", name, *why));
+    told_all = false;
+  }
+  if (filed && !told_all) attempt(write_files);
+  return reports::assess(run).exit_code;
 }
 
 }  // namespace harness

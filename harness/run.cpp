@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <set>
 
 #include "base/streams.hpp"
 #include "harness/ending.hpp"
@@ -98,14 +99,26 @@ struct Prepared {
   Json provenance;
 };
 
+// Cases of guards that a setting asks for, and --case or --exclude leaves out: not without a word.
+std::vector<std::string> guards_left_out(const Program& program, const Settings& settings, const Plan& plan) {
+  std::set<std::string> planned;
+  for (const PlannedSuite& suite : plan.suites)
+    for (const PlannedCase& c : suite.cases) planned.insert(c.id);
+  std::vector<std::string> lines;
+  for (const PlannedSuite& suite : make_plan(program, settings, Selection{}).suites)
+    for (const PlannedCase& c : suite.cases)
+      if (suite.suite->guards && !c.brought_by.empty() && !planned.contains(c.id))
+        lines.push_back(fmt::format("{}: left out by name, although {} is set ({})", c.id, c.brought_by,
+                                    settings.values().at(c.brought_by).origin));
+  return lines;
+}
+
 Json full_provenance(const Program& program, const Settings& settings, const CommandLine& line, const Plan& plan,
                      const DeviceProbe& probe) {
   Json json = provenance(program, settings, line);
-  json["selection"] = {{"suites", line.suites},
-                       {"level", to_string(plan.level)},
-                       {"cases", line.cases},
-                       {"exclude", line.excludes},
-                       {"partial", plan.partial}};
+  json["selection"] = {{"suites", line.suites},   {"level", to_string(plan.level)},
+                       {"cases", line.cases},     {"exclude", line.excludes},
+                       {"partial", plan.partial}, {"guards_left_out", guards_left_out(program, settings, plan)}};
   json["device"] = {{"cuda_usable", probe.cuda_usable}, {"why_not", probe.why_not}};
   if (probe.provenance.is_object()) json.update(probe.provenance);
   return json;
@@ -141,11 +154,16 @@ ReproBasis repro_basis(const Prepared& run) {
 
 ExitCode interruption_by(int signal) { return signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated; }
 
-// What standard error could not show stands in the report.
+// What standard error could not show, and standard output will not, stands in the report.
 void note_lost_output(Recorder& recorder) {
-  if (const auto why = base::lost(stderr))
+  const auto note = [&](const char* stream, const std::string& why) {
     recorder.finding(
-        {std::string(codes::kLostOutput), std::nullopt, fmt::format("standard error cannot be written: {}", *why)});
+        {std::string(codes::kLostOutput), std::nullopt, fmt::format("{} cannot be written: {}", stream, why)});
+  };
+  if (const auto why = base::lost(stderr)) note("standard error", *why);
+  auto why = base::lost(stdout);
+  if (!why) why = base::unwritable(STDOUT_FILENO);
+  if (why) note("standard output", *why);
 }
 
 // Writes the journal of the whole run. What stops it early becomes part of it, as far as it can be written: throws
@@ -173,6 +191,7 @@ void execute(const Prepared& run, JournalWriter& journal) {
     journal.release_reserve();
     interruption = ExitCode::infrastructure;
   }
+  journal.release_reserve();  // a stream may be on the same disk
   note_lost_output(recorder);
   Json end = {{"event", "run_end"},
               {"duration_s", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()},
@@ -181,19 +200,25 @@ void execute(const Prepared& run, JournalWriter& journal) {
   recorder.event(end);
 }
 
+PublishOptions publishing(const Prepared& run, const std::optional<std::filesystem::path>& folder) {
+  return {folder, run.line.summary_file, run.line.quiet, run.line.color, /*streams=*/true};
+}
+
 // The verdict comes from the bytes that this run wrote, or there is none: when the journal is lost, what the run had
-// told is shown as an incomplete run, and the folder, which may be another's by now, is left alone.
-ExitCode conclude(const JournalWriter& journal, const Prepared& run) {
-  const CommandLine& line = run.line;
+// told is shown as an incomplete run, and the folder, which may be another's by now, is left alone. One that ends with
+// `code` without having written its end says so.
+ExitCode conclude(const JournalWriter& journal, const Prepared& run, ExitCode code) {
   try {
-    return publish(journal.read_back(), run.program.causes, {run.folder, line.summary_file, line.quiet, line.color});
+    reports::Run told = journal.read_back();
+    if (!told.complete && code != ExitCode::ready) told.interruption = code;
+    return publish(std::move(told), run.program.causes, publishing(run, run.folder));
   } catch (const JournalLost& error) {
     base::complain(error.what());
   }
   reports::Run told = journal.told();
   told.complete = false;
   told.interruption = ExitCode::infrastructure;
-  return publish(told, run.program.causes, {std::nullopt, line.summary_file, line.quiet, line.color});
+  return publish(told, run.program.causes, publishing(run, std::nullopt));
 }
 
 // The run and its reports.
@@ -207,7 +232,7 @@ ExitCode carry_out(const Prepared& run, JournalWriter& journal) {
   }
   if (journal.empty()) return ExitCode::infrastructure;  // nothing to report on
   journal.release_reserve();                             // for the reports
-  return reports::worse(code, conclude(journal, run));
+  return reports::worse(code, conclude(journal, run, code));
 }
 
 // The case that was in flight when the process of the run ended, and its suite; nullptrs for none.
@@ -244,12 +269,10 @@ ExitCode conclude_for(const Watched& gone, const Prepared& run, JournalWriter& j
   }
   journal.release_reserve();
   reports::Run told = journal.read_back();
-  if (told.complete) {  // it ended while it wrote its reports: the verdict may be missing, or not be what was said
-    told.complete = false;
-    told.interruption = code;
-  }
-  return reports::worse(
-      code, publish(told, run.program.causes, {run.folder, run.line.summary_file, run.line.quiet, run.line.color}));
+  // One that had ended, ended while it wrote its reports: the verdict may be missing, or not be what was said.
+  if (told.complete || gone.interrupted) told.interruption = code;
+  told.complete = false;
+  return reports::worse(code, publish(told, run.program.causes, publishing(run, run.folder)));
 }
 
 // Without workers the run itself is the process that a case can end.
@@ -266,7 +289,7 @@ ExitCode run(const Program& program, const CommandLine& line) {
   refuse_unknown_names(program, line);
   const std::string id = new_run_id();
   RunFolder folder(line.out, id, line.force);
-  if (line.summary_file) check_summary_file(*line.summary_file, folder.path());
+  const Fd summary = line.summary_file ? check_summary_file(*line.summary_file, folder.path()) : Fd();
   const DeviceProbe probe = settle_device(settings, line);
   Plan plan = make_plan(program, settings, line);
   if (plan.size() == 0) {
@@ -294,6 +317,7 @@ ExitCode dry_run(const Program& program, const CommandLine& line) {
       base::out("  {}  {}{}{}\n", c.hash, c.id, c.work.needs_cuda ? "  (needs a GPU)" : "",
                 c.brought_by.empty() ? "" : fmt::format("  ({} is set)", c.brought_by));
   }
+  for (const std::string& left_out : guards_left_out(program, settings, plan)) base::out("not planned: {}\n", left_out);
   base::out("{} cases in {} suites at level {}; nothing was executed\n", plan.size(), plan.suites.size(),
             to_string(plan.level));
   return plan.size() == 0 ? ExitCode::nothing_executed : ExitCode::ready;

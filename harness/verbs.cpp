@@ -175,6 +175,7 @@ std::filesystem::path folder_of_run(const std::string& given) {
 // A run that is going on keeps its files to itself: it is shown as far as it is, and nothing is written.
 ExitCode report(const Program& program, const std::filesystem::path& folder, const CommandLine& line) {
   const FolderLock lock(folder, "report");
+  if (lock.state() == FolderLock::State::foreign) throw UsageError(lock.why());
   const bool busy = lock.state() == FolderLock::State::busy;
   const reports::Run run = reports::read_journal(folder / reports::kJournalFile);
   if (busy)
@@ -188,9 +189,10 @@ ExitCode report(const Program& program, const std::filesystem::path& folder, con
 
 ExitCode report(const Program& program, const CommandLine& line) {
   std::vector<std::filesystem::path> folders;
+  std::vector<Fd> summaries;
   for (const std::string& given : line.operands) {
     folders.push_back(folder_of_run(given));
-    if (line.summary_file) check_summary_file(*line.summary_file, folders.back());
+    if (line.summary_file) summaries.push_back(check_summary_file(*line.summary_file, folders.back()));
   }
   ExitCode code = ExitCode::ready;
   for (const auto& folder : folders) code = reports::worse(code, report(program, folder, line));

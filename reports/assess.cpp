@@ -33,6 +33,7 @@ ExitCode exit_code_of(const Finding& finding, const Case* c) {
   if (c != nullptr && c->status == Status::crash) return ExitCode::crash;
   if (c != nullptr && c->status == Status::hang) return ExitCode::hang;
   if (finding.category == "performance") return ExitCode::performance;
+  if (c == nullptr && finding.category == "infrastructure") return ExitCode::infrastructure;
   return c == nullptr && finding.category == "crash" ? ExitCode::crash : ExitCode::failed;
 }
 

@@ -15,13 +15,15 @@ namespace reports {
 struct Finding {
   std::string code;  // "NSA-A005"; the harness's and the suites' code tables explain it
   Severity severity = Severity::info;
-  std::string category;  // environment, init, numerics, gradient, anomaly, routing, memory, crash, performance, harness
-  std::string title;     // the code's one-line name
-  std::string message;   // what was seen here, with the numbers
-  std::string cause;     // likely cause, in words
-  std::string next;      // next step
-  std::string repro;     // one command that repeats it
-  Json evidence;         // object; whatever the check recorded
+  // environment, init, numerics, gradient, anomaly, routing, memory, crash, performance, harness, infrastructure (about
+  // the run itself: exit code 4)
+  std::string category;
+  std::string title;              // the code's one-line name
+  std::string message;            // what was seen here, with the numbers
+  std::string cause;              // likely cause, in words
+  std::string next;               // next step
+  std::string repro;              // one command that repeats it
+  Json evidence;                  // object; whatever the check recorded
   std::string follows_from = {};  // id of the likely cause that it is a consequence of; "": it stands for itself
 };
 

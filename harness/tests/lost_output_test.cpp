@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,11 +70,13 @@ TEST(LostOutput, ASummaryFileIsLookedAtBeforeTheRun) {
       {"", 2, "names no file"},
       {"to_nowhere", 2, "No such file or directory"},
       {"loop", 2, "Too many levels of symbolic links"},
+      {"pipe", 2, "it is a pipe that nobody reads"},
       {"/dev/full", 4, "No space left on device"}};
   for (const auto& [file, code, reason] : refused) {
     FakeRun fake;
     fs::create_symlink("loop", fake.folder.path() / "loop");
     fs::create_symlink("/no/such/folder/y", fake.folder.path() / "to_nowhere");
+    ASSERT_EQ(mkfifo((fake.folder.path() / "pipe").c_str(), 0600), 0);
     EXPECT_EQ(fake({"--suite", "good", "--out", "run", "--summary-file", file}), code) << file;
     EXPECT_THAT(fake.err(), AllOf(HasSubstr("--summary-file: "), HasSubstr(reason)));
     EXPECT_FALSE(fs::exists(fake.run_folder()));
@@ -116,6 +119,174 @@ TEST(LostOutput, LinksThatLeadInCirclesAreUsageErrors) {
   EXPECT_EQ(fake({"report", "loop"}), 2);
 }
 
+// A run that is inside its case, and stays there until it is told to go on.
+pid_t start_waiting(FakeRun& fake, const fs::path& out, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words{"--case", "good/until_told", "--out", out.string()};
+  words.insert(words.end(), more.begin(), more.end());
+  const pid_t pid = fake.start(words);
+  while (read_text(out / "events.jsonl").find("case_begin") == std::string::npos) {
+    if (waitpid(pid, nullptr, WNOHANG) == pid) throw std::runtime_error("the run ended: " + fake.err());
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return pid;
+}
+void go_on(const FakeRun& fake) { std::ofstream(fake.folder.path() / "go"); }
+
+// A named pipe in the run's folder above, with a reader that goes away when it is told.
+class Pipe {
+ public:
+  Pipe(const FakeRun& fake, const char* name) {
+    const fs::path file = fake.folder.path() / name;
+    if (mkfifo(file.c_str(), 0600) != 0 || (fd_ = open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0)
+      throw std::runtime_error("no pipe");
+  }
+  ~Pipe() { go_away(); }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  void go_away() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+  [[nodiscard]] std::string text() const {
+    std::string all(1 << 20, '\0');
+    std::size_t size = 0;
+    for (ssize_t n; (n = read(fd_, all.data() + size, all.size() - size)) > 0;) size += static_cast<std::size_t>(n);
+    return all.substr(0, size);
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+// What every file says of the run's end.
+void expect_files_say(const FakeRun& fake, int code, const std::string& verdict) {
+  const reports::Json report = reports::Json::parse(read_text(fake.run_folder() / "report.json"));
+  EXPECT_EQ(report["run"]["exit_code"], code);
+  EXPECT_EQ(report["verdict"], verdict);
+  EXPECT_THAT(read_text(fake.run_folder() / "report.md"), HasSubstr(verdict));
+  EXPECT_THAT(read_text(fake.run_folder() / "report.html"), HasSubstr(verdict));
+}
+
+TEST(LostOutput, AStreamThatBreaksDuringTheRunIsInItsReport) {
+  for (const bool out : {true, false}) {
+    FakeRun fake;
+    Pipe pipe(fake, "pipe");
+    (out ? fake.out_to : fake.err_to) = "pipe";
+    const pid_t pid = start_waiting(fake, fake.run_folder());
+    pipe.go_away();
+    go_on(fake);
+    const std::string lost =
+        std::string(out ? "standard output" : "standard error") + " cannot be written: Broken pipe";
+    EXPECT_EQ(fake.wait(pid), 4);
+    EXPECT_THAT(out ? fake.err() : fake.out(), HasSubstr("error: " + lost));
+    expect_files_say(fake, 4, "CONDITIONAL");
+    const reports::Run run = fake.journal();
+    ASSERT_EQ(run.findings.size(), 1U);
+    EXPECT_EQ(run.findings[0].code, "NSA-X009");
+    EXPECT_EQ(run.findings[0].message, lost);
+    if (!out) {
+      EXPECT_THAT(fake.out(), AllOf(HasSubstr("verdict: CONDITIONAL"), testing::Not(HasSubstr("READY, ready"))));
+    }
+  }
+}
+
+// A stream that takes nothing and does not show it before.
+TEST(LostOutput, TheLastLinesThatDoNotArriveAreInTheReportFiles) {
+  FakeRun fake;
+  fake.out_to = "beyond the limit";
+  EXPECT_EQ(fake({"--suite", "good", "--out", "run"}), 4);
+  EXPECT_THAT(fake.err(), HasSubstr("error: standard output cannot be written: "));
+  expect_files_say(fake, 4, "CONDITIONAL");
+  EXPECT_THAT(read_text(fake.run_folder() / "report.md"), HasSubstr("NSA-X009"));
+  fake.out_to = "stdout";
+  EXPECT_EQ(fake({"report", "run"}), 0) << "the run itself was over by then";
+}
+
+TEST(LostOutput, AReportThatCannotBeWrittenIsToldWithTheVerdict) {
+  for (const bool quiet : {false, true}) {
+    FakeRun fake;
+    const pid_t pid = start_waiting(fake, fake.run_folder(),
+                                    quiet ? std::vector<std::string>{"--quiet"} : std::vector<std::string>());
+    fs::create_directory(fake.run_folder() / "report.md");
+    go_on(fake);
+    EXPECT_EQ(fake.wait(pid), 4);
+    const auto told = [&] {
+      EXPECT_THAT(fake.err(), HasSubstr("report.md: cannot be written: Is a directory"));
+      EXPECT_THAT(fake.out(), AllOf(HasSubstr("report.md: cannot be written: Is a directory"),
+                                    testing::Not(HasSubstr("READY, ready")),
+                                    testing::EndsWith("summary: 1 passed, 0 failed, 0 skipped\n")));
+    };
+    told();
+    EXPECT_EQ(fake({"report", "run"}), 4);
+    told();
+    EXPECT_THAT(fake.out(), HasSubstr("verdict: CONDITIONAL"));
+    fs::remove(fake.run_folder() / "report.md");
+    EXPECT_EQ(fake({"report", "run"}), 0);
+    expect_files_say(fake, 0, "READY");
+  }
+}
+
+TEST(LostOutput, ASummaryFileThatIsTakenAwayIsInTheReport) {
+  FakeRun fake;
+  const pid_t pid = start_waiting(fake, fake.run_folder(), {"--summary-file", "summary.md"});
+  fs::create_directory(fake.folder.path() / "summary.md");
+  go_on(fake);
+  EXPECT_EQ(fake.wait(pid), 4);
+  EXPECT_THAT(fake.out(), HasSubstr("--summary-file: summary.md cannot be written: Is a directory"));
+  expect_files_say(fake, 4, "CONDITIONAL");
+}
+
+TEST(LostOutput, ASummaryGoesToAPipeThatIsReadAndWaitsForNoReader) {
+  FakeRun fake;
+  Pipe pipe(fake, "pipe");
+  EXPECT_EQ(fake({"--suite", "good", "--out", "run", "--summary-file", "pipe"}), 0) << fake.err();
+  EXPECT_EQ(pipe.text(), read_text(fake.run_folder() / "report.md"));
+  fake.out_to = "pipe";
+  EXPECT_EQ(fake({"report", "run", "--summary-file", "/dev/stdout"}), 0) << fake.err();
+  EXPECT_THAT(pipe.text(), testing::StartsWith(read_text(fake.run_folder() / "report.md")));
+  EXPECT_EQ(fake({"report", "run", "--summary-file", "/dev/fd/1"}), 0) << fake.err();
+  EXPECT_THAT(pipe.text(), testing::StartsWith(read_text(fake.run_folder() / "report.md")));
+
+  FakeRun left;
+  Pipe gone(left, "pipe");
+  const pid_t pid = start_waiting(left, left.run_folder(), {"--summary-file", "pipe"});
+  gone.go_away();
+  go_on(left);
+  EXPECT_EQ(left.wait(pid), 4);
+  EXPECT_THAT(left.err(), HasSubstr("--summary-file: pipe cannot be written: it is a pipe that nobody reads"));
+}
+
+TEST(LostOutput, NothingIsWrittenThroughALinkThatAppearsDuringTheRun) {
+  for (const std::string name : {"suites", "logs"}) {
+    FakeRun fake;
+    for (const char* file : {"good.json", "worker-2.log"}) fake.folder.write(std::string("elsewhere/") + file, "keep");
+    const pid_t pid = start_waiting(fake, fake.run_folder(), {"--case", "skipping/skips"});  // of a second worker
+    fs::remove_all(fake.run_folder() / name);
+    fs::create_directory_symlink("../elsewhere", fake.run_folder() / name);
+    go_on(fake);
+    EXPECT_EQ(fake.wait(pid), 4) << name;
+    EXPECT_THAT(fake.err(), testing::ContainsRegex("error: .*run/" + name + ".*: cannot be written: it .*is a link"));
+    EXPECT_THAT(fake.out(), HasSubstr("verdict: CONDITIONAL"));
+    for (const auto& entry : fs::directory_iterator(fake.folder.path() / "elsewhere"))
+      EXPECT_EQ(read_text(entry.path()), "keep") << entry.path();
+    if (name == "logs") expect_files_say(fake, 4, "CONDITIONAL");
+  }
+}
+
+TEST(LostOutput, ALockThatIsALinkIsLeftAlone) {
+  FakeRun fake;
+  ASSERT_EQ(fake({"--suite", "good", "--out", "run"}), 0);
+  fs::remove(fake.run_folder() / ".run.lock");
+  fake.folder.write("precious", "keep");
+  fs::create_symlink("../precious", fake.run_folder() / ".run.lock");
+  for (const auto& words :
+       std::vector<std::vector<std::string>>{{"--suite", "good", "--out", "run", "--force"}, {"report", "run"}}) {
+    EXPECT_EQ(fake(words), 2) << words[0];
+    EXPECT_THAT(fake.err(), HasSubstr("run/.run.lock is a link"));
+  }
+  EXPECT_EQ(read_text(fake.folder.path() / "precious"), "keep");
+}
+
 // A small disk of its own, filled to the last byte by whoever wants to.
 class SmallDisk : public testing::Test {
  protected:
@@ -136,16 +307,6 @@ class SmallDisk : public testing::Test {
     }
     close(fd);
   }
-  // A run that is inside its case, and stays there until it is told to go on.
-  static pid_t start_waiting(FakeRun& fake, const fs::path& out) {
-    const pid_t pid = fake.start({"--case", "good/until_told", "--out", out.string()});
-    while (read_text(out / "events.jsonl").find("case_begin") == std::string::npos) {
-      if (waitpid(pid, nullptr, WNOHANG) == pid) throw std::runtime_error("the run ended: " + fake.err());
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return pid;
-  }
-  static void go_on(const FakeRun& fake) { std::ofstream(fake.folder.path() / "go"); }
   FakeRun fake_;
   fs::path disk_;
   bool mounted_ = false;
@@ -182,7 +343,7 @@ TEST_F(SmallDisk, ADiskThatFillsUpMeanwhileDoesNotLoseTheRun) {
   go_on(out);
   EXPECT_EQ(out.wait(out_pid), 4);
   EXPECT_THAT(out.err(), HasSubstr("error: standard output cannot be written: No space left on device"));
-  EXPECT_TRUE(fs::exists(out.run_folder() / "report.md"));
+  EXPECT_THAT(read_text(out.run_folder() / "report.md"), HasSubstr("NSA-X009"));
 
   go_on(fake_);  // last: it gives the disk room back
   EXPECT_EQ(fake_.wait(all_pid), 0) << "what was set aside holds the end of the journal and the reports";

@@ -25,6 +25,14 @@ void expect_verdict(const Run& run, Verdict verdict, ExitCode code) {
   EXPECT_FALSE(a.reasons.empty());
 }
 
+TEST(Assess, AFailingFindingOfTheInfrastructureIsItsExitCode) {
+  reports::Run run = run_of({Status::pass});
+  run.findings.push_back(finding(Severity::degrade, "infrastructure"));
+  expect_verdict(run, Verdict::conditional, ExitCode::infrastructure);
+  run.findings[0].severity = Severity::warn;
+  expect_verdict(run, Verdict::ready, ExitCode::ready);
+}
+
 struct Combination {
   Status status;
   std::optional<Severity> severity;

@@ -1,6 +1,7 @@
 #include "harness/tests/support/fake_run.hpp"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,6 +49,11 @@ pid_t FakeRun::start(const std::vector<std::string>& words) {
       close(ends[0]);
     } else if (to != "closed") {
       ends[1] = open((folder.path() / to).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    }
+    if (to == "beyond the limit") {
+      const rlimit most{8 << 20, 8 << 20};
+      setrlimit(RLIMIT_FSIZE, &most);
+      lseek(ends[1], 16 << 20, SEEK_SET);
     }
     dup2(ends[1], fd);
   };

@@ -36,7 +36,8 @@ class FakeRun {
   pid_t start(const std::vector<std::string>& words);
   int wait(pid_t pid);  // exit code, 128 + signal when it was killed
 
-  // Where its standard output and error go: a file, "closed", or "broken" (a pipe that nobody reads).
+  // Where its standard output and error go: a file or named pipe in `folder`, "closed", "broken" (a pipe that nobody
+  // reads), or "beyond the limit" (a file that takes no byte more, which shows when it is written).
   std::string out_to = "stdout", err_to = "stderr";
 
   std::filesystem::path group;  // a control group that it is started in; none when empty
