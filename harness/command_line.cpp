@@ -54,6 +54,7 @@ class Parser {
   void add_execution();
   void add_output();
   void add_verbs();
+  void take_no_values_for_flags();
   void refuse_leftovers() const;
   void refuse_run_options(const VerbRow& row) const;
   [[nodiscard]] std::vector<std::string> known_words() const;
@@ -78,6 +79,17 @@ Parser::Parser(const Program& program) : app_(program.name + " " + program.versi
   add_output();
   add_verbs();
   app_.add_flag("--version", version_, "print version and build id");
+  take_no_values_for_flags();
+}
+
+// `--fail-fast=3` means nothing.
+void Parser::take_no_values_for_flags() {
+  const auto all_of = [](CLI::App& app) {
+    for (CLI::Option* option : app.get_options())
+      if (option->get_expected_max() == 0) option->disable_flag_override();
+  };
+  all_of(app_);
+  for (CLI::App* verb : verbs_) all_of(*verb);
 }
 
 // A repeatable option takes one word each time, so that a verb after it stays a verb.
@@ -153,6 +165,13 @@ void Parser::refuse_leftovers() const {
   const std::vector<std::string> extra = app_.remaining(true);
   if (extra.empty()) return;
   const std::string word = extra.front().substr(0, extra.front().find('='));
+  const auto parsed = [](const CLI::App* verb) { return verb->parsed(); };
+  const auto first = std::find_if(verbs_.begin(), verbs_.end(), parsed);
+  const bool is_verb =
+      std::any_of(verbs_.begin(), verbs_.end(), [&](const CLI::App* v) { return v->check_name(word); });
+  if (is_verb && first != verbs_.end())
+    throw UsageError(
+        fmt::format("the verb is '{}' already; '{}' after it has no meaning (see --help)", (*first)->get_name(), word));
   const std::string near = nearest(word, known_words());
   throw UsageError(fmt::format("{} '{}'{} (see --help)", word.starts_with('-') ? "unknown option" : "unknown verb",
                                word, near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
@@ -186,6 +205,9 @@ CommandLine Parser::parse(int argc, char** argv) {
     line_.help = app_.help();
     return line_;
   } catch (const CLI::ParseError& error) {
+    const std::string what = error.what();
+    if (const auto end = what.find(" was given a disallowed flag override"); end != std::string::npos)
+      throw UsageError(fmt::format("--{} takes no value (see --help)", what.substr(0, end)));
     refuse_leftovers();
     throw UsageError(error.what());
   }
@@ -195,6 +217,8 @@ CommandLine Parser::parse(int argc, char** argv) {
     line_.verb = kVerbs[i].verb;
     refuse_run_options(kVerbs[i]);
   }
+  if (line_.out && line_.out->empty())
+    throw UsageError("--out: '' names no folder; give the folder of the run, or leave --out away");
   if (version_) line_.verb = Verb::version;
   if (dry_run_ && line_.verb == Verb::run) line_.verb = Verb::dry_run;
 

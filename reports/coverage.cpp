@@ -81,6 +81,17 @@ bool planned(const Run& run, const std::string& suite) {
   return std::any_of(run.suites.begin(), run.suites.end(), [&](const Suite& s) { return s.name == suite; });
 }
 
+// What a setting asks for and the selection leaves out, as the harness recorded it.
+std::vector<std::string> guards_left_out(const Run& run) {
+  std::vector<std::string> lines;
+  const Json selection = run.provenance.is_object() ? run.provenance.value("selection", Json()) : Json();
+  const Json left_out = selection.is_object() ? selection.value("guards_left_out", Json()) : Json();
+  if (!left_out.is_array()) return lines;
+  for (const Json& line : left_out)
+    if (line.is_string()) lines.push_back(line.get<std::string>());
+  return lines;
+}
+
 }  // namespace
 
 std::string scope(const Run& run, Verdict verdict) {
@@ -101,7 +112,7 @@ std::string scope(const Run& run, Verdict verdict) {
 }
 
 std::vector<std::string> not_tested(const Run& run) {
-  std::vector<std::string> lines;
+  std::vector<std::string> lines = guards_left_out(run);
   for (const auto& suite : run.suites) {
     for (const auto& gap : gaps_of(suite)) lines.push_back(describe(suite, gap));
     if (suite.cases.empty()) lines.push_back(suite.name + ": no case was planned");

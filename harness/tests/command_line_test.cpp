@@ -79,9 +79,21 @@ TEST(CommandLine, ErrorsNameTheWordAndTheNearestOne) {
   EXPECT_THAT(error_of({"--set", "novalue"}), HasSubstr("'novalue' is not KEY=VALUE"));
   EXPECT_THAT(error_of({"--suite"}), HasSubstr("--suite"));
   EXPECT_THAT(error_of({"explain"}), HasSubstr("CODE"));
-  EXPECT_THAT(error_of({"run", "list"}), testing::Not("no error"));
+  EXPECT_THAT(error_of({"run", "run"}), HasSubstr("the verb is 'run' already; 'run' after it has no meaning"));
+  EXPECT_THAT(error_of({"run", "list"}), HasSubstr("the verb is 'run' already; 'list' after it has no meaning"));
+  EXPECT_THAT(error_of({"--out", "", "--dry-run"}), HasSubstr("--out: '' names no folder"));
   EXPECT_THAT(error_of({"report", "dir", "--suite", "smoke"}),
               HasSubstr("'--suite' has no meaning for the verb 'report'"));
+}
+
+TEST(CommandLine, AFlagTakesNoValue) {
+  for (const char* word : {"--fail-fast=3", "--fail-fast=false", "--require-cuda=0", "--quiet=no", "--force=2"})
+    EXPECT_THAT(error_of({word}),
+                HasSubstr(std::string(word).substr(0, std::string(word).find('=')) + " takes no value"))
+        << word;
+  EXPECT_THAT(error_of({"list", "--json=0"}), HasSubstr("--json takes no value"));
+  EXPECT_TRUE(parse({"--fail-fast"}).fail_fast);
+  EXPECT_FALSE(parse({}).fail_fast);
 }
 
 TEST(CommandLine, OperandsOfVerbs) {

@@ -217,6 +217,14 @@ std::vector<Case> plain(const harness::Settings&) {
   return {make("passes", [](Context&) {})};
 }
 
+// A case that a setting brings beside any suite (harness::Suite::guards).
+std::vector<Case> guarding(const harness::Settings&) {
+  Case c = make(
+      "looks", [](Context&) {}, Level::standard);
+  c.brought_by = {"fake.guarded"};
+  return {c};
+}
+
 std::vector<Case> skipping(const harness::Settings&) {
   return {make("skips", [](Context& context) { context.skip("no_reason", "just so"); })};
 }
@@ -311,6 +319,7 @@ harness::Program make_program() {
       {"undecided", "cannot tell", {}, undecided},
       {"leaving", "leaves", {}, leaving},
       {"disturbed", "takes times", {}, disturbed},
+      {"guarding", "guards", {}, guarding, true},
   };
   program.codes = {{"FAKE-001", "A check failed", "numerics", Severity::block, "a cause", "a next step"},
                    {"FAKE-002", "A warning", "numerics", Severity::warn, "a cause", "a next step"},
@@ -323,7 +332,8 @@ harness::Program make_program() {
                      [](const harness::FaultSite& site) { std::ofstream(site.run_folder / "planted") << site.run_id; }},
                     {"die-early", "kills the worker before its first case", {"NSA-X011"}, die}};
   program.settings = {setting("fake.lengths", harness::SettingType::integer_list, "[1, 2]"),
-                      setting("fake.gate", harness::SettingType::text, "open")};
+                      setting("fake.gate", harness::SettingType::text, "open"),
+                      setting("fake.guarded", harness::SettingType::text, "")};
   program.options = {{"--gate", "fake.gate", "what the gate does"}};
   program.load = [] { return load_of_the_machine; };
   program.probe_device = [] {

@@ -43,6 +43,10 @@ TEST(ProgramTest, BadInputIsOneClearErrorWithItsExitCode) {
       {{"--suite", "good", "--device", "cuda"}, 4, "--device: run.device is cuda: no usable GPU"},
       {{"--suite", ""}, 3, "the selection is empty"},
       {{"--suite", "good", "--exclude", "*"}, 3, "the selection is empty"},
+      {{"--suite", "good", "--out", ""}, 2, "--out: '' names no folder"},
+      {{"dry-run", "--out", ""}, 2, "--out: '' names no folder"},
+      {{"run", "run"}, 2, "the verb is 'run' already"},
+      {{"--suite", "good", "--fail-fast=3"}, 2, "--fail-fast takes no value"},
       {{"__worker"}, 2, "started by the program itself"},
   };
   for (const Refusal& refusal : refusals) {
@@ -114,6 +118,22 @@ TEST(ProgramTest, DryRunAndShowConfigDoNothing) {
   EXPECT_THAT(fake.out(), testing::ContainsRegex("fake.lengths +\\[7\\] +c.yaml:2"));
   EXPECT_THAT(fake.out(), testing::ContainsRegex("run.hang_s +3 +--hang"));
   EXPECT_FALSE(fs::exists(fake.folder.path() / "out"));
+}
+
+TEST(ProgramTest, AGuardThatIsLeftOutByNameIsToldAsNotTested) {
+  const std::string told = "guarding/looks: left out by name, although fake.guarded is set (--set)";
+  for (const auto& [option, word] : {std::pair("--exclude", "guarding/looks"), std::pair("--case", "good/first")}) {
+    FakeRun fake;
+    EXPECT_EQ(fake({"--suite", "good", option, word, "--set", "fake.guarded=x", "--out", "run"}), 0) << fake.err();
+    EXPECT_THAT(read_text(fake.run_folder() / "report.json"), HasSubstr('"' + told + '"'));
+    EXPECT_EQ(fake({"dry-run", "--suite", "good", option, word, "--set", "fake.guarded=x"}), 0);
+    EXPECT_THAT(fake.out(), HasSubstr("not planned: " + told + "\n"));
+  }
+  FakeRun fake;
+  EXPECT_EQ(fake({"dry-run", "--suite", "good", "--set", "fake.guarded=x"}), 0);
+  EXPECT_THAT(fake.out(), testing::AllOf(HasSubstr("guarding/looks"), testing::Not(HasSubstr("not planned"))));
+  EXPECT_EQ(fake({"dry-run", "--suite", "good"}), 0);
+  EXPECT_THAT(fake.out(), testing::Not(HasSubstr("guarding")));
 }
 
 TEST(ProgramTest, OutputFolderRules) {

@@ -35,6 +35,18 @@ TEST(Scope, APartOfALevelOpensNothing) {
   EXPECT_THAT(not_tested(run), Contains(HasSubstr("the rest of the smoke level")));
 }
 
+TEST(NotTested, AGuardThatWasLeftOutIsNamed) {
+  reports::Run run = run_of({Status::pass});
+  run.provenance["selection"]["guards_left_out"] = {"preflight/train_folder: left out by name, although it is set"};
+  EXPECT_EQ(not_tested(run).front(), "preflight/train_folder: left out by name, although it is set");
+  for (const Json& other : {Json("words"), Json::array({1, 2}), Json()}) {
+    run.provenance["selection"] = other;
+    EXPECT_THAT(not_tested(run), Not(Contains(HasSubstr("left out by name"))));
+    run.provenance["selection"] = {{"guards_left_out", other}};
+    EXPECT_THAT(not_tested(run), Not(Contains(HasSubstr("left out by name"))));
+  }
+}
+
 TEST(NotTested, GroupsCasesBySuiteAndReason) {
   reports::Run run = run_of({Status::skip, Status::skip, Status::skip, Status::skip, Status::pass, Status::blocked});
   for (int i = 0; i < 4; ++i) {
