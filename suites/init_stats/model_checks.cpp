@@ -168,11 +168,14 @@ void seeds(const Subject& subject, Context& context, const ModelOptions& options
     if (random[item.key()] && !all_zero && at::equal(item.value(), c[item.key()])) stay.push_back(item.key());
   }
   if (options.device.is_cpu()) {  // elsewhere another generator would draw
+    // What a seam does to a new model, reset_parameters() does not do again.
+    const Subject product(std::make_shared<Seams>());
+    Instance made = product.model(options), reset = product.model(other_seed);
     torch::manual_seed(options.seed);
-    again.model->reset_parameters();
+    reset.model->reset_parameters();
     Json other_draw = Json::array();
-    const auto anew = again.model->named_parameters();
-    for (const auto& item : first.model->named_parameters())
+    const auto anew = reset.model->named_parameters();
+    for (const auto& item : made.model->named_parameters())
       if (!at::equal(item.value(), anew[item.key()])) other_draw.push_back(item.key());
     context.expect(
         "seed.reset_parameters", other_draw.empty(),

@@ -20,6 +20,7 @@ struct Choosing {
   std::int64_t shift = 0;    // of equation 9's sum, in compressed blocks; in units of l/d - 1 where `whole_overlap`
   bool whole_overlap = false;
   bool overlaps = true;  // equation 9 counts all compressed blocks that a block shares tokens with
+  bool weighted = true;  // and each as often as it stands in the sum
   bool later_ties = false;
   bool largest = true;
   bool first = true, current = true, previous = true;  // forced
@@ -46,6 +47,7 @@ const std::vector<Choosing>& mistakes() {
       {.what = "the sum of equation 9 were shifted by one compressed block towards the future", .shift = 1},
       {.what = "the sum of equation 9 were shifted by one compressed block towards the past", .shift = -1},
       {.what = "equation 9 counted only compressed blocks that begin in the block", .overlaps = false},
+      {.what = "equation 9 counted each overlapping compressed block once, not by its overlap", .weighted = false},
       {.what = "ties went to the later block", .later_ties = true},
       {.what = "the lowest scores were chosen", .largest = false},
       {.what = "block 0 were not forced", .first = false},
@@ -91,6 +93,7 @@ at::Tensor choice_by(const Choosing& by, const at::Tensor& q, const at::Tensor& 
   for (std::int64_t j = 0; j < blocks; ++j)
     for (std::int64_t m = 0; m < wide; ++m)
       for (std::int64_t r = 0; r < (by.overlaps ? deep : 1); ++r) {
+        if (!by.weighted && m > 0 && r > 0) continue;  // m - r came already
         const std::int64_t i = j * wide + m - r + shift;
         if (i >= 0 && i < N) importance.select(3, j) += of_group.select(3, i);
       }
@@ -119,13 +122,13 @@ std::string mistake_in_choice(const at::Tensor& chosen, const at::Tensor& q, con
   const at::Tensor given = chosen.to(at::kLong), wide_q = q.to(at::kDouble), wide_k = k_cmp.to(at::kDouble);
   const auto rows_like = [&](const at::Tensor& other) { return other.eq(given).all(-1); };
   const at::Tensor wrong = rows_like(choice_by({.what = ""}, wide_q, wide_k, geometry)).logical_not();
-  // Near ties may fall otherwise.
   const double rows = wrong.sum().item<double>(), all = static_cast<double>(wrong.numel()), right = all - rows;
-  if (rows <= 0.005 * all) return "it were right and the reference's scores, by which it is judged, were not";
+  if (rows == 0) return "it were right and the reference's scores, by which it is judged, were not";
   const char* best = "";
   double most = 0;
   for (const Choosing& mistake : mistakes()) {
     const at::Tensor same = rows_like(choice_by(mistake, wide_q, wide_k, geometry));
+    // Near ties may fall otherwise.
     const double told = same.logical_and(wrong).sum().item<double>() / rows,
                  kept = right == 0 ? 1 : same.logical_and(wrong.logical_not()).sum().item<double>() / right;
     if (told < 0.98 || kept < 0.98 || told + kept <= most) continue;

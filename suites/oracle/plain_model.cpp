@@ -64,6 +64,13 @@ at::Tensor normed(const at::Tensor& x, const at::Tensor& weight, const Constants
 // position / rope_scale * base^(-2i/D), by `c`'s defaults.
 at::Tensor turned(const PlainModel& m, const at::Tensor& x, std::int64_t first) {
   const Constants& c = m.constants;
+  if (c.rope_back != 1) {  // the right values, and a gradient by another turn
+    PlainModel right = m, other = m;
+    right.constants.rope_back = other.constants.rope_back = 1;
+    other.constants.rope_turn = c.rope_turn * c.rope_back;
+    const at::Tensor way = turned(other, x, first);
+    return turned(right, x, first).detach() + (way - way.detach());
+  }
   const std::int64_t D = x.size(3), half = D / 2;
   const auto options = x.options().requires_grad(false).dtype(m.angles);
   const at::Tensor pair = at::arange(half, options.dtype(at::kDouble));
@@ -112,7 +119,8 @@ at::Tensor of_heads(const at::Tensor& rows, std::int64_t h, const Constants& c) 
 at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const at::Tensor& seen, const Constants& c) {
   const std::int64_t G = k.size(2), h = q.size(2) / G;
   const auto type = wide(q);
-  const at::Tensor grouped = q.to(type).unflatten(2, {G, h});
+  const at::Tensor grouped =
+      c.heads_one_in_g ? q.to(type).unflatten(2, {h, G}).transpose(2, 3) : q.to(type).unflatten(2, {G, h});
   const double scale = c.attention_scale / std::sqrt(static_cast<double>(q.size(3)));
   const at::Tensor scores = at::einsum("btghd,bnghd->bghtn", {grouped, of_heads(k.to(type), h, c)}) * scale;
   const at::Tensor hidden = seen.logical_not(), masked = scores.masked_fill(hidden, -1e30);
@@ -125,7 +133,8 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const at::Ten
 // [B,G,h,T,N] over values [B,N,G,Dv] -> [B,T,Hq,Dv].
 at::Tensor mixed(const at::Tensor& p, const at::Tensor& v, const Constants& c) {
   const at::Tensor of_head = of_heads(v.to(p.scalar_type()), p.size(2), c);
-  return at::einsum("bghtn,bnghd->btghd", {p, of_head}).flatten(2, 3).to(v.scalar_type());
+  const at::Tensor o = at::einsum("bghtn,bnghd->btghd", {p, of_head});
+  return (c.heads_one_in_g ? o.transpose(2, 3) : o).flatten(2, 3).to(v.scalar_type());
 }
 
 // Eq 9 and 10: p [B,G,h,T,N_c] -> [B,T,G,blocks]. In units of d a selection block has l'/d parts and a compressed block

@@ -52,6 +52,8 @@ struct Constants {
   bool gates_one_in_g = false;                         // head i has the gates of group i mod G
   std::int64_t cmp_early = 0;                          // a block is seen so many tokens before its last one
   std::int64_t sel_early = 0;     // a chosen token is seen so many tokens before itself; -1: not by itself
+  bool heads_one_in_g = false;    // head i reads the keys of group i mod G, not of its own group i / h
+  double rope_back = 1;           // gradients of RoPE are turned back; -1: on; 0: not at all
   double smoothing = 0;           // of the loss
   std::int64_t unpredicted = -1;  // a token that the loss leaves out
   // A path (kPaths) along which no gradient comes back; values stay as they are.

@@ -128,6 +128,8 @@ void add_rope(std::vector<Mistake>& all) {
 
 void add_branches(std::vector<Mistake>& all) {
   for (const char* stage : {kCmp, kSel, kWin}) {
+    all.push_back(constant(stage, "head i read the keys and values of group i mod G, not of its own group i / h",
+                           [](auto& c) { c.heads_one_in_g = true; }));
     all.push_back({stage, "attention's scores are not divided by sqrt(Dk)", [](PlainModel& m, Documents&) {
                      m.constants.attention_scale = std::sqrt(static_cast<double>(m.config.d_k));
                    }});
@@ -311,6 +313,14 @@ std::string mistake_in(const PartedGradient& parted, const PlainModel& model, co
     const std::string how = times(factor);
     if (!how.empty() && is(parted.exact + (factor - 1) * share))
       return fmt::format("the gradient that comes back {} {}", path, how);
+  }
+  for (const auto& [back, what] :
+       {std::pair{-1.0, "RoPE turned gradients on and not back"}, std::pair{0.0, "RoPE did not turn gradients back"}}) {
+    PlainModel other = model;
+    other.constants.rope_back = back;
+    const at::Tensor& leaf = other.parameters.at(parted.parameter);
+    const auto mistaken = torch::autograd::grad({pass(other, documents).loss}, {leaf}, {}, false, false, true)[0];
+    if (mistaken.defined() && is(mistaken.to(at::kDouble))) return what;
   }
   if (shown.dim() < 2) return "";
   const at::Tensor lost = shown.flatten(1).any(1).logical_not().logical_and(parted.exact.flatten(1).any(1));

@@ -81,6 +81,7 @@ TEST_F(Mistakes, AMistakeOfAStageIsToldByItself) {
   EXPECT_THAT(told_of_constants({.gate_heads = oracle::Heads::one_in_g}), HasSubstr("j + G"));
   EXPECT_THAT(told_of_constants({.gate_order = {1, 0, 2}}), HasSubstr("mixed up"));
   EXPECT_THAT(told_of_constants({.gates_one_in_g = true}), HasSubstr("group i mod G"));
+  EXPECT_THAT(told_of_constants({.heads_one_in_g = true}), HasSubstr("keys and values of group i mod G"));
   EXPECT_THAT(told_of_constants({.cmp_early = 1}), HasSubstr("before it is complete"));
   EXPECT_THAT(told_of_constants({.sel_early = -1}), HasSubstr("own token"));
   EXPECT_THAT(told_of_constants({.smoothing = 0.1}), HasSubstr("smooths its labels by 0.1"));
