@@ -195,7 +195,7 @@ struct Walk {
 // not come so far; and after a prompt that ends inside a block of either kind, with positions that decoding must scale
 // as the pass at once does.
 std::vector<Walk> walks(const nsa::Geometry& g) {
-  constexpr std::int64_t kMostSteps = 160;
+  constexpr std::int64_t kMostSteps = 96;
   const std::int64_t S = length_of(g);
   std::vector<Walk> all = {{0, std::min(S, kMostSteps), {.capacity = 1}}};
   if (all[0].S < g.w + g.l) all.push_back({std::max<std::int64_t>(1, g.w - g.l), g.w + g.l});

@@ -226,7 +226,9 @@ void written_down(const Subject& subject, Context& context, WrittenData data) {
   const RunPlan plan = make_plan(subject, context, Data::text);
   const fs::path folder = context.run_folder() / fmt::format("written-down-{}-{}", to_string(data), getpid());
   const fs::path model = model_file(context.settings());
-  const WrittenTrial trial = written_trial(data, model, plan.device, folder);
+  // Which rows and borders are read does not hang on the device; what is written is seen on it by the other two.
+  const bool of_data = data == WrittenData::crops || data == WrittenData::paragraphs;
+  const WrittenTrial trial = written_trial(data, model, of_data ? at::Device(at::kCPU) : plan.device, folder);
   const probes::ThreadsFor threads(plan.config.model.dim, plan.device.is_cuda());
   const WrittenRun run = make_written_run(trial, context);
   judge_ends(run, context);
