@@ -106,12 +106,12 @@ at::Tensor compressed(const PlainModel& m, const Weights& weights, const std::st
   return times(curve(times(vector, weights(phi + ".fc1.weight")), m.constants.phi), weights(phi + ".fc2.weight"));
 }
 
+constexpr std::string_view kOtherHeads = "to keys and values from all heads of a group but the first";
+
 // Keys or values [B,N,G,D] as the h heads of a group read them: [B,N,G,h,D].
 at::Tensor of_heads(const at::Tensor& rows, std::int64_t h, const Constants& c) {
-  constexpr std::string_view kOthers = "to keys and values from all heads of a group but the first";
-  const at::Tensor first = rows.unsqueeze(3);
-  if (c.cut != kOthers) return first.expand({-1, -1, -1, h, -1});
-  return at::cat({first, along(c, kOthers, first).expand({-1, -1, -1, h - 1, -1})}, 3);
+  const at::Tensor first = rows.unsqueeze(3), others = along(c, kOtherHeads, first);
+  return at::cat({first, others.expand({-1, -1, -1, h - 1, -1})}, 3);
 }
 
 // Probabilities [B,G,h,T,N] of queries [B,T,Hq,D] over keys [B,N,G,D]; `seen` [..,T,N] broadcasts to it. A row that
@@ -122,7 +122,11 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const at::Ten
   const at::Tensor grouped =
       c.heads_one_in_g ? q.to(type).unflatten(2, {h, G}).transpose(2, 3) : q.to(type).unflatten(2, {G, h});
   const double scale = c.attention_scale / std::sqrt(static_cast<double>(q.size(3)));
-  const at::Tensor scores = at::einsum("btghd,bnghd->bghtn", {grouped, of_heads(k.to(type), h, c)}) * scale;
+  // All heads of a group in one product, so that the gradient of its keys is one sum over queries and heads.
+  const at::Tensor scores =
+      (c.cut == kOtherHeads ? at::einsum("btghd,bnghd->bghtn", {grouped, of_heads(k.to(type), h, c)})
+                            : at::einsum("btghd,bngd->bghtn", {grouped, k.to(type)})) *
+      scale;
   const at::Tensor hidden = seen.logical_not(), masked = scores.masked_fill(hidden, -1e30);
   constexpr std::string_view kSum = "through the sum of a softmax";
   if (c.cut != kSum || masked.size(-1) == 0) return at::softmax(masked, -1).masked_fill(hidden, 0);
@@ -132,8 +136,9 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const at::Ten
 
 // [B,G,h,T,N] over values [B,N,G,Dv] -> [B,T,Hq,Dv].
 at::Tensor mixed(const at::Tensor& p, const at::Tensor& v, const Constants& c) {
-  const at::Tensor of_head = of_heads(v.to(p.scalar_type()), p.size(2), c);
-  const at::Tensor o = at::einsum("bghtn,bnghd->btghd", {p, of_head});
+  const at::Tensor values = v.to(p.scalar_type());
+  const at::Tensor o = c.cut == kOtherHeads ? at::einsum("bghtn,bnghd->btghd", {p, of_heads(values, p.size(2), c)})
+                                            : at::einsum("bghtn,bngd->btghd", {p, values});
   return (c.heads_one_in_g ? o.transpose(2, 3) : o).flatten(2, 3).to(v.scalar_type());
 }
 
