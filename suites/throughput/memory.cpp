@@ -215,8 +215,7 @@ void kv_expansion(const Subject& subject, Context& context) {
 
 void packing(const Subject& subject, Context& context) {
   const at::NoGradGuard no_grad;
-  nsa::Config config = subject.config(context);
-  config.model.n_layers = std::min<std::int64_t>(config.model.n_layers, 3);  // what packing costs, each layer pays
+  const nsa::Config config = subject.config(context);
   nsa::EffectiveFlags reusing = subject.flags();
   reusing.train_safe_pack = false;
   nsa::EffectiveFlags safe = reusing;
