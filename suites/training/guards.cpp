@@ -102,7 +102,8 @@ std::string name_of_victim(const Subject& subject, Context& context) {
 }
 
 void bad_number_in_one_gradient(const Subject& subject, Context& context, double planted) {
-  const std::string what = std::isnan(planted) ? "nan_in_one_gradient" : "infinity_in_one_gradient";
+  const std::string number = std::isnan(planted) ? "NaN" : "infinity",
+                    what = std::isnan(planted) ? "nan_in_one_gradient" : "infinity_in_one_gradient";
   const std::string name = name_of_victim(subject, context);
   if (name.empty()) return context.fact(what, "not tried: no parameter gets a gradient");
   Small small = make_small(subject, context, 0);
@@ -123,12 +124,12 @@ void bad_number_in_one_gradient(const Subject& subject, Context& context, double
   // Nothing was planted: that is no guard's doing.
   if (backward_passes <= kPoisonedStep)
     throw std::logic_error(
-        fmt::format("{} never reached the gradient of {}: its hook ran {} time(s)", planted, name, backward_passes));
+        fmt::format("the {} never reached the gradient of {}: its hook ran {} time(s)", number, name, backward_passes));
   judge_stop(report, Stop::nonfinite_gradient, changed_weights(before, *small.instance.model), before.size(), what,
              context);
   context.expect(
       "names_the_parameter", report.anomaly.find(name) != std::string::npos,
-      fmt::format("{} was put into the gradient of {}, but the trainer named '{}'", planted, name, report.anomaly),
+      fmt::format("{} was put into the gradient of {}, but the trainer named '{}'", number, name, report.anomaly),
       codes::kGuardMissed, {{"parameter", name}, {"named", report.anomaly}});
 }
 
