@@ -20,7 +20,7 @@ void laws(Context& context, const ModelOptions& options, nsa::LanguageModelImpl&
 void streams(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);
 // The gates of every layer differ from token to token.
 void gates(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);
-// The same seed gives the same bits, another seed gives others.
+// The same seed gives the same bits, by a new model and, on the CPU, by reset_parameters(); another seed gives others.
 void seeds(const Subject& subject, Context& context, const ModelOptions& options);
 
 // -- standard level

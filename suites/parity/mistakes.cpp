@@ -278,11 +278,9 @@ std::string mistake_in(const PartedStage& parted, const PlainModel& model, const
     PlainModel other = model;
     Documents other_documents = documents;
     mistake.make(other, other_documents);
-    if (other_documents.empty() != documents.empty() || mistake.stage != std::string_view("*")) {
-      const at::Tensor mistaken = pass(other, other_documents).stage(parted.name);
-      const std::int64_t rows = wanted.dim() >= 3 ? 2 : 0;
-      if (explains(parted.shown, mistaken, error, oracle::rms_law(parted.storage), rows)) return mistake.what;
-    }
+    const at::Tensor mistaken = pass(other, other_documents).stage(parted.name);
+    const std::int64_t rows = wanted.dim() >= 3 ? 2 : 0;
+    if (explains(parted.shown, mistaken, error, oracle::rms_law(parted.storage), rows)) return mistake.what;
   }
   return "";
 }

@@ -259,7 +259,9 @@ bool expect_sequential(Context& context, nsa::decode::Decoder& decoder, const at
 }  // namespace
 
 void whole_step(Context& context, const Subject& subject, const WholeStep& step) {
-  const bool packed = step.tokens == "documents", at_an_edge = !packed && step.tokens != WholeStep{}.tokens;
+  // 16 bits have one length, which keeps the whole width.
+  const bool packed = step.tokens == "documents",
+             at_an_edge = !packed && step.tokens != WholeStep{}.tokens && step.precision != nsa::Precision::bf16;
   const nsa::Config config = three_layers(context, subject, step.model, at_an_edge ? Stream::narrow : Stream::as_it_is);
   const std::vector<std::int64_t> lengths = packed ? document_lengths(config.model.nsa) : std::vector<std::int64_t>{};
   // A packed text's last token is predicted and no more.
