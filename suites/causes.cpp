@@ -291,6 +291,23 @@ std::vector<CauseRule> mistakes() {
                 .evidence = {{"stage", "*"}, {"as_if", "*"}}},
        .clean = {"parity/whole_step*"},
        .explains = {{.codes = {kWaysDiffer, kDecodeChoice, kReadsLaw, kModelIdentity, kSelectionDiffers}}}},
+      {.id = "branch-alone",
+       .what =
+           "Decoding parts from the pass at once under NSA_FORCE_BRANCH={branch}; with all branches they agree: what a "
+           "step keeps or completes hangs on the branch that is computed",
+       .weight = 80,
+       .clue = {.codes = {kModelIdentity}, .cases = "parity/model_identity*", .evidence = {{"branch", "*"}}},
+       .clean = {"parity/whole_decoding*"},
+       .explains = {{.codes = {kModelIdentity}}}},
+      {.id = "great-gate-logits",
+       .what = "The softmax of the gates changes when one number is added to all its logits: exp without the maximum "
+               "taken off overflows",
+       .weight = 80,
+       .clue = {.codes = {kModelIdentity},
+                .cases = "parity/model_identity*",
+                .evidence = {{"identity", "*gate logits*"}}},
+       .clean = {"parity/whole_step*"},
+       .explains = {{.codes = {kModelIdentity}}}},
       {.id = "recomputation",
        .what = "Recomputed activations (train.gradient_checkpointing) give another gradient of {parameter} ({model}); "
                "without them it is right",

@@ -28,16 +28,19 @@ struct Bench {
   Context& context;
   const Subject& subject;
 
-  [[nodiscard]] Prepared make(const nsa::Config& config) const {
-    return prepare(context, subject, config, nsa::Precision::fp64, subject.flags());
+  [[nodiscard]] nsa::Config config() const { return shallow(context, subject); }
+  [[nodiscard]] Prepared make(const nsa::Config& config) const { return make(config, subject.flags()); }
+  [[nodiscard]] Prepared make(const nsa::Config& config, const nsa::EffectiveFlags& flags) const {
+    return prepare(context, subject, config, nsa::Precision::fp64, flags);
   }
   void expect_near(const std::string& what, const at::Tensor& value, const at::Tensor& wanted, double relative,
-                   std::string_view code) const {
+                   std::string_view code, const Json& more = Json::object()) const {
     oracle::Verdict verdict = oracle::near(value, wanted, 0);
     const double scale = rms(wanted);
     verdict.bound = relative * scale;
     Json evidence = verdict.evidence();
     evidence["identity"] = what;
+    evidence.update(more);
     context.metric(what + ": error relative to RMS", verdict.error / scale, "");
     context.expect(what, verdict.good(),
                    fmt::format("{}: off by {:.3g} of the RMS at [{}]; allowed {:.3g}", what, verdict.error / scale,
@@ -69,7 +72,7 @@ at::Tensor forward_from(nsa::LanguageModelImpl& model, const at::Tensor& tokens,
 // With everything selected and a window over all, so that no choice can tip over: what is left is attention and RoPE.
 // Learned compression weighs the places of a block and is not shift-invariant: the mean is.
 void relative_shift(const Bench& bench) {
-  nsa::Config config = shallow(bench.context, bench.subject);
+  nsa::Config config = bench.config();
   nsa::Geometry& g = config.model.nsa;
   const std::int64_t S = std::min(length_of(g), 4 * g.l_sel + 3);
   g.n_sel = std::max<std::int64_t>(3, nsa::selection_blocks(g, S));
@@ -134,9 +137,19 @@ void scale_values(nsa::NsaAttentionImpl& a, const nsa::ModelConfig&) {
   a.o->weight.mul_(-0.25);
 }
 
-void same_logits(const Bench& bench, const std::string& what, bool mean_compression, const Change& change) {
-  nsa::Config config = shallow(bench.context, bench.subject);
-  if (mean_compression) config.model.phi = nsa::Phi::avg;
+// Softmax does not know what is added to all logits: not by more than the largest number that exp can hold either.
+void shift_gates(nsa::NsaAttentionImpl& a, const nsa::ModelConfig& m) { a.gate->fc2->bias.add_(1024 * m.gate_tau); }
+
+nsa::Config with_mean_compression(nsa::Config config) {
+  config.model.phi = nsa::Phi::avg;
+  return config;
+}
+nsa::Config with_softmax_gates(nsa::Config config) {
+  config.model.gate = nsa::GateActivation::softmax;
+  return config;
+}
+
+void same_logits(const Bench& bench, const std::string& what, const nsa::Config& config, const Change& change) {
   Prepared prepared = bench.make(config);
   const at::Tensor tokens = prompt(bench.context, config, {2, length_of(config.model.nsa)});
   const at::Tensor before = prepared.model().forward(tokens);
@@ -148,15 +161,42 @@ void same_logits(const Bench& bench, const std::string& what, bool mean_compress
   bench.expect_near(what + ", decoding", decoded(bench, prepared, tokens), before, kExact, codes::kModelIdentity);
 }
 
+// ---- a branch alone -------------------------------------------------------------------------------------------------
+
+// Decoding keeps for a branch what that branch reads; under a forced one it may keep less, and must not too little.
+void branch_alone(const Bench& bench) {
+  using nsa::ForcedBranch;
+  const nsa::Config config = bench.config();
+  const at::Tensor tokens = prompt(bench.context, config, {2, length_of(config.model.nsa)});
+  for (const auto& [name, branch] :
+       {std::pair{"cmp", ForcedBranch::cmp}, {"sel", ForcedBranch::sel}, {"win", ForcedBranch::win}}) {
+    nsa::EffectiveFlags flags = bench.subject.flags();
+    flags.forced_branch = branch;
+    bench.context.phase(std::string("branch ") + name);
+    Prepared prepared = bench.make(config, flags);
+    bench.expect_near(fmt::format("branch {} alone, decoding", name), decoded(bench, prepared, tokens),
+                      prepared.model().forward(tokens), kExact, codes::kModelIdentity, {{"branch", name}});
+  }
+}
+
 const std::map<std::string, void (*)(const Bench&)>& table() {
   static const std::map<std::string, void (*)(const Bench&)> all = {
+      {"branch_alone", branch_alone},
+      {"gate_shift",
+       [](const Bench& bench) {
+         same_logits(bench, "one number added to all gate logits", with_softmax_gates(bench.config()), shift_gates);
+       }},
       {"head_permutation",
-       [](const Bench& bench) { same_logits(bench, "heads permuted inside their groups", false, permute_heads); }},
-      {"group_permutation", [](const Bench& bench) { same_logits(bench, "groups permuted", false, permute_groups); }},
+       [](const Bench& bench) {
+         same_logits(bench, "heads permuted inside their groups", bench.config(), permute_heads);
+       }},
+      {"group_permutation",
+       [](const Bench& bench) { same_logits(bench, "groups permuted", bench.config(), permute_groups); }},
       {"relative_shift", relative_shift},
       // Learned compression is not linear in the values.
-      {"value_scaling",
-       [](const Bench& bench) { same_logits(bench, "values scaled, output scaled back", true, scale_values); }}};
+      {"value_scaling", [](const Bench& bench) {
+         same_logits(bench, "values scaled, output scaled back", with_mean_compression(bench.config()), scale_values);
+       }}};
   return all;
 }
 

@@ -1,8 +1,10 @@
 // Case guards: are the trainer's guards awake? The case harms a small model of its own (a NaN in one gradient, a NaN in
 // one weight, a loss far too high) and puts a HALT file in the way; each must stop training before the weights are
-// touched. What is planted proves something only in a model that is healthy without it, so that is looked at first.
+// touched. NSA_DETECT_ANOMALY must be in force while a step is made. What is planted proves something only in a model
+// that is healthy without it, so that is looked at first.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -133,6 +135,40 @@ void bad_number_in_one_gradient(const Subject& subject, Context& context, double
       codes::kGuardMissed, {{"parameter", name}, {"named", report.anomaly}});
 }
 
+// NSA_DETECT_ANOMALY: autograd's own mode, over the whole of a step. Without it in the forward pass nobody learns where
+// the function stood that gave NaN, without it in the backward pass nobody learns that one did.
+void detect_anomaly(const Subject& subject, Context& context) {
+  const std::string name = name_of_victim(subject, context);
+  if (name.empty()) return context.fact("detect_anomaly", "not tried: no parameter gets a gradient");
+  Small small = make_small(subject, context, 0);
+  nsa::LanguageModelImpl& model = *small.instance.model;
+  model.runtime->flags.detect_anomaly = true;
+  bool forward = true, backward = true;
+  int seen_forward = 0, seen_backward = 0;
+  model.runtime->observe = [&](std::string_view, const at::Tensor&) {
+    ++seen_forward;
+    forward = forward && torch::autograd::AnomalyMode::is_enabled();
+  };
+  const unsigned hook = model.named_parameters()[name].register_hook([&](const at::Tensor& gradient) {
+    ++seen_backward;
+    backward = backward && torch::autograd::AnomalyMode::is_enabled();
+    return gradient;
+  });
+  nsa::train::Trainer trainer(small.instance.model, small.config.train, batches(small));
+  (void)trainer.step();
+  model.named_parameters()[name].remove_hook(hook);
+  model.runtime->observe = nullptr;
+  context.progress();
+  if (seen_forward == 0 || seen_backward == 0) throw std::logic_error("no pass of the step was seen");
+  const bool after = torch::autograd::AnomalyMode::is_enabled();
+  context.expect("detect_anomaly_covers_the_step", forward && backward && !after,
+                 fmt::format("with NSA_DETECT_ANOMALY=1 autograd's anomaly mode is {} in the forward pass, {} in the "
+                             "backward pass and {} after the step",
+                             forward ? "on" : "off", backward ? "on" : "off", after ? "on" : "off"),
+                 codes::kFlagIgnored,
+                 {{"flag", "NSA_DETECT_ANOMALY"}, {"forward", forward}, {"backward", backward}, {"after", after}});
+}
+
 void nan_in_the_loss(const Subject& subject, Context& context) {
   Small small = make_small(subject, context, 1);
   {
@@ -189,6 +225,8 @@ void guards(const Subject& subject, Context& context) {
   bad_number_in_one_gradient(subject, context, kNan);
   context.phase("infinity in one gradient");
   bad_number_in_one_gradient(subject, context, std::numeric_limits<double>::infinity());
+  context.phase("NSA_DETECT_ANOMALY");
+  detect_anomaly(subject, context);
   context.phase("NaN in the loss");
   nan_in_the_loss(subject, context);
   context.phase("HALT file");

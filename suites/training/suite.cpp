@@ -81,10 +81,12 @@ void plan_resume(const Subject& subject, std::vector<Case>& cases) {
 }
 
 void plan_written_down(const Subject& subject, std::vector<Case>& cases) {
-  for (const WrittenData data : {WrittenData::text, WrittenData::crops, WrittenData::packed, WrittenData::paragraphs}) {
+  for (const WrittenData data :
+       {WrittenData::text, WrittenData::crops, WrittenData::packed, WrittenData::paragraphs, WrittenData::shuffled}) {
     cases.push_back(
         {.name = "written_down",
          .params = {{"data", std::string(training_cases::to_string(data))}},
+         .level = data == WrittenData::shuffled ? Level::standard : Level::smoke,
          .run = guarded([subject, data](Context& context) { training_cases::written_down(subject, context, data); })});
   }
 }

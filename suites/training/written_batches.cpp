@@ -1,8 +1,10 @@
 // What a run read, batch by batch, against the data told a second time.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 #include "suites/codes.hpp"
 #include "suites/training/claims.hpp"
@@ -15,6 +17,7 @@ namespace {
 using harness::Context;
 using harness::Json;
 using Row = std::vector<std::int64_t>;
+using Rows = std::vector<std::vector<Row>>;  // batch by batch
 
 std::string bytes_of(const Row& row) {
   std::string bytes;
@@ -58,8 +61,16 @@ class BatchJudge {
 
  private:
   [[nodiscard]] bool crops() const { return train_.order == nsa::DataOrder::random_crops; }
-  // What should have been read at this place; null in random crops.
-  [[nodiscard]] const PlainBatch* wanted() const { return crops() ? nullptr : &pass_.at(read_ % pass_.size()); }
+  [[nodiscard]] bool shuffled() const { return train_.order == nsa::DataOrder::shuffled; }
+  // The place in the pass; its batch has as many rows of these lengths, whatever their order.
+  [[nodiscard]] const PlainBatch& place() const { return pass_.at(read_ % pass_.size()); }
+  // What should have been read there; null where the order is the seed's.
+  [[nodiscard]] const PlainBatch* wanted() const { return crops() || shuffled() ? nullptr : &place(); }
+  [[nodiscard]] bool in_pass(const Row& row) const {
+    return std::any_of(pass_.begin(), pass_.end(), [&](const PlainBatch& batch) {
+      return std::find(batch.rows.begin(), batch.rows.end(), row) != batch.rows.end();
+    });
+  }
 
   void judge(const PlainBatch& batch, const std::string& step) {
     const std::string where = fmt::format("{}, batch {}", step, read_ + 1);
@@ -70,10 +81,16 @@ class BatchJudge {
   }
 
   void judge_order(const PlainBatch& batch, const std::string& where) {
-    const std::size_t rows = crops() ? static_cast<std::size_t>(train_.batch_size) : wanted()->rows.size();
+    const std::size_t rows = crops() ? static_cast<std::size_t>(train_.batch_size) : place().rows.size();
     order_.equal(where, "rows", rows, batch.rows.size());
     for (std::size_t r = 0; r < std::min(rows, batch.rows.size()); ++r) {
       const Row& row = batch.rows[r];
+      if (shuffled()) {
+        order_.holds(in_pass(row) && row.size() == place().rows[r].size(), where, fmt::format("row {}", r + 1),
+                     fmt::format("a row of the pass, {} tokens long", place().rows[r].size()),
+                     shown(row, data_.training));
+        continue;
+      }
       const bool crop = static_cast<std::int64_t>(row.size()) == train_.seq_len + 1 &&
                         data_.training.tokens.find(bytes_of(row)) != std::string::npos;
       order_.holds(crops() ? crop : row == wanted()->rows[r], where, fmt::format("row {}", r + 1),
@@ -85,7 +102,7 @@ class BatchJudge {
   // Rows of equal content are read twice unless the data itself holds them twice.
   void judge_repetition(const PlainBatch& batch, const std::string& where) {
     for (std::size_t r = 0; r < batch.rows.size(); ++r) {
-      const Place here{fmt::format("{}, row {}", where, r + 1), crops() ? nullptr : row_at(r)};
+      const Place here{fmt::format("{}, row {}", where, r + 1), row_at(r)};
       const auto [before, fresh] = pass_rows_.emplace(batch.rows[r], here);
       const bool twice_in_data =
           here.wanted != nullptr && before->second.wanted != nullptr && *here.wanted == *before->second.wanted;
@@ -95,15 +112,29 @@ class BatchJudge {
         twice_.wrong(here.where, "row", "other tokens than in " + before->second.where,
                      shown(batch.rows[r], data_.training));
     }
-    if (last_ != nullptr && batch.rows == last_->rows && (crops() || wanted()->rows != last_wanted_->rows))
+    if (last_ != nullptr && batch.rows == last_->rows && (wanted() == nullptr || wanted()->rows != last_wanted_->rows))
       twice_.wrong(where, "batch", "another one than before", shown(batch.rows.front(), data_.training));
-    if (!crops() && batch.rows == pass_.back().rows) pass_rows_.clear();  // the pass is over
+    this_pass_.push_back(batch.rows);
+    if (!crops() && (shuffled() ? this_pass_.size() == pass_.size() : batch.rows == pass_.back().rows)) {
+      if (shuffled()) judge_pass(where);
+      last_pass_ = std::exchange(this_pass_, {});
+      pass_rows_.clear();
+    }
     last_ = &batch;
     last_wanted_ = wanted();
   }
 
+  // Seed and pass decide the order together: a pass is neither in the order of the file nor in that of the one before.
+  void judge_pass(const std::string& where) {
+    Rows of_file;
+    for (const PlainBatch& batch : pass_) of_file.push_back(batch.rows);
+    order_.holds(this_pass_ != of_file, where, "order of the pass", "shuffled", "the order of the file");
+    order_.holds(this_pass_ != last_pass_, where, "order of the pass", "another one than in the pass before",
+                 "the same");
+  }
+
   void judge_documents(const PlainBatch& batch, const std::string& where) {
-    const PlainBatch* same = crops() ? nullptr : with_rows_of(batch, pass_);
+    const PlainBatch* same = with_rows_of(batch, pass_);  // there is no pass of crops
     predictions_ += predicted(same != nullptr ? *same : batch);
     if (!train_.packed) return documents_.equal(where, "borders", Json::array(), batch.cu_seqlens);
     bool sound = batch.cu_seqlens.size() > 1 && batch.cu_seqlens.front() == 0 &&
@@ -149,6 +180,7 @@ class BatchJudge {
   }
 
   [[nodiscard]] const Row* row_at(std::size_t r) const {
+    if (wanted() == nullptr) return nullptr;
     const auto& rows = wanted()->rows;
     return r < rows.size() ? &rows[r] : nullptr;
   }
@@ -166,6 +198,7 @@ class BatchJudge {
   std::size_t read_ = 0;                 // batches
   std::int64_t predictions_ = 0;
   std::map<Row, Place> pass_rows_;  // read in this pass
+  Rows this_pass_, last_pass_;      // as they were read
   const PlainBatch *last_ = nullptr, *last_wanted_ = nullptr;
   Claims order_{"batches of training", codes::kBatchOrder};
   Claims twice_{"rows of a pass", codes::kBatchTwice};

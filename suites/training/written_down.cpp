@@ -101,12 +101,13 @@ nsa::Config configuration(const WrittenTrial& trial) {
 std::string_view to_string(WrittenData data) {
   if (data == WrittenData::packed) return "packed";
   if (data == WrittenData::paragraphs) return "paragraphs";
+  if (data == WrittenData::shuffled) return "shuffled";
   return data == WrittenData::text ? "text" : "crops";
 }
 
 WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device device, const fs::path& folder) {
   const bool lines = data == WrittenData::packed, packed = lines || data == WrittenData::paragraphs,
-             crops = data == WrittenData::crops;
+             crops = data == WrittenData::crops, shuffled = data == WrittenData::shuffled;
   const fs::path file = folder / (lines ? "documents.jsonl" : packed ? "paragraphs.txt" : "prose.txt");
   // The training part of the prose is eight rows and three quarters: passes end within a step, and one before the cut.
   // Crops need room: in this much text the seed draws no place twice.
@@ -128,7 +129,9 @@ WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device d
                     {"train.batch_size", packed ? "1" : "2"},
                     {"train.accumulate_grad_batches", crops ? "1" : "2"},
                     {"train.gradient_checkpointing", "false"},
-                    {"train.order", crops ? "random_crops" : "sequential"},
+                    {"train.order", crops      ? "random_crops"
+                                    : shuffled ? "shuffled"
+                                               : "sequential"},
                     {"train.packed", packed ? "true" : "false"},
                     {"train.epochs", crops ? "1" : "0"},
                     {"train.validation_share", "0.25"},
@@ -227,7 +230,7 @@ void written_down(const Subject& subject, Context& context, WrittenData data) {
   const fs::path folder = context.run_folder() / fmt::format("written-down-{}-{}", to_string(data), getpid());
   const fs::path model = model_file(context.settings());
   // Which rows and borders are read does not hang on the device; what is written is seen on it by the other two.
-  const bool of_data = data == WrittenData::crops || data == WrittenData::paragraphs;
+  const bool of_data = data != WrittenData::text && data != WrittenData::packed;
   const WrittenTrial trial = written_trial(data, model, of_data ? at::Device(at::kCPU) : plan.device, folder);
   const probes::ThreadsFor threads(plan.config.model.dim, plan.device.is_cuda());
   const WrittenRun run = make_written_run(trial, context);

@@ -49,9 +49,10 @@ struct WrittenRun {
 // Both starts end with 0 after the steps that were asked for (kToldOtherwise).
 void judge_ends(const WrittenRun& run, harness::Context& context);
 
-// Of what was read, as far as the run came: the rows are those of the data in their order (kBatchOrder), none comes
-// twice within a pass and neighbours differ (kBatchTwice), documents begin where they do (kDocuments); every validation
-// reads the same first batches of its own split (kToldOtherwise).
+// Of what was read, as far as the run came: the rows are those of the data in their order, or each once in an order
+// that is another in every pass (kBatchOrder), none comes twice within a pass and neighbours differ (kBatchTwice),
+// documents begin where they do (kDocuments); every validation reads the same first batches of its own split
+// (kToldOtherwise).
 void judge_batches(const WrittenRun& run, harness::Context& context);
 
 // Of a finished run: metrics.csv, validation.csv, heartbeat.jsonl, run.json, dtypes.txt, the checkpoints and the last
@@ -64,7 +65,7 @@ void judge_files(const WrittenRun& run, harness::Context& context);
 void judge_refusals(const WrittenTrial& trial, harness::Context& context);
 
 // What the cases run. `data` is written to `folder`, which is made.
-enum class WrittenData { text, crops, packed, paragraphs };
+enum class WrittenData { text, crops, shuffled, packed, paragraphs };
 [[nodiscard]] std::string_view to_string(WrittenData data);
 [[nodiscard]] WrittenTrial written_trial(WrittenData data, const std::filesystem::path& model, at::Device device,
                                          const std::filesystem::path& folder);

@@ -312,5 +312,29 @@ TEST(DecodeParity, FindsHeadsThatAreMixedUp) {
   EXPECT_TRUE(holds(found(shifted, "model_identity[name=value_scaling]"), codes::kModelIdentity));
 }
 
+// Blocks that end after the prefill are not kept: the selected branch chooses among the old ones.
+TEST(DecodeParity, FindsABranchThatDecodingForgetsWhenItIsAlone) {
+  const auto stale = in_steps([](StepOps& ops) { ops.remember_blocks = [](LayerCache&, const Compressed&) {}; });
+  EXPECT_TRUE(holds(found(stale, "model_identity[name=branch_alone]"), codes::kModelIdentity));
+}
+
+// As a softmax that takes exp of the logits themselves: infinity over infinity.
+TEST(DecodeParity, FindsGatesThatGreatLogitsUpset) {
+  const auto overflow = [](Seams& seams) {
+    const auto bias = std::make_shared<at::Tensor>();
+    seams.model.push_back([bias](nsa::LanguageModelImpl& model) {
+      *bias = model.layers->ptr<nsa::BlockImpl>(0)->attention->gate->fc2->bias;
+    });
+    seams.ops.push_back([bias](nsa::Ops ops, const nsa::Call&) {
+      ops.replace(&nsa::Ops::combine, [bias, inner = ops.combine](nsa::CombineArgs args) {
+        if (bias->max().item<double>() > 700) args.gates = args.gates * std::numeric_limits<double>::quiet_NaN();
+        return inner(args);
+      });
+      return ops;
+    });
+  };
+  EXPECT_TRUE(holds(found(overflow, "model_identity[name=gate_shift]"), codes::kModelIdentity));
+}
+
 }  // namespace
 }  // namespace suites

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -130,6 +131,19 @@ TEST(Training, AGuardIsNotBlamedForAProductThatIsNotFinite) {
   const RecordingContext context = run("guards", on_ops(nan_in_first_rows));
   EXPECT_TRUE(found(context, codes::kNonFiniteLoss)) << listed(context);
   EXPECT_FALSE(found(context, codes::kGuardMissed)) << listed(context);
+}
+
+// The mode ends with the first pass of the model, as a guard does that is made in a block of its own.
+TEST(Training, AnAnomalyModeThatEndsEarlyIsFound) {
+  const RecordingContext context =
+      run("guards", on_ops([](nsa::Ops ops, const nsa::Call&) {
+            ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+              torch::autograd::AnomalyMode::set_enabled(false);
+              return inner(args);
+            });
+            return ops;
+          }));
+  EXPECT_TRUE(found(context, codes::kFlagIgnored)) << listed(context);
 }
 
 // A flag that cuts parameters off or holds the gates still is no guard's fault.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "nsa/train/checkpoint.hpp"
@@ -110,11 +111,12 @@ class WrittenDown : public testing::Test {
 
 TEST_F(WrittenDown, TheProductTellsWhatItDid) {
   for (const WrittenData data : {WrittenData::text, WrittenData::packed}) judge(healthy(data), context);
-  run_with(WrittenData::crops, {});
-  fs::remove_all(folder);
-  run_with(WrittenData::paragraphs, {});
+  for (const WrittenData data : {WrittenData::crops, WrittenData::shuffled, WrittenData::paragraphs}) {
+    fs::remove_all(folder);
+    run_with(data, {});
+  }
   EXPECT_TRUE(context.findings.empty()) << listed(context);
-  EXPECT_EQ(context.checks, 4 * 12 + 2);
+  EXPECT_EQ(context.checks, 5 * 12 + 2);
 }
 
 // -- what is told: the run is healthy, and a file is not
@@ -423,6 +425,22 @@ TEST_F(WrittenDown, RowsInAnotherOrderAreFound) {
   run_with(WrittenData::text, in_batch(3, [](Batch& batch) { batch.tokens = batch.tokens.flip(0); }));
   EXPECT_EQ(what_of("batches of training", codes::kBatchOrder), "row 1") << listed(context);
   EXPECT_FALSE(found(context, codes::kBatchTwice)) << listed(context);
+}
+
+// The batch that stood at this place of the first pass.
+TEST_F(WrittenDown, AnOrderThatIsTheSameInEveryPassIsFound) {
+  const auto first = std::make_shared<std::map<nlohmann::json, Batch>>();
+  run_with(WrittenData::shuffled, in_stream(Split::train, [first](BatchStream& source) {
+             const Batch batch = source.next();
+             return first->try_emplace(source.position().at("row"), batch).first->second;
+           }));
+  EXPECT_EQ(what_of("batches of training", codes::kBatchOrder), "order of the pass") << listed(context);
+  EXPECT_FALSE(found(context, codes::kBatchTwice)) << listed(context);
+}
+
+TEST_F(WrittenDown, AShuffledRowOfAnotherPlaceIsFound) {
+  run_with(WrittenData::shuffled, in_batch(2, [](Batch& batch) { batch.tokens = batch.tokens.roll(1, 1); }));
+  EXPECT_EQ(what_of("batches of training", codes::kBatchOrder), "row 1") << listed(context);
 }
 
 TEST_F(WrittenDown, ATokenThatIsNotTheFilesIsFound) {
