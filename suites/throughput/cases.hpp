@@ -20,6 +20,7 @@ void rate_by_clock(const Subject& subject, harness::Context& context, const Cloc
 void stage_shares(const Subject& subject, harness::Context& context);
 void attention_alone(const Subject& subject, harness::Context& context);
 void host_and_device(const Subject& subject, harness::Context& context);
+void decoding_bytes(const Subject& subject, harness::Context& context);
 void step_bytes(const Subject& subject, harness::Context& context);
 void memory_law(const Subject& subject, harness::Context& context);
 void layers(const Subject& subject, harness::Context& context);

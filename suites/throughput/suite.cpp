@@ -72,6 +72,7 @@ harness::Suite throughput(const Subject& subject) {
         {.name = "training_step", .params = {}, .run = with_subject(training_step)},
         {.name = "inference", .params = {}, .run = with_subject(inference)},
         {.name = "kv_expansion", .params = {}, .run = with_subject(kv_expansion)},
+        {.name = "decoding_bytes", .params = {}, .run = with_subject(decoding_bytes)},
         {.name = "packing", .params = {}, .run = with_subject(packing)},
         table,
         standard("rate", rate, of_rate),

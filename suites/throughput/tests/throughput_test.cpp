@@ -50,7 +50,7 @@ std::shared_ptr<Seams> on_ops(std::function<nsa::Ops(nsa::Ops, const nsa::Call&)
 }
 
 TEST(Throughput, NothingGraveOnAHealthyProduct) {
-  for (const std::string name : {"training_step", "inference", "kv_expansion", "packing"}) {
+  for (const std::string name : {"training_step", "inference", "kv_expansion", "decoding_bytes", "packing"}) {
     // A floor of 0: no time decides here, however busy the machine is.
     const RecordingContext context = run(name, std::make_shared<Seams>(), {{"throughput.floor_tok_s", "0"}});
     EXPECT_TRUE(context.grave_codes().empty()) << name << "\n" << listed(context);
@@ -141,6 +141,20 @@ TEST(Throughput, TheBoundOnCopiesLeavesRoom) {
     ASSERT_EQ(context.facts[fact].size(), 3U);
     for (const harness::Json& row : context.facts[fact]) EXPECT_LE(row["ratio"].get<double>(), 1.5) << row.dump();
   }
+}
+
+TEST(Throughput, AStepThatCopiesACacheIsFound) {
+  auto seams = std::make_shared<Seams>();
+  seams->decode.push_back([](nsa::decode::StepOps ops) {
+    ops.remember = [inner = ops.remember](nsa::decode::LayerCache& cache, const nsa::Projected& tokens) {
+      inner(cache, tokens);
+      (void)cache.k_sel.rows().clone();
+      (void)cache.v_sel.rows().clone();
+    };
+    return ops;
+  });
+  const RecordingContext context = run("decoding_bytes", seams);
+  EXPECT_NE(find(context, codes::kDecodeCopies), nullptr) << listed(context) << context.metrics.dump();
 }
 
 TEST(Throughput, PackingIntoFreshTensorsWithoutGradientsIsCaught) {
