@@ -61,7 +61,7 @@ void Record::tell(harness::Context& context, const std::string& name) const {
     const Kind kind = found == kinds_.end() ? Kind{} : found->second;
     context.expect(fmt::format("{}.{}", name, check), kind.count == 0,
                    fmt::format("{} disagreement(s) in {} executions; the first: {}", kind.count, executed_, kind.first),
-                   code, {{"disagreements", kind.rows}, {"count", kind.count}});
+                   code, {{"disagreements", kind.rows}, {"count", kind.count}, {"first", kind.first}});
   }
   if (overwritten_)
     probes::report_inplace_write(context, *overwritten_,

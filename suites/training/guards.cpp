@@ -1,6 +1,7 @@
 // Case guards: are the trainer's guards awake? The case harms a small model of its own (a NaN in one gradient, a NaN in
 // one weight, a loss far too high) and puts a HALT file in the way; each must stop training before the weights are
-// touched. NSA_DETECT_ANOMALY must be in force while a step is made. What is planted proves something only in a model
+// touched. NSA_DETECT_ANOMALY must be in force while a step is made, and the
+// watchdog must tell a hang from work. What is planted proves something only in a model
 // that is healthy without it, so that is looked at first.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "nsa/train/run/hang_judge.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/one_thread.hpp"
 #include "suites/training/cases.hpp"
@@ -191,6 +193,43 @@ void halt_file(const Subject& subject, Context& context) {
   std::filesystem::remove(file);
 }
 
+// What the watchdog of nsa-train calls hung, told to its judge second by second: only silence without work, or a
+// silence that no work explains. A step that works on is slow, and a run that goes on is no hang, however little it
+// computes.
+void hang(Context& context) {
+  using nsa::train::HangJudge;
+  using nsa::train::Liveness;
+  constexpr double kLimit_s = 20;
+  struct Trial {
+    const char* what;
+    bool works, progresses;
+    double hung_after_s;  // 0: never
+  };
+  for (const Trial& trial :
+       {Trial{"works and tells nothing", true, false, HangJudge::kBusyFactor * kLimit_s},
+        Trial{"goes on and hardly works", false, true, 0}, Trial{"works and goes on", true, true, 0},
+        Trial{"neither works nor goes on", false, false, kLimit_s}}) {
+    HangJudge judge(kLimit_s);
+    double hung = 0;
+    for (int now = 0; now <= 2 * HangJudge::kBusyFactor * kLimit_s && hung == 0; ++now) {
+      nsa::train::Activity::Snapshot seen;
+      seen.progress = trial.progresses ? static_cast<std::uint64_t>(now) : 0;
+      if (judge.look(now, trial.works ? now : 0, seen) == Liveness::hung) hung = now;
+    }
+    // CPU time is looked at every tenth of the limit.
+    const bool right = trial.hung_after_s == 0 ? hung == 0 : std::abs(hung - trial.hung_after_s) <= kLimit_s / 5;
+    context.expect(
+        fmt::format("hang: a run that {}", trial.what), right,
+        fmt::format("a run that {} is hung after {} s, where {} (train.hang_timeout_s = {})", trial.what, hung,
+                    trial.hung_after_s == 0 ? "never is right" : fmt::format("{} s are right", trial.hung_after_s),
+                    kLimit_s),
+        codes::kGuardMissed,
+        {{"guard", fmt::format("hang (a run that {})", trial.what)},
+         {"hung_after_s", hung},
+         {"allowed_s", trial.hung_after_s}});
+  }
+}
+
 // A model that is thrown far off and stays there: its head is many times too large, so that its loss is far above that
 // of a model that knows nothing. The trainer must not go on with it, and must not stop at once either.
 void divergence(const Subject& subject, Context& context) {
@@ -231,6 +270,8 @@ void guards(const Subject& subject, Context& context) {
   nan_in_the_loss(subject, context);
   context.phase("HALT file");
   halt_file(subject, context);
+  context.phase("hang");
+  hang(context);
   context.phase("divergence");
   divergence(subject, context);
 }
