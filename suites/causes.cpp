@@ -293,8 +293,8 @@ std::vector<CauseRule> mistakes() {
        .explains = {{.codes = {kWaysDiffer, kDecodeChoice, kReadsLaw, kModelIdentity, kSelectionDiffers}}}},
       {.id = "branch-alone",
        .what =
-           "Decoding parts from the pass at once under NSA_FORCE_BRANCH={branch}; with all branches they agree: what a "
-           "step keeps or completes hangs on the branch that is computed",
+           "Decoding parts from the pass at once under NSA_FORCE_BRANCH={branch} with two rows in the batch; with all "
+           "branches and one row it does not: what a step keeps or reads hangs on the branch or on the row",
        .weight = 80,
        .clue = {.codes = {kModelIdentity}, .cases = "parity/model_identity*", .evidence = {{"branch", "*"}}},
        .clean = {"parity/whole_decoding*"},
