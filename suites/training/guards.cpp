@@ -1,8 +1,7 @@
 // Case guards: are the trainer's guards awake? The case harms a small model of its own (a NaN in one gradient, a NaN in
 // one weight, a loss far too high) and puts a HALT file in the way; each must stop training before the weights are
-// touched. NSA_DETECT_ANOMALY must be in force while a step is made, and the
-// watchdog must tell a hang from work. What is planted proves something only in a model
-// that is healthy without it, so that is looked at first.
+// touched. What is planted proves something only in a model that is healthy without it, so that is looked at first.
+// NSA_DETECT_ANOMALY must be in force while a step is made, and the watchdog must tell a hang from work.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
