@@ -1,7 +1,7 @@
 #include "suites/program.hpp"
 
 #include "build_info.hpp"
-#include "suites/causes.hpp"
+#include "suites/causes/causes.hpp"
 #include "suites/diagnose.hpp"
 #include "suites/preflight/checks.hpp"
 #include "suites/providers.hpp"

@@ -1,5 +1,7 @@
 // What a wrong choice of blocks is the right answer to.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <vector>
@@ -10,12 +12,13 @@ namespace suites::oracle {
 
 namespace {
 
-enum class Over { sum, largest, first, all_groups, one_in_g };  // how the heads of a group become one score
+enum class Over { sum, largest, first, all_groups, one_in_g };      // how the heads of a group become one score
+enum class Scale { right, none, by_width, by_heads, half, twice };  // of the scores; right: 1/sqrt(Dk)
 
 struct Choosing {
   const char* what;
   Over heads = Over::sum;
-  bool divides = true;       // scores by sqrt(Dk)
+  Scale scale = Scale::right;
   bool sees_future = false;  // the softmax counts blocks that are not complete
   std::int64_t shift = 0;    // of equation 9's sum, in compressed blocks; in units of l/d - 1 where `whole_overlap`
   bool whole_overlap = false;
@@ -29,7 +32,11 @@ struct Choosing {
 
 const std::vector<Choosing>& mistakes() {
   static const std::vector<Choosing> all = {
-      {.what = "the scores were not divided by sqrt(Dk)", .divides = false},
+      {.what = "the scores were not divided by sqrt(Dk)", .scale = Scale::none},
+      {.what = "the scores were divided by Dk, not by its root", .scale = Scale::by_width},
+      {.what = "the scores were divided by the root of the number of heads, not by sqrt(Dk)", .scale = Scale::by_heads},
+      {.what = "the scores were half of what they should be", .scale = Scale::half},
+      {.what = "the scores were twice what they should be", .scale = Scale::twice},
       {.what = "the largest head of a group decided, not the sum of its heads", .heads = Over::largest},
       {.what = "the first head of a group decided, not the sum of its heads", .heads = Over::first},
       {.what = "all groups shared one choice", .heads = Over::all_groups},
@@ -60,14 +67,32 @@ const std::vector<Choosing>& mistakes() {
 
 at::Tensor count(std::int64_t n, const at::Tensor& like) { return at::arange(n, like.options().dtype(at::kLong)); }
 
+double factor(Scale scale, const at::Tensor& q) {
+  const auto width = static_cast<double>(q.size(3)), right = 1 / std::sqrt(width);
+  switch (scale) {
+    case Scale::right:
+      break;
+    case Scale::none:
+      return 1;
+    case Scale::by_width:
+      return 1 / width;
+    case Scale::by_heads:
+      return 1 / std::sqrt(static_cast<double>(q.size(2)));
+    case Scale::half:
+      return right / 2;
+    case Scale::twice:
+      return right * 2;
+  }
+  return right;
+}
+
 // [B,S,G,n], ascending, padded with -1.
 at::Tensor choice_by(const Choosing& by, const at::Tensor& q, const at::Tensor& k, const nsa::Geometry& g) {
   const std::int64_t S = q.size(1), G = k.size(2), h = q.size(2) / G, N = k.size(1),
                      blocks = (S + g.l_sel - 1) / g.l_sel;
-  const double scale = by.divides ? 1 / std::sqrt(static_cast<double>(q.size(3))) : 1;
   const bool mixed = by.heads == Over::one_in_g;
   // [B,G,h,S,N]: scores of each head over the keys of its own group.
-  at::Tensor scores = at::einsum("bsghd,bngd->bghsn", {q.unflatten(2, {G, h}), k}) * scale;
+  at::Tensor scores = at::einsum("bsghd,bngd->bghsn", {q.unflatten(2, {G, h}), k}) * factor(by.scale, q);
   const at::Tensor t = count(S, q), hidden = (count(N, q) * g.d + (g.l - 1)).gt(t.unsqueeze(1));  // [S,N]
   if (!by.sees_future) scores = scores.masked_fill(hidden, -1e30);
   at::Tensor p = N == 0 ? scores : at::softmax(scores, -1).masked_fill(hidden, 0);
@@ -124,18 +149,20 @@ std::string mistake_in_choice(const at::Tensor& chosen, const at::Tensor& q, con
   const at::Tensor wrong = rows_like(choice_by({.what = ""}, wide_q, wide_k, geometry)).logical_not();
   const double rows = wrong.sum().item<double>(), all = static_cast<double>(wrong.numel()), right = all - rows;
   if (rows == 0) return "it were right and the reference's scores, by which it is judged, were not";
-  const char* best = "";
+  std::vector<const char*> best;  // those that explain the most alike: a few rows may not tell them apart
   double most = 0;
   for (const Choosing& mistake : mistakes()) {
     const at::Tensor same = rows_like(choice_by(mistake, wide_q, wide_k, geometry));
     // Near ties may fall otherwise.
     const double told = same.logical_and(wrong).sum().item<double>() / rows,
                  kept = right == 0 ? 1 : same.logical_and(wrong.logical_not()).sum().item<double>() / right;
-    if (told < 0.98 || kept < 0.98 || told + kept <= most) continue;
-    best = mistake.what;
+    if (told < 0.98 || kept < 0.98 || told + kept < most) continue;
+    if (told + kept > most) best.clear();
+    best.push_back(mistake.what);
     most = told + kept;
   }
-  return best;
+  constexpr std::size_t kTooMany = 3;  // then nothing is known
+  return best.size() >= kTooMany ? "" : fmt::format("{}", fmt::join(best, ", or as if "));
 }
 
 }  // namespace suites::oracle

@@ -11,6 +11,7 @@
 
 #include "harness/compare.hpp"
 #include "suites/codes.hpp"
+#include "suites/oracle/extent.hpp"
 
 namespace suites::oracle {
 
@@ -95,7 +96,8 @@ harness::Json Verdict::evidence() const {
           {"reference", reports::number(wanted)},
           {"error", reports::number(error)},
           {"naive_error", reports::number(naive_error)},
-          {"bound", reports::number(bound)}};
+          {"bound", reports::number(bound)},
+          {"where", where}};
 }
 
 Verdict judge(const Candidate& candidate, const Budget& budget) {
@@ -107,6 +109,7 @@ Verdict judge(const Candidate& candidate, const Budget& budget) {
   const double allowed =
       budget.factor * verdict.naive_error + budget.floor_ulps * epsilon(candidate.value.scalar_type()) * scale;
   verdict.bound = std::min(allowed, budget.ceiling * scale);
+  if (!verdict.good()) verdict.where = extent_of_error(candidate.value, candidate.reference, verdict.bound);
   return verdict;
 }
 

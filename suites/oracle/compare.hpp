@@ -35,6 +35,7 @@ struct Verdict {
   double bound = 0;
   std::vector<std::int64_t> index;  // of the worst value, or of the first that differs in kind
   double value = 0, wanted = 0;     // there
+  std::string where;                // oracle::extent_of_error, where it is not good
 
   [[nodiscard]] bool within_budget() const;
   [[nodiscard]] bool good() const { return shapes_agree && masks_agree && within_budget(); }

@@ -354,12 +354,11 @@ Pass through(const PlainModel& m, const at::Tensor& tokens, const Attend& attend
     const std::string name = fmt::format("layers.{}", layer);
     const Weights block{m, name + "."}, weights{m, name + ".attention."};
     at::Tensor o;
-    for (const auto& [stage, value] :
-         attend(weights, static_cast<std::size_t>(layer),
-                normed(along(c, "through attention's input", x), block("norm_attention.weight"), c)))
+    const at::Tensor before = x, read_by_attention = normed(along(c, "through attention's input", x),
+                                                            block("norm_attention.weight"), c);
+    for (const auto& [stage, value] : attend(weights, static_cast<std::size_t>(layer), read_by_attention))
       o = show(name + ".attention." + stage, value);  // the last is the sum
-    const at::Tensor before = x;
-    x = along(c, "along the residual past attention", x) +
+    x = along(c, "along the residual past attention", c.attention_residual_is_normed ? read_by_attention : x) +
         show(name + ".attention", times(o.flatten(2), weights("o.weight"))) * c.residual_scale;
     const at::Tensor read = along(c, "through the MLP's input", c.mlp_input == Input::after_attention ? x : before);
     const at::Tensor inner = curve(times(normed(read, block("norm_mlp.weight"), c), block("mlp.fc1.weight")), c.mlp);

@@ -41,9 +41,10 @@ struct Constants {
   double rope_power = 2;        // pair i turns by base^(-power i / (D - span))
   std::int64_t rope_span = 0;
   bool rope_of_queries = true, rope_of_keys = true;
-  double attention_scale = 1;  // times 1/sqrt(Dk)
-  double residual_scale = 1;   // of what is added to the stream
-  double embedding_scale = 1;  // of the embedded tokens
+  double attention_scale = 1;                 // times 1/sqrt(Dk)
+  double residual_scale = 1;                  // of what is added to the stream
+  bool attention_residual_is_normed = false;  // instead of the stream itself
+  double embedding_scale = 1;                 // of the embedded tokens
   Curve mlp = Curve::silu, gate = Curve::silu, phi = Curve::silu;
   Input mlp_input = Input::after_attention;
   bool gate_after_rope = false;  // the gate's input

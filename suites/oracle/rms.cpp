@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "harness/compare.hpp"
+#include "suites/oracle/extent.hpp"
 
 namespace suites::oracle {
 
@@ -47,13 +48,15 @@ harness::Json RmsVerdict::evidence() const {
           {"bound", reports::number(bound)},
           {"row", row},
           {"row_rms_error", reports::number(row_error)},
-          {"row_bound", reports::number(row_bound)}};
+          {"row_bound", reports::number(row_bound)},
+          {"where", where}};
 }
 
 RmsVerdict judge_rms(const Candidate& candidate, const RmsLaw& law, std::int64_t row_dims) {
   RmsVerdict verdict;
   verdict.missing = !candidate.value.defined();
   verdict.shapes_agree = !verdict.missing && candidate.value.sizes() == candidate.reference.sizes();
+  if (!verdict.shapes_agree) verdict.where = verdict.missing ? "there is none" : "it has another shape";
   if (!verdict.shapes_agree || candidate.value.numel() == 0) return verdict;
   std::int64_t rows = 1;
   for (std::int64_t i = 0; i < row_dims; ++i) rows *= candidate.value.size(i);
@@ -77,6 +80,11 @@ RmsVerdict judge_rms(const Candidate& candidate, const RmsLaw& law, std::int64_t
   verdict.row = (verdict.rows_good ? excess : bad.to(at::kByte)).argmax().item<std::int64_t>();
   verdict.row_error = by_row[verdict.row].item<double>();
   verdict.row_bound = bounds[verdict.row].item<double>();
+  if (!verdict.good()) {
+    constexpr double kFarthest = 2;  // single values scatter more than their RMS; times a bound that is thrice its size
+    verdict.where = extent_of_error(candidate.value, candidate.reference, kFarthest * verdict.bound);
+    if (verdict.where.empty()) verdict.where = "by little, in no one place";
+  }
   return verdict;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <limits>
+#include <string>
 
 #include "suites/oracle/compare.hpp"
 
@@ -31,6 +32,7 @@ struct RmsVerdict {
   bool rows_good = true;
   std::int64_t row = -1;  // the first that is over its bound, or the worst where none is; -1: no values
   double row_error = 0, row_bound = 0;
+  std::string where;  // oracle::extent_of_error, where it is not good
 
   [[nodiscard]] bool good() const;
   [[nodiscard]] double ratio() const;  // error / bound, of the whole or of the worst row, whichever is more

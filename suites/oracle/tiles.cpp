@@ -7,6 +7,7 @@
 
 #include "harness/compare.hpp"
 #include "suites/codes.hpp"
+#include "suites/oracle/extent.hpp"
 
 namespace suites::oracle {
 
@@ -47,7 +48,8 @@ harness::Json TileVerdict::evidence() const {
           {"rms_error", reports::number(error)},
           {"rms_naive_error", reports::number(naive_error)},
           {"rms_reference", reports::number(scale)},
-          {"bound", reports::number(bound)}};
+          {"bound", reports::number(bound)},
+          {"where", where}};
 }
 
 TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage) {
@@ -76,6 +78,11 @@ TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage) {
   verdict.naive_error = at_worst(naive);
   verdict.scale = at_worst(scale);
   verdict.bound = at_worst(bound);
+  if (!verdict.good()) {
+    constexpr double kFarthest = 4;  // single values scatter more than a tile's RMS
+    verdict.where = extent_of_error(value, reference, kFarthest * verdict.bound);
+    if (verdict.where.empty()) verdict.where = "by little";
+  }
   return verdict;
 }
 

@@ -19,6 +19,7 @@ struct TileVerdict {
   // Twice the naive error, and what roundings inside a kernel may add; more for a tile of few
   // values, whose RMS scatters.
   double bound = 0;
+  std::string where;  // oracle::extent_of_error, where it is not good
 
   [[nodiscard]] bool good() const;
   [[nodiscard]] harness::Json evidence() const;

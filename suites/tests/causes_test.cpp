@@ -1,5 +1,5 @@
 // The table of causes: without a flaw, and what it says of findings as they come.
-#include "suites/causes.hpp"
+#include "suites/causes/causes.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,9 @@ reports::LikelyCause cause_of(std::string_view code, const std::string& where, r
 
 TEST(Causes, StagesThatPartSideBySideTellWhatTheyShare) {
   const auto id = [](const std::string& stage, const std::vector<std::string>& beside) {
-    return cause_of(codes::kOutputBudget, "parity/whole_step[S=1]", {{"stage", stage}, {"beside", beside}}).id;
+    return cause_of(codes::kOutputBudget, "parity/whole_step[S=1]",
+                    {{"stage", stage}, {"beside", beside}, {"where", "everywhere"}})
+        .id;
   };
   const std::string in = "layers.0.attention.";
   EXPECT_EQ(id(in + "gates", {"q", "cmp.k", "cmp.v"}), "norm-before-attention");
@@ -54,6 +56,16 @@ TEST(Causes, AnUpdateIsToldByTheMistakeThatExplainsIt) {
   const auto cause = cause_of(codes::kWrongUpdate, "training/real_text", {{"as_if", {"beta2 is 0.95"}}});
   EXPECT_EQ(cause.what, "The weights are updated as if beta2 is 0.95");
   EXPECT_EQ(cause_of(codes::kWrongUpdate, "training/real_text", {{"rates", {}}}).id, "update");
+}
+
+TEST(Causes, ASequenceTakenForAnotherIsNoLeakOfTheFuture) {
+  const auto of = [](const std::string& where) {
+    return cause_of(codes::kOutputBudget, "parity/op[op=attend_selected]",
+                    {{"op", "attend_selected"}, {"output", "o"}, {"where", where}, {"value", 1.0}});
+  };
+  EXPECT_EQ(of("in sequence 1 alone, in rows from 8 on").id, "sequences-mixed");
+  EXPECT_EQ(of("in sequence 1 alone, in row 8 alone").id, "op-values") << "one row may be of either by chance";
+  EXPECT_EQ(of("in rows from 8 on").what, "attend_selected computes wrong values (in rows from 8 on)");
 }
 
 TEST(Causes, ABatchThatComesTwiceIsAnEarlierCauseThanItsOrder) {

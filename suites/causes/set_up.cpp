@@ -1,0 +1,116 @@
+#include "harness/codes.hpp"
+#include "suites/causes/clues.hpp"
+#include "suites/codes.hpp"
+
+namespace suites::cause_table {
+
+using namespace codes;
+using harness::codes::kCrash;
+using harness::codes::kException;
+using harness::codes::kHang;
+using harness::codes::kVanished;
+
+Rules set_up() {
+  return {
+      {.id = "stale-program",
+       .what =
+           "The program that ran is not what its sources say, so a fix may be missing in it; what else was found may "
+           "be the old program's",
+       .weight = 99,
+       .clue = {{kBuildStale, kFixMissing}}},
+      {.id = "cu-seqlens",
+       .what = "The offsets of packed documents (cu_seqlens) reach a kernel with values that they may not have: never "
+               "filled, or overwritten",
+       .weight = 97,
+       .clue = {{kCuSeqlens}},
+       .explains = {{.codes = {kException, kCrash, kPackedDiffers, kOutputBudget, kGradientBudget,
+                               kNonFiniteForward}}}},
+      {.id = "in-place-write",
+       .what = "Something that autograd kept for the backward pass is overwritten in place",
+       .weight = 96,
+       .clue = {{kInplaceWrite}},
+       .explains = together({of_wrong_gradients(), of_training(), {{.codes = {kException, kFlagIgnored}}}})},
+      {.id = "seed",
+       .weight = 93,
+       .clue = {{kSeedBits}},
+       .explains = {{.codes = {kFlagIgnored, kIdentity, kBackendsDiffer, kWaysDiffer, kModelIdentity, kToldOtherwise,
+                               kNotResumable, kGradientNorm, kAccumulationDiffers}}}},
+      {.id = "refused-by-a-contract",
+       .what = "A part of the product gives another what its contract refuses: {what}",
+       .weight = 81,
+       .clue = {.codes = {kException}, .evidence = {{"type", "nsa::ContractError"}, {"what", "*"}}},
+       .explains = of_wrong_values()},
+      {.id = "crash", .weight = 80, .clue = {{kCrash, kHang, kVanished}}, .explains = {{.codes = {kFarBelowGate}}}},
+  };
+}
+
+Rules non_finite() {
+  return {
+      {.id = "nan-of-empty-rows",
+       .what =
+           "Rows that may attend to nothing ({allowed_keys} keys are allowed in row {row}) become {value} instead of "
+           "0 in {stage}: a softmax over nothing",
+       .weight = 95,
+       .clue = {.codes = {kEmptyRowNan},
+                .evidence = {{"allowed_keys", "*"}, {"row", "*"}, {"value", "*"}, {"stage", "*"}}},
+       .explains = of_a_nan()},
+      {.id = "nan-of-empty-rows-of-an-op",
+       .what = "Rows of {op} that may attend to nothing ({rows}) give something else than exactly 0, or NaN, in the "
+               "output or in the gradient of q: a softmax over nothing",
+       .weight = 94,
+       .clue = {.codes = {kEmptyRowNan}, .evidence = {{"op", "*"}, {"rows", "*"}}},
+       .explains = together({of_a_nan(), of_wrong_values(), of_wrong_gradients()})},
+      {.id = "unwritten-memory",
+       .what = "A result depends on memory that nobody has written: the same case is finite at one time and not at "
+               "another",
+       .weight = 94,
+       .clue = {{kUninitialisedRead, kNonFiniteOnce}},
+       .explains = together({of_a_nan(), of_wrong_values(), {{.codes = {kSeedBits}}}}),
+       .next = "look for an allocation without a fill (at::empty) in the branch of the evidence, and for rows that no "
+               "kernel writes"},
+      {.id = "nan-at-lengths",
+       .what =
+           "{stage} becomes {value} at some lengths only ({S} tokens is one): a kernel's edge, not the model's values",
+       .weight = 92,
+       .clue = {.codes = {kNonFiniteForward, kNonFiniteBackward},
+                .cases = "s_sweep/length*",
+                .evidence = {{"stage", "*"}, {"value", "*"}, {"S", "*"}}},
+       .with = {{.codes = {kLengthPattern}}},
+       .explains = of_a_nan()},
+      {.id = "nan-forward",
+       .what = "{value} begins in the forward pass at {stage}, row {row}, made by {operation}",
+       .weight = 90,
+       .clue = {.codes = {kNonFiniteForward},
+                .evidence = {{"value", "*"}, {"stage", "*"}, {"row", "*"}, {"operation", "*"}}},
+       .explains = of_a_nan()},
+      {.id = "nan-backward",
+       .what = "{value} begins in the backward pass at the gradient of {stage}, row {row}, made by {operation}; the "
+               "forward pass is finite",
+       .weight = 88,
+       .clue = {.codes = {kNonFiniteBackward},
+                .evidence = {{"value", "*"}, {"stage", "*"}, {"row", "*"}, {"operation", "*"}}},
+       .explains = of_a_nan()},
+      {.id = "nan-stage",
+       .what = "{stage} is the first stage of the model that is not finite, where the oracle is",
+       .weight = 87,
+       .clue = {.codes = {kOutputBudget},
+                .cases = "parity/whole_step*",
+                .evidence = {{"stage", "*"}},
+                .values = kNonFinite},
+       .explains = of_a_nan()},
+      {.id = "nan-gradient-in-training",
+       .what = "The gradient of {anomaly} is not finite in step {step}, where the loss still is",
+       .weight = 79,
+       .clue = {.codes = {kNonFiniteGradientStep}, .evidence = {{"anomaly", "*"}, {"step", "*"}}},
+       .explains = of_training()},
+      {.id = "nan-by-an-update",
+       .what = "Training is not finite from step {step} on, and the model is finite at its initial values at every "
+               "length: an update made weights non-finite (optimizer, learning rate)",
+       .weight = 78,
+       .clue = {.codes = {kNonFiniteLoss}, .evidence = {{"step", "!0"}}},
+       .clean = {"s_sweep/length*", "parity/whole_step*"},
+       .explains = of_training()},
+  };
+}
+
+}  // namespace suites::cause_table
