@@ -12,15 +12,17 @@ namespace suites::throughput_cases {
 void training_step(const Subject& subject, harness::Context& context);
 void inference(const Subject& subject, harness::Context& context);
 void kv_expansion(const Subject& subject, harness::Context& context);
+void decoding_bytes(const Subject& subject, harness::Context& context);
 void packing(const Subject& subject, harness::Context& context);
+void work_law(const Subject& subject, harness::Context& context);
 // standard
+void packing_cost(const Subject& subject, harness::Context& context);
 void backends(const Subject& subject, harness::Context& context);
 void rate(const Subject& subject, harness::Context& context);
 void rate_by_clock(const Subject& subject, harness::Context& context, const Clock& clock);  // the same, for tests
 void stage_shares(const Subject& subject, harness::Context& context);
 void attention_alone(const Subject& subject, harness::Context& context);
 void host_and_device(const Subject& subject, harness::Context& context);
-void decoding_bytes(const Subject& subject, harness::Context& context);
 void step_bytes(const Subject& subject, harness::Context& context);
 void memory_law(const Subject& subject, harness::Context& context);
 void layers(const Subject& subject, harness::Context& context);

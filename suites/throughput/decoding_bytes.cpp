@@ -1,5 +1,7 @@
 // Case decoding_bytes: what a decoding step allocates must not grow with the text as the caches do. Only the scores of
-// the compressed blocks may: Hq numbers for every d tokens, where a copied cache takes G (Dk + Dv) for every token.
+// the compressed blocks may: Hq numbers for every d tokens, where a copied cache takes G (Dk + Dv) for every token. And
+// what is kept of a token is its selected keys and values and its share of a block, no more: the window and the rows
+// that the next block is made of do not grow with the text.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -18,20 +20,26 @@ namespace {
 using harness::Context;
 using harness::Json;
 
-// The least of a few steps after a prefill of `tokens`: a cache may grow in one of them, a block may end.
-probes::OpBytes least_of_steps(const Subject& subject, const Bench& bench, const at::Tensor& tokens) {
+struct Decoding {
+  probes::OpBytes least;  // of a few steps after the prefill: a cache may grow in one of them, a block may end
+  std::int64_t kept = 0;  // bytes, of the prefill
+};
+
+Decoding decode(const Subject& subject, const Bench& bench, const at::Tensor& tokens) {
   constexpr int kSteps = 4;
-  nsa::decode::Decoder decoder = subject.decoder(bench.instance);
+  // Room for this text and no more, or what is kept would be a matter of doubling.
+  nsa::decode::Decoder decoder = subject.decoder(bench.instance, {.capacity = 1});
+  Decoding decoding;
   (void)decoder.prefill(tokens);
+  for (const nsa::decode::LayerCache& cache : decoder.caches()) decoding.kept += cache.bytes();
   const at::Tensor next = tokens.narrow(1, 0, 1);
   (void)decoder.step(next);  // makes room for more
-  probes::OpBytes least;
-  least.allocated = std::numeric_limits<std::int64_t>::max();
+  decoding.least.allocated = std::numeric_limits<std::int64_t>::max();
   for (int i = 0; i < kSteps; ++i) {
     probes::OpBytes bytes = probes::measure_bytes([&] { (void)decoder.step(next); });
-    if (bytes.allocated < least.allocated) least = std::move(bytes);
+    if (bytes.allocated < decoding.least.allocated) decoding.least = std::move(bytes);
   }
-  return least;
+  return decoding;
 }
 
 }  // namespace
@@ -48,21 +56,31 @@ void decoding_bytes(const Subject& subject, Context& context) {
   const Bench bench = make_bench(subject, context, config, subject.flags());
   const at::Tensor tokens = probes::text_tokens(context, config, {1, longer}).narrow(1, 0, longer);
   context.phase(fmt::format("steps after {} tokens", shorter));
-  const probes::OpBytes before = least_of_steps(subject, bench, tokens.narrow(1, 0, shorter));
+  const Decoding before = decode(subject, bench, tokens.narrow(1, 0, shorter));
   context.phase(fmt::format("steps after {} tokens", longer));
-  const probes::OpBytes after = least_of_steps(subject, bench, tokens);
+  const Decoding after = decode(subject, bench, tokens);
 
   const auto element = static_cast<double>(at::elementSize(nsa::storage_type(config.train.precision)));
   const auto more = static_cast<double>((longer - shorter) * m.n_layers);
-  const double grown = static_cast<double>(after.allocated - before.allocated) / more,
+  const double grown = static_cast<double>(after.least.allocated - before.least.allocated) / more,
                copy = static_cast<double>(m.n_kv_groups * (m.d_k + m.d_v)) * element;
-  context.metric("allocated_per_step", static_cast<double>(after.allocated), "byte");
+  context.metric("allocated_per_step", static_cast<double>(after.least.allocated), "byte");
   context.expect_at_most("growth_of_a_step_to_one_copy_of_a_cache", grown / copy, 0.5, "1", codes::kDecodeCopies,
                          {{"bytes_a_token_and_layer", reports::number(grown)},
                           {"one_copy", reports::number(copy)},
                           {"tokens", Json::array({shorter, longer})},
-                          {"allocated_bytes", Json::array({before.allocated, after.allocated})},
-                          {"largest", after.largest(5)}});
+                          {"allocated_bytes", Json::array({before.least.allocated, after.least.allocated})},
+                          {"largest", after.least.largest(5)}});
+
+  const double kept = static_cast<double>(after.kept - before.kept) / more,
+               needed = copy * (1 + 1.0 / static_cast<double>(g.d));
+  context.metric("kept_per_token_and_layer", kept, "byte");
+  context.expect_at_most("what_is_kept_of_a_token_to_what_decoding_needs", kept / needed, 1.25, "1",
+                         codes::kCacheKeepsAll,
+                         {{"bytes_a_token_and_layer", reports::number(kept)},
+                          {"needed", reports::number(needed)},
+                          {"tokens", Json::array({shorter, longer})},
+                          {"kept_bytes", Json::array({before.kept, after.kept})}});
 }
 
 }  // namespace suites::throughput_cases

@@ -121,7 +121,7 @@ TEST_P(Healthy, NothingGrave) {
 }
 INSTANTIATE_TEST_SUITE_P(Standard, Healthy,
                          testing::Values("rate", "stage_shares", "attention_alone", "host_and_device", "step_bytes",
-                                         "memory_law", "layers", "shapes", "data_loading"),
+                                         "memory_law", "packing_cost", "layers", "shapes", "data_loading"),
                          [](const auto& param) { return param.param; });
 
 TEST(ThroughputStandard, ARateHasItsIntervalNoiseFloorAndGate) {

@@ -50,7 +50,8 @@ std::shared_ptr<Seams> on_ops(std::function<nsa::Ops(nsa::Ops, const nsa::Call&)
 }
 
 TEST(Throughput, NothingGraveOnAHealthyProduct) {
-  for (const std::string name : {"training_step", "inference", "kv_expansion", "decoding_bytes", "packing"}) {
+  for (const std::string name :
+       {"training_step", "inference", "kv_expansion", "decoding_bytes", "work_law", "packing"}) {
     // A floor of 0: no time decides here, however busy the machine is.
     const RecordingContext context = run(name, std::make_shared<Seams>(), {{"throughput.floor_tok_s", "0"}});
     EXPECT_TRUE(context.grave_codes().empty()) << name << "\n" << listed(context);
@@ -155,6 +156,31 @@ TEST(Throughput, AStepThatCopiesACacheIsFound) {
   });
   const RecordingContext context = run("decoding_bytes", seams);
   EXPECT_NE(find(context, codes::kDecodeCopies), nullptr) << listed(context) << context.metrics.dump();
+}
+
+TEST(Throughput, RowsThatAreKeptForGoodAreFound) {
+  auto seams = std::make_shared<Seams>();
+  seams->decode.push_back([](nsa::decode::StepOps ops) {
+    ops.remember = [inner = ops.remember](nsa::decode::LayerCache& cache, const nsa::Projected& tokens) {
+      if (cache.k_raw.seen() == 0) cache.k_raw = cache.v_raw = nsa::decode::Stream();  // a ring without a limit
+      inner(cache, tokens);
+    };
+    return ops;
+  });
+  const RecordingContext context = run("decoding_bytes", seams);
+  EXPECT_NE(find(context, codes::kCacheKeepsAll), nullptr) << listed(context) << context.metrics.dump();
+  EXPECT_EQ(find(context, codes::kDecodeCopies), nullptr) << listed(context);
+}
+
+TEST(Throughput, AWindowOverAllKeysIsFound) {
+  const RecordingContext context =
+      run("work_law", on_ops([](nsa::Ops ops, const nsa::Call&) {
+            ops.replace(&nsa::Ops::attend_window, nsa::backend_ops(nsa::Backend::reference).attend_window);
+            return ops;
+          }));
+  const auto* finding = find(context, codes::kMemoryLaw);
+  ASSERT_NE(finding, nullptr) << listed(context) << context.metrics.dump();
+  EXPECT_EQ(finding->evidence["op"], "attend_window");
 }
 
 TEST(Throughput, PackingIntoFreshTensorsWithoutGradientsIsCaught) {
