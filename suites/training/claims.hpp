@@ -25,6 +25,9 @@ class Claims {
   void wrong(const std::string& where, const std::string& what, const harness::Json& told, const harness::Json& seen);
   // What gives the number that was told last and is wrong: "it is the mean of ...".
   void explain(const std::string& as_if) { wrong_.back()["as_if"] = as_if; }
+  // The same of the first that is wrong.
+  void explain_first(const std::string& as_if) { wrong_.front()["as_if"] = as_if; }
+  [[nodiscard]] bool hold() const { return wrong_.empty(); }
 
   // One check: everything holds, and there was something to compare. The first that does not is the message, a few
   // more are in the evidence.

@@ -36,9 +36,9 @@ struct Small {
   RandomTokens tokens;
 };
 
-Small make_small(const Subject& subject, Context& context, int trial) {
+Small make_small(const Subject& subject, Context& context, int trial, std::int64_t layers = 3) {
   nsa::Config config = subject.config(context);
-  config.model.n_layers = std::min<std::int64_t>(config.model.n_layers, 3);
+  config.model.n_layers = std::min<std::int64_t>(config.model.n_layers, layers);
   config.train.steps = 4;
   config.train.seq_len = std::min<std::int64_t>(config.train.seq_len, 32);
   config.train.batch_size = 2;
@@ -139,10 +139,10 @@ void bad_number_in_one_gradient(const Subject& subject, Context& context, double
 // NSA_DETECT_ANOMALY: autograd's own mode, over the whole of a step. Without it in the forward pass nobody learns where
 // the function stood that gave NaN, without it in the backward pass nobody learns that one did.
 void detect_anomaly(const Subject& subject, Context& context) {
-  const std::string name = name_of_victim(subject, context);
-  if (name.empty()) return context.fact("detect_anomaly", "not tried: no parameter gets a gradient");
-  Small small = make_small(subject, context, 0);
+  // One layer: in this mode a stack is taken for every node of the graph.
+  Small small = make_small(subject, context, 0, /*layers=*/1);
   nsa::LanguageModelImpl& model = *small.instance.model;
+  const char* const name = "head.weight";
   model.runtime->flags.detect_anomaly = true;
   bool forward = true, backward = true;
   int seen_forward = 0, seen_backward = 0;
@@ -160,7 +160,8 @@ void detect_anomaly(const Subject& subject, Context& context) {
   model.named_parameters()[name].remove_hook(hook);
   model.runtime->observe = nullptr;
   context.progress();
-  if (seen_forward == 0 || seen_backward == 0) throw std::logic_error("no pass of the step was seen");
+  if (seen_forward == 0) throw std::logic_error("the forward pass of the step was not seen");
+  if (seen_backward == 0) return context.fact("detect_anomaly", "not tried: head.weight gets no gradient");
   const bool after = torch::autograd::AnomalyMode::is_enabled();
   context.expect("detect_anomaly_covers_the_step", forward && backward && !after,
                  fmt::format("with NSA_DETECT_ANOMALY=1 autograd's anomaly mode is {} in the forward pass, {} in the "
@@ -178,6 +179,21 @@ void nan_in_the_loss(const Subject& subject, Context& context) {
   }
   nsa::train::Trainer trainer(small.instance.model, small.config.train, batches(small));
   (void)expect_stop(trainer, *small.instance.model, Stop::nonfinite_loss, "nan_in_the_loss", context);
+}
+
+// A step needs all of its batches: at the end of the data one that finds too few is not made.
+void end_of_data(const Subject& subject, Context& context) {
+  Small small = make_small(subject, context, 4);
+  small.config.train.accumulate_grad_batches = 2;
+  int left = 3;
+  nsa::train::Trainer trainer(small.instance.model, small.config.train, [&] {
+    return left-- > 0 ? small.tokens.next(small.config.train.batch_size, small.config.train.seq_len + 1) : at::Tensor();
+  });
+  const StepReport whole = trainer.step();
+  context.progress();
+  if (!went_on(whole)) return report_stop(whole, context, "the first of two steps, with all of its batches: ");
+  (void)expect_stop(trainer, *small.instance.model, Stop::end_of_data, "end of the data in the middle of a step",
+                    context);
 }
 
 void halt_file(const Subject& subject, Context& context) {
@@ -199,21 +215,23 @@ void hang(Context& context) {
   using nsa::train::HangJudge;
   using nsa::train::Liveness;
   constexpr double kLimit_s = 20;
+  constexpr int kLastSign_s = 3;  // of those that stop: they went on up to here
   struct Trial {
     const char* what;
     bool works, progresses;
     double hung_after_s;  // 0: never
   };
   for (const Trial& trial :
-       {Trial{"works and tells nothing", true, false, HangJudge::kBusyFactor * kLimit_s},
+       {Trial{"works and tells nothing more", true, false, kLastSign_s + HangJudge::kBusyFactor * kLimit_s},
         Trial{"goes on and hardly works", false, true, 0}, Trial{"works and goes on", true, true, 0},
-        Trial{"neither works nor goes on", false, false, kLimit_s}}) {
+        Trial{"neither works nor goes on any more", false, false, kLastSign_s + kLimit_s}}) {
     HangJudge judge(kLimit_s);
     double hung = 0;
     for (int now = 0; now <= 2 * HangJudge::kBusyFactor * kLimit_s && hung == 0; ++now) {
       nsa::train::Activity::Snapshot seen;
-      seen.progress = trial.progresses ? static_cast<std::uint64_t>(now) : 0;
-      if (judge.look(now, trial.works ? now : 0, seen) == Liveness::hung) hung = now;
+      seen.progress = static_cast<std::uint64_t>(trial.progresses ? now : std::min(now, kLastSign_s));
+      const double cpu_s = trial.works ? now : trial.progresses ? 0 : std::min(now, kLastSign_s);
+      if (judge.look(now, cpu_s, seen) == Liveness::hung) hung = now;
     }
     // CPU time is looked at every tenth of the limit.
     const bool right = trial.hung_after_s == 0 ? hung == 0 : std::abs(hung - trial.hung_after_s) <= kLimit_s / 5;
@@ -269,6 +287,8 @@ void guards(const Subject& subject, Context& context) {
   nan_in_the_loss(subject, context);
   context.phase("HALT file");
   halt_file(subject, context);
+  context.phase("end of the data");
+  end_of_data(subject, context);
   context.phase("hang");
   hang(context);
   context.phase("divergence");

@@ -10,7 +10,6 @@
 #include "reports/chart.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/statistics.hpp"
-#include "suites/training/trend.hpp"
 
 namespace suites::training_cases {
 
@@ -23,25 +22,25 @@ constexpr double kStallFactor = 20, kStallSeconds = 1;  // a stall is longer tha
 
 // What a trend adds from the first to the last judged sample, as a share of their median.
 struct Growth {
-  Trend trend;
+  probes::Trend trend;
   double median = 0, share = 0, least = 0, most = 0;
 };
 
 Growth growth(std::span<const double> samples) {
   Growth g;
-  g.trend = trend(samples);
+  g.trend = probes::theil_sen(samples);
   g.median = probes::median(samples);
   const double span = static_cast<double>(samples.size()) - 1;
   g.share = g.trend.slope * span / g.median;
-  g.least = g.trend.low * span / g.median;
-  g.most = g.trend.high * span / g.median;
+  g.least = g.trend.interval.low * span / g.median;
+  g.most = g.trend.interval.high * span / g.median;
   return g;
 }
 
 Json to_json(const Growth& g) {
   return {{"median", reports::number(g.median)},
           {"slope_per_step", reports::number(g.trend.slope)},
-          {"slope_interval_99", {reports::number(g.trend.low), reports::number(g.trend.high)}},
+          {"slope_interval_99", {reports::number(g.trend.interval.low), reports::number(g.trend.interval.high)}},
           {"growth_over_run", reports::number(g.share)}};
 }
 
@@ -79,7 +78,7 @@ void judge_bytes(const std::string& name, std::vector<double> samples, double re
   context.fact(name, evidence);
   context.metric(name + "_growth", g.trend.slope, "byte/step");
   // Judged by the low end of the interval: the growth that is certain.
-  context.expect_at_most(name + " grows by (certainly)", g.trend.low, resolution, "byte/step", code, evidence);
+  context.expect_at_most(name + " grows by (certainly)", g.trend.interval.low, resolution, "byte/step", code, evidence);
 }
 
 void tell_times(const std::vector<double>& seconds, Context& context) {

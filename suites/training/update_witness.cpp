@@ -24,7 +24,8 @@ std::vector<UpdateRule> known_mistakes(const nsa::TrainConfig& config) {
   std::vector<UpdateRule> rules = {
       {.what = "gradients are never cleared and add up from step to step", .clears_until = 0},
       {.what = "gradients are cleared once and then add up from step to step", .clears_until = 1},
-      {.what = "gradients are not clipped", .clips = false},
+      {.what = "gradients are not clipped", .clipping = UpdateRule::Clipping::none},
+      {.what = "each tensor is clipped by its own norm", .clipping = UpdateRule::Clipping::alone},
       {.what = "the moments are lost between steps", .keeps_moments = false},
       {.what = "the moments are not corrected for their start at zero", .corrects_bias = false},
       {.what = "beta1 is 0.95", .beta1 = 0.95},
@@ -46,13 +47,16 @@ std::vector<UpdateRule> known_mistakes(const nsa::TrainConfig& config) {
 
 }  // namespace
 
-at::Tensor UpdateWitness::Followed::step(const at::Tensor& clipped, const at::Tensor& whole, double shrunk, double lr,
-                                         double weight_decay) {
+at::Tensor UpdateWitness::Followed::step(const Arrived& arrived, double lr, double weight_decay) {
   weight_decay *= rule.decay;
-  if (whole.defined()) {
+  if (arrived.whole.defined()) {
+    using Clipping = UpdateRule::Clipping;
     const bool adds_up = seen++ > rule.clears_until;
     // Clipping is in place, so what has added up is clipped again.
-    gradient = adds_up ? (gradient + whole) * shrunk : rule.clips ? clipped : whole;
+    gradient = adds_up                            ? (gradient + arrived.whole) * arrived.shrunk
+               : rule.clipping == Clipping::whole ? arrived.clipped
+               : rule.clipping == Clipping::alone ? arrived.alone
+                                                  : arrived.whole;
     const at::Tensor g = rule.decay_is_decoupled ? gradient : gradient + weight_decay * expected;
     if (!rule.keeps_moments) {
       updates = 0;
@@ -99,16 +103,18 @@ UpdateWitness::~UpdateWitness() { parameter_.remove_hook(hook_); }
 Update UpdateWitness::after(const nsa::train::StepReport& made) {
   const at::NoGradGuard no_grad;
   capture_is_over_ = true;
-  at::Tensor whole, clipped;
-  const double shrunk = made.grad_norm > config_.grad_clip ? config_.grad_clip / made.grad_norm : 1;
+  const auto share = [&](double norm) { return norm > config_.grad_clip ? config_.grad_clip / norm : 1; };
+  Arrived arrived;
+  arrived.shrunk = share(made.grad_norm);
   if (const at::Tensor& gradient = made.replayed ? captured_ : gradient_; gradient.defined()) {
-    whole = wide(gradient);
+    arrived.whole = wide(gradient);
     // Clipped in the gradient's own type, as it is stored.
-    clipped = shrunk < 1 ? wide(gradient * shrunk) : whole;
+    arrived.clipped = arrived.shrunk < 1 ? wide(gradient * arrived.shrunk) : arrived.whole;
+    arrived.alone = arrived.whole * share(arrived.whole.norm().item<double>());
   }
   const at::Tensor now = wide(parameter_);
   const auto follow = [&](Followed& one) {
-    const at::Tensor direction = one.step(clipped, whole, shrunk, made.lr, config_.weight_decay);
+    const at::Tensor direction = one.step(arrived, made.lr, config_.weight_decay);
     const at::Tensor distance =
         (now - one.expected).abs() / allowed(one.expected, parameter_.scalar_type(), config_.lr);
     const double error = distance.max().item<double>();  // NaN when anything is

@@ -27,7 +27,8 @@ struct UpdateRule {
   std::string what;                                   // of a mistake: "there is no weight decay"
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // torch's defaults
   double decay = 1, rate = 1;                         // times those of the configuration and of the step
-  bool decay_is_decoupled = true, corrects_bias = true, clips = true, keeps_moments = true;
+  bool decay_is_decoupled = true, corrects_bias = true, keeps_moments = true;
+  enum class Clipping { whole, none, alone } clipping = Clipping::whole;  // alone: by the tensor's own norm
   double clears_until = kAlways;  // the last step, from 0, before which gradients are cleared
   static constexpr double kAlways = std::numeric_limits<double>::infinity();
 };
@@ -51,14 +52,19 @@ class UpdateWitness {
   [[nodiscard]] std::vector<std::string> mistakes() const;
 
  private:
+  // The gradient of a step, fp64 on the CPU: as it arrives, times `shrunk` (the clipping of all gradients together),
+  // and clipped by its own norm; or all undefined.
+  struct Arrived {
+    at::Tensor whole, clipped, alone;
+    double shrunk = 1;
+  };
   // Where the parameter is by one rule. All fp64, on the CPU.
   struct Followed {
     UpdateRule rule;
     at::Tensor expected, exp_avg, exp_avg_sq, gradient;  // gradient: of all steps so far, where none is cleared
     double updates = 0, seen = 0;                        // since the moments began; steps with a gradient
     double worst = 0;                                    // error so far
-    // The direction of a step; `clipped` is `shrunk` times the gradient `whole`, or both are undefined.
-    at::Tensor step(const at::Tensor& clipped, const at::Tensor& whole, double shrunk, double lr, double weight_decay);
+    at::Tensor step(const Arrived& arrived, double lr, double weight_decay);  // its direction
   };
   at::Tensor parameter_;
   nsa::TrainConfig config_;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
+#include <vector>
 
 #include "suites/codes.hpp"
 #include "suites/probes/statistics.hpp"
@@ -35,16 +37,92 @@ double expected_initial_loss(const nsa::ModelConfig& model) {
   return std::log(static_cast<double>(model.vocab)) + 1.0 / 6;
 }
 
+namespace {
+
+// What a mistake in the schedule makes of it.
+struct RateMistake {
+  const char* what;
+  std::function<double(const nsa::TrainConfig&, std::int64_t)> rate;
+};
+
+std::vector<RateMistake> rate_mistakes() {
+  using Config = nsa::TrainConfig;
+  const auto changed = [](std::function<void(Config&)> change) {
+    return [change](const Config& config, std::int64_t step) {
+      Config other = config;
+      change(other);
+      return expected_learning_rate(other, step);
+    };
+  };
+  const auto share_of_the_way = [](const Config& c, std::int64_t step) {
+    const auto last = static_cast<double>(c.steps - 1), warm_up = static_cast<double>(c.warmup_steps);
+    return last > warm_up ? (static_cast<double>(step) - warm_up) / (last - warm_up) : 1.0;
+  };
+  const auto after_warm_up = [](auto rate) {
+    return [rate](const Config& c, std::int64_t step) {
+      return step < c.warmup_steps ? expected_learning_rate(c, step) : rate(c, step);
+    };
+  };
+  return {
+      {"it stayed at its peak after the warm-up", after_warm_up([](const Config& c, std::int64_t) { return c.lr; })},
+      {"it fell in a straight line, not along a cosine", after_warm_up([=](const Config& c, std::int64_t step) {
+         return c.lr + (c.lr_min - c.lr) * std::clamp(share_of_the_way(c, step), 0.0, 1.0);
+       })},
+      {"there were no warm-up", changed([](Config& c) { c.warmup_steps = 0; })},
+      {"the warm-up began at 0 instead of its first share",
+       [](const Config& c, std::int64_t step) {
+         return step < c.warmup_steps ? c.lr * static_cast<double>(step) / static_cast<double>(c.warmup_steps)
+                                      : expected_learning_rate(c, step);
+       }},
+      {"every step had the rate of the step before it",
+       [](const Config& c, std::int64_t step) {
+         return expected_learning_rate(c, std::max<std::int64_t>(step - 1, 0));
+       }},
+      {"every step had the rate of the step after it",
+       [](const Config& c, std::int64_t step) { return expected_learning_rate(c, step + 1); }},
+      {"the warm-up were not taken off the length of the fall", after_warm_up([](const Config& c, std::int64_t step) {
+         Config whole = c;
+         whole.warmup_steps = 0;
+         return expected_learning_rate(whole, step);
+       })},
+      {"it fell to 0, not to train.lr_min", changed([](Config& c) { c.lr_min = 0; })},
+      {"it reached its end only after all steps, one too late", changed([](Config& c) { ++c.steps; })},
+      {"its length were counted in batches, not in steps",
+       changed([](Config& c) { c.steps *= c.accumulate_grad_batches; })},
+      {"it went half of the way down", after_warm_up([=](const Config& c, std::int64_t step) {
+         const double cosine = std::cos(std::numbers::pi * std::clamp(share_of_the_way(c, step), 0.0, 1.0) / 2);
+         return c.lr * (1 + cosine) / 2 + c.lr_min * (1 - cosine) / 2;
+       })},
+      {"it did not end: the cosine goes on and rises again", after_warm_up([=](const Config& c, std::int64_t step) {
+         const double cosine = std::cos(std::numbers::pi * share_of_the_way(c, step));
+         return c.lr * (1 + cosine) / 2 + c.lr_min * (1 - cosine) / 2;
+       })},
+  };
+}
+
+}  // namespace
+
 void check_learning_rate(const Run& run, const nsa::TrainConfig& config, Context& context) {
+  constexpr double kAllowed = 1e-9;  // of the peak
   double worst = 0;
-  Json trace = Json::array();
+  Json trace = Json::array(), evidence = Json::object();
+  const auto error_of = [&](double rate, double wanted) { return std::abs(rate - wanted) / config.lr; };
   for (const auto& s : run.steps) {
-    const double wanted = expected_learning_rate(config, s.step);
-    const double error = std::abs(s.lr - wanted) / config.lr;
+    const double wanted = expected_learning_rate(config, s.step), error = error_of(s.lr, wanted);
     worst = std::isnan(error) ? error : std::max(worst, error);
     trace.push_back({{"step", s.step}, {"lr", reports::number(s.lr)}, {"wanted", reports::number(wanted)}});
+    if (!(error <= kAllowed) && !evidence.contains("step"))
+      evidence.update({{"step", s.step}, {"lr", reports::number(s.lr)}, {"wanted", reports::number(wanted)}});
   }
-  context.expect_at_most("learning_rate_error", worst, 1e-9, "of the peak", codes::kLearningRate, {{"trace", trace}});
+  if (!evidence.empty())
+    for (const RateMistake& mistake : rate_mistakes())
+      if (std::all_of(run.steps.begin(), run.steps.end(),
+                      [&](const auto& s) { return error_of(s.lr, mistake.rate(config, s.step)) <= kAllowed; })) {
+        evidence["as_if"] = mistake.what;
+        break;
+      }
+  evidence["trace"] = trace;
+  context.expect_at_most("learning_rate_error", worst, kAllowed, "of the peak", codes::kLearningRate, evidence);
 }
 
 void check_updates(const Run& run, Context& context) {

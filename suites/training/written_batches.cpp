@@ -44,6 +44,7 @@ class BatchJudge {
     if (!crops()) pass_ = data_.training.batches(train_);
     if (!crops() && pass_.empty()) throw std::logic_error("written_down: the data holds no batch");
     kept_ = data_.validation.batches(train_);
+    both_ = data_.training.tokens + data_.validation.tokens;
   }
 
   void run() {
@@ -52,10 +53,14 @@ class BatchJudge {
       const std::string where = fmt::format("step {}", i + 1);
       order_.equal(where, "batches of the step", step.batches.size(), train_.accumulate_grad_batches);
       for (const PlainBatch& batch : step.batches) judge(batch, where);
+      if (order_.hold()) right_steps_ = static_cast<std::int64_t>(i + 1);
       if (train_.packed) documents_.equal(where, "predictions so far", step.tokens_seen, predictions_);
     }
     for (const PlainBatch& batch : run_.unfinished) judge(batch, "the step that was not made");
     judge_validations();
+    if (!order_.hold() && held_out_) order_.explain_first("what is held out for validation were trained on");
+    if (!order_.hold() && !held_out_ && run_.cut > 0 && right_steps_ == run_.cut)
+      order_.explain_first("a resumed run went on elsewhere in the data than where the run before it stood");
     for (const Claims* claims : {&order_, &twice_, &documents_, &validation_}) claims->conclude(context_);
   }
 
@@ -72,6 +77,13 @@ class BatchJudge {
     });
   }
 
+  // Text of the other part, or of both where they meet.
+  [[nodiscard]] bool holds_validation(const Row& row) const {
+    const std::string bytes = bytes_of(row);
+    const auto stands_in = [&](const std::string& tokens) { return tokens.find(bytes) != std::string::npos; };
+    return !stands_in(data_.training.tokens) && (stands_in(data_.validation.tokens) || stands_in(both_));
+  }
+
   void judge(const PlainBatch& batch, const std::string& step) {
     const std::string where = fmt::format("{}, batch {}", step, read_ + 1);
     judge_order(batch, where);
@@ -81,6 +93,7 @@ class BatchJudge {
   }
 
   void judge_order(const PlainBatch& batch, const std::string& where) {
+    for (const Row& row : batch.rows) held_out_ = held_out_ || holds_validation(row);
     const std::size_t rows = crops() ? static_cast<std::size_t>(train_.batch_size) : place().rows.size();
     order_.equal(where, "rows", rows, batch.rows.size());
     for (std::size_t r = 0; r < std::min(rows, batch.rows.size()); ++r) {
@@ -195,7 +208,10 @@ class BatchJudge {
   Context& context_;
   PlainData data_;
   std::vector<PlainBatch> pass_, kept_;  // of one pass; of validation
+  std::string both_;                     // parts of the data, end to end
   std::size_t read_ = 0;                 // batches
+  std::int64_t right_steps_ = 0;         // before the first batch that is wrong
+  bool held_out_ = false;                // text of validation was read
   std::int64_t predictions_ = 0;
   std::map<Row, Place> pass_rows_;  // read in this pass
   Rows this_pass_, last_pass_;      // as they were read

@@ -159,7 +159,36 @@ TEST_F(Verdicts, AScheduleOverMicroStepsIsFound) {
     RecordingContext one(with);
     check_learning_rate(made, train_config, one);
     EXPECT_EQ(found(one, codes::kLearningRate), planted) << listed(one);
+    if (planted) {
+      EXPECT_EQ(finding(one, codes::kLearningRate).evidence["as_if"],
+                "its length were counted in batches, not in steps");
+    }
   }
+}
+
+TEST_F(Verdicts, ARateIsToldByTheMistakeThatExplainsIt) {
+  nsa::TrainConfig config;
+  config.steps = 12;
+  config.warmup_steps = 3;
+  config.lr_min = config.lr / 10;
+  const auto judged = [&](const std::function<double(std::int64_t)>& rate) {
+    run.steps.clear();
+    for (std::int64_t i = 0; i < config.steps; ++i) {
+      run.steps.push_back(report(i, 3));
+      run.steps.back().lr = rate(i);
+    }
+    RecordingContext one(with);
+    check_learning_rate(run, config, one);
+    return found(one, codes::kLearningRate) ? finding(one, codes::kLearningRate).evidence : harness::Json();
+  };
+  const auto right = [&](std::int64_t i) { return expected_learning_rate(config, i); };
+  EXPECT_TRUE(judged(right).is_null());
+  EXPECT_EQ(judged([&](auto i) { return i < 3 ? right(i) : config.lr; })["as_if"],
+            "it stayed at its peak after the warm-up");
+  EXPECT_EQ(judged([&](auto i) { return right(i + 1); })["as_if"], "every step had the rate of the step after it");
+  const harness::Json other = judged([&](auto i) { return i == 7 ? 0.5 * right(i) : right(i); });
+  EXPECT_EQ(other["step"], 7);
+  EXPECT_FALSE(other.contains("as_if"));
 }
 
 TEST_F(Verdicts, AWrongUpdateIsFoundWithItsStep) {

@@ -427,6 +427,17 @@ TEST_F(WrittenDown, RowsInAnotherOrderAreFound) {
   EXPECT_FALSE(found(context, codes::kBatchTwice)) << listed(context);
 }
 
+TEST_F(WrittenDown, TrainingOnWhatIsHeldOutIsFound) {
+  WrittenRun run = healthy(WrittenData::text);
+  const PlainData data(run.config.train);
+  auto& row = run.steps[1].batches[0].rows[0];
+  ASSERT_GE(data.validation.tokens.size(), row.size());
+  for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<unsigned char>(data.validation.tokens[i]);
+  judge_batches(run, context);
+  ASSERT_TRUE(found(context, codes::kBatchOrder)) << listed(context);
+  EXPECT_EQ(finding(context, codes::kBatchOrder).evidence["as_if"], "what is held out for validation were trained on");
+}
+
 // The batch that stood at this place of the first pass.
 TEST_F(WrittenDown, AnOrderThatIsTheSameInEveryPassIsFound) {
   const auto first = std::make_shared<std::map<nlohmann::json, Batch>>();
@@ -473,6 +484,8 @@ TEST_F(WrittenDown, AResumeOneBatchLateIsFound) {
              (void)source.next();
            }));
   EXPECT_EQ(what_of("batches of training", codes::kBatchOrder), "row 1") << listed(context);
+  EXPECT_EQ(finding(context, codes::kBatchOrder).evidence["as_if"],
+            "a resumed run went on elsewhere in the data than where the run before it stood");
   EXPECT_FALSE(found(context, codes::kBatchTwice)) << listed(context);
 }
 
