@@ -16,6 +16,7 @@
 #include "suites/oracle/tiles.hpp"
 #include "suites/parity/cases.hpp"
 #include "suites/parity/documents.hpp"
+#include "suites/parity/mistakes.hpp"
 #include "suites/probes/lengths.hpp"
 
 namespace suites::parity_cases {
@@ -219,6 +220,13 @@ void judge_choice(Context& context, const Problem& p, const std::vector<std::int
         first_fault = fmt::format("sequence {}, document at {}, group {}: {}", row, begin, group, verdict.first_fault);
         evidence = verdict.first;
         evidence.update({{"sequence", row}, {"document_begins", begin}, {"group", group}});
+        const auto of_document = [&](const at::Tensor& t) { return t.narrow(0, row, 1).narrow(1, begin, end - begin); };
+        const std::string as_if = oracle::mistake_in_choice(
+            of_document(watched.blocks), of_document(p.inputs[0]),
+            watched.stages.at("compressed k").narrow(0, row, 1).narrow(1, blocks_before, count), g);
+        if (as_if.empty()) continue;
+        evidence["as_if"] = as_if;
+        first_fault += told(as_if);
       }
     }
     blocks_before += count;

@@ -204,8 +204,11 @@ void add_stream(std::vector<Mistake>& all) {
                       ".norm_mlp.weight"));
   for (const auto& [scale, name] : {std::pair{0.0, "lost"}, std::pair{0.5, "halved"}, std::pair{2.0, "doubled"},
                                     std::pair{std::sqrt(0.5), "scaled by sqrt(1/2)"}})
-    all.push_back(constant("layers.[0-9]*", fmt::format("what a layer adds to the stream is {}", name),
-                           [scale = scale](auto& c) { c.residual_scale = scale; }));
+    for (const char* stage : {"*.mlp", "layers.[0-9]*"})  // what attention adds shows in the MLP first
+      all.push_back(constant(stage, fmt::format("what a layer adds to the stream is {}", name),
+                             [scale = scale](auto& c) { c.residual_scale = scale; }));
+  all.push_back(constant("*.mlp", "the residual past attention goes on from the normed stream, not from the stream",
+                         [](auto& c) { c.attention_residual_is_normed = true; }));
   all.push_back({"embedding", "embedded tokens are multiplied by sqrt(dim)", [](PlainModel& m, Documents&) {
                    m.constants.embedding_scale = std::sqrt(static_cast<double>(m.config.dim));
                  }});

@@ -124,6 +124,17 @@ class Plan {
     c.run = [subject = subject_, which](Context& context) { parity_cases::model_identity(context, subject, which); };
     cases.push_back(std::move(c));
   }
+  // Sums of thousands of terms, as 16 bits hold them, also where the subject trains in fp32.
+  void attention_in_16_bits() {
+    constexpr std::int64_t kTokens = 2048;
+    Case c = make("attention", harness::Level::standard);
+    c.params.set("S", std::to_string(kTokens));
+    c.params.set("precision", "bf16");
+    c.run = [subject = subject_](Context& context) {
+      parity_cases::attention_at(context, subject, {.S = kTokens, .precision = nsa::Precision::bf16});
+    };
+    cases.push_back(std::move(c));
+  }
   void reads() {
     Case c = make("reads", harness::Level::standard);
     c.run = [subject = subject_](Context& context) { parity_cases::reads(context, subject); };
@@ -197,6 +208,7 @@ void plan_standard(Plan& plan) {
       plan.xpath(model, precision);
     plan.model_pairwise(model);
   }
+  plan.attention_in_16_bits();
   plan.reads();
   for (const std::string& name : parity_cases::model_identity_names()) plan.model_identity(name);
 }

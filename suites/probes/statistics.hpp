@@ -43,7 +43,7 @@ struct PowerLaw {
 
 // Trend of a sample in the order in which it was measured: the median of the slopes of all pairs (Theil and Sen), per
 // place, and its interval by Kendall's statistic at `z` standard deviations (2.576: 99 %). One outlier in four does not
-// move it. NaN for fewer than 8 values: they show no trend.
+// move it. Beyond 500 values every k-th is used. NaN for fewer than 8: they show no trend.
 struct Trend {
   double slope = 0;
   Interval interval;

@@ -77,6 +77,9 @@ TEST_F(Mistakes, AMistakeOfAStageIsToldByItself) {
   EXPECT_THAT(told_of_constants({.mlp = Curve::gelu}), HasSubstr("MLP's activation is GELU"));
   EXPECT_THAT(told_of_constants({.gate = Curve::relu}), HasSubstr("gate's activation is ReLU"));
   EXPECT_THAT(told_of_constants({.mlp_input = oracle::Input::before_attention}), HasSubstr("reads the layer's input"));
+  EXPECT_THAT(told_of_constants({.attention_residual_is_normed = true}),
+              HasSubstr("past attention goes on from the normed stream"));
+  EXPECT_THAT(told_of_constants({.residual_scale = 2}), HasSubstr("adds to the stream is doubled"));
   EXPECT_THAT(told_of_constants({.gate_after_rope = true}), HasSubstr("after RoPE"));
   EXPECT_THAT(told_of_constants({.gate_heads = oracle::Heads::one_in_g}), HasSubstr("j + G"));
   EXPECT_THAT(told_of_constants({.gate_order = {1, 0, 2}}), HasSubstr("mixed up"));

@@ -114,6 +114,12 @@ TEST(Statistics, ATrendIsSeenThroughOutliersAndNoiseHasNone) {
   EXPECT_LT(flat.interval.low, 0.01);
   EXPECT_GT(flat.interval.high, -0.01);
   EXPECT_TRUE(std::isnan(theil_sen(Sample{1, 2, 3}).interval.low)) << "three values show no trend";
+  Sample line(3000);  // thinned: four million pairs would take seconds
+  for (std::size_t i = 0; i < line.size(); ++i) line[i] = static_cast<double>(i);
+  EXPECT_DOUBLE_EQ(theil_sen(line).slope, 1);
+  EXPECT_EQ(theil_sen(Sample(50, 3.0)).slope, 0);
+  line[1] = NAN;
+  EXPECT_TRUE(std::isnan(theil_sen(line).interval.low));
 }
 
 TEST(Statistics, TrendIntervalRarelyExcludesZeroForNoise) {
