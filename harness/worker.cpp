@@ -59,9 +59,10 @@ bool says_out_of_memory(const std::exception& error) {
 Outcome run_guarded(const Case& work, WorkerContext& context) {
   const auto threw = [&context](std::string_view code, const std::string& type, std::string message) {
     if (message.size() > kMaxMessage) message = message.substr(0, kMaxMessage) + " [cut]";
-    context.finding(code, fmt::format("{}: {}", type, message), {{"type", type}, {"what", message}});
-    return Outcome{reports::Status::error, code == codes::kOutOfMemory ? "out_of_memory" : "exception",
-                   message.substr(0, message.find('\n'))};
+    const std::string said = message.substr(0, message.find('\n'));
+    context.finding(code, fmt::format("{}: {}", type, message),
+                    {{"type", type}, {"what", message}, {"said", said}, {"phase", context.last_phase()}});
+    return Outcome{reports::Status::error, code == codes::kOutOfMemory ? "out_of_memory" : "exception", said};
   };
   try {
     work.run(context);

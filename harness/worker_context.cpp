@@ -30,6 +30,7 @@ base::Load WorkerContext::load() const { return disturbance_ ? *disturbance_ : w
 
 void WorkerContext::phase(std::string_view name) {
   watch_.phase();
+  phase_ = name;
   tell("phase", {{"name", name}});
 }
 

@@ -36,6 +36,7 @@ class WorkerContext : public Context {
                const Json& evidence) override;
 
   // -- after the case
+  [[nodiscard]] const std::string& last_phase() const { return phase_; }  // "" before the first
   // All that speaks against it was withheld.
   [[nodiscard]] bool undecided() const { return !withheld_.empty() && !failed_; }
   [[nodiscard]] const Json& withheld() const { return withheld_; }
@@ -62,6 +63,7 @@ class WorkerContext : public Context {
   const std::string id_;
   const EventSink& sink_;
   std::atomic<std::chrono::steady_clock::rep> last_progress_{0};
+  std::string phase_;
   LoadWatch watch_;
   bool timed_ = false;                     // it took times
   std::optional<base::Load> disturbance_;  // the first load that one was taken under

@@ -153,7 +153,8 @@ void parameter_gradients(Context& context, const Subject& subject, const StepOpt
                  keys ? fmt::format("the compressed branch's keys ({}) get no gradient, every other parameter does",
                                     fmt::join(silence.names, ", "))
                       : silent_message(silence.names, silence.parameters),
-                 keys ? codes::kCompressedKeysDetached : codes::kNoGradient, {{"parameters", silence.names}});
+                 keys ? codes::kCompressedKeysDetached : codes::kNoGradient,
+                 {{"parameters", silence.names}, {"way", options.way}});
   context.expect("what a flag cuts off gets no gradient", silence.not_cut.empty(),
                  fmt::format("{} parameters get a gradient although a flag cuts them off: {}", silence.not_cut.size(),
                              fmt::join(silence.not_cut, ", ")),

@@ -40,6 +40,17 @@ Rules set_up() {
        .weight = 81,
        .clue = {.codes = {kException}, .evidence = {{"type", "nsa::ContractError"}, {"what", "*"}}},
        .explains = of_wrong_values()},
+      {.id = "flags-refused",
+       .what = "Flags that may stand together are refused, or a value is read wrongly: {said}",
+       .weight = 70,
+       .clue = {.codes = {kException},
+                .cases = "flag_matrix/*",
+                .evidence = {{"type", "nsa::FlagInvalid"}, {"said", "*"}}},
+       .explains = {{.codes = {kException, kFlagIgnored, kEffectiveFlags, kFlagOrigin}}}},
+      {.id = "exception",
+       .what = "{type} is thrown in the phase '{phase}': {said}",
+       .weight = 15,
+       .clue = {.codes = {kException}, .evidence = {{"type", "*"}, {"phase", "?*"}, {"said", "*"}}}},
       {.id = "crash", .weight = 80, .clue = {{kCrash, kHang, kVanished}}, .explains = {{.codes = {kFarBelowGate}}}},
   };
 }

@@ -439,7 +439,7 @@ void whole_constants(Context& context, const Subject& subject) {
          const bool softmax = m.gate == nsa::GateActivation::softmax;
          m.gate = softmax ? nsa::GateActivation::sigmoid : nsa::GateActivation::softmax;
        }},
-      {"gate with another gate_tau",
+      {"gate and gate_tau",
        [](nsa::ModelConfig& m, nsa::EffectiveFlags&) {
          const bool softmax = m.gate == nsa::GateActivation::softmax;
          m.gate = softmax ? nsa::GateActivation::sigmoid : nsa::GateActivation::softmax;

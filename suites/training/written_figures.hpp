@@ -67,7 +67,7 @@ class Figures {
   [[nodiscard]] std::string mistake_in_loss(std::int64_t step, double told) const;
 
   Slack slack_;
-  double peak_rate_, positions_;  // positions: of a step whose batches are whole
+  double peak_rate_, positions_;  // positions: of a whole batch
   std::vector<StepFigures> steps_;
   std::map<std::int64_t, double> losses_, validation_losses_;  // as the first file tells them
 };

@@ -201,8 +201,7 @@ std::string checkpoint_name(std::int64_t step) { return fmt::format("step_{:08}.
 Figures::Figures(const WrittenRun& run)
     : slack_(slack_for(run.config.train, run.device)),
       peak_rate_(run.config.train.lr),
-      positions_(static_cast<double>(run.config.train.accumulate_grad_batches * run.config.train.batch_size *
-                                     run.config.train.seq_len)) {}
+      positions_(static_cast<double>(run.config.train.batch_size * run.config.train.seq_len)) {}
 
 const StepFigures* Figures::at(std::int64_t step) const {
   const bool known = step >= 1 && step <= static_cast<std::int64_t>(steps_.size());
@@ -225,8 +224,8 @@ std::string Figures::mistake_in_loss(std::int64_t step, double told) const {
   };
   std::vector<Candidate> all;
   if (const auto predictions = static_cast<double>(at(step)->of.predictions); predictions > 0)
-    all.push_back({at(step)->of.loss * positions_ / predictions,
-                   "batches weighed by their length, not by their number of predictions"});
+    all.push_back(
+        {sum * positions_ / predictions, "batches weighed by their length, not by their number of predictions"});
   if (const StepFigures* before = at(step - 1)) all.push_back({before->of.loss, "it were the loss of the step before"});
   if (const StepFigures* after = at(step + 1)) all.push_back({after->of.loss, "it were the loss of the step after"});
   if (batches.size() > 1) {
