@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/nearest.hpp"
+
 namespace harness {
 
 namespace {
@@ -172,7 +174,7 @@ void Parser::refuse_leftovers() const {
   if (is_verb && first != verbs_.end())
     throw UsageError(
         fmt::format("the verb is '{}' already; '{}' after it has no meaning (see --help)", (*first)->get_name(), word));
-  const std::string near = nearest(word, known_words());
+  const std::string near = base::nearest(word, known_words());
   throw UsageError(fmt::format("{} '{}'{} (see --help)", word.starts_with('-') ? "unknown option" : "unknown verb",
                                word, near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/stamp.hpp"
 #include "base/streams.hpp"
 #include "harness/probe.hpp"
 #include "harness/provenance.hpp"
@@ -46,7 +47,7 @@ void check_workers(std::vector<Row>& rows, bool gpu_needed, const DeviceProbe& p
 
 void check_output(std::vector<Row>& rows, const CommandLine& line) {
   try {
-    const fs::path folder = RunFolder(line.out, new_run_id(), line.force).path();
+    const fs::path folder = RunFolder(line.out, base::new_run_id(), line.force).path();
     fs::path existing = folder;
     while (!fs::exists(existing)) existing = existing.parent_path();
     const auto space = fs::space(existing);

@@ -1,7 +1,6 @@
 #include "harness/journal_writer.hpp"
 
 #include <fcntl.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <sstream>
 
 #include "base/files.hpp"
+#include "base/stamp.hpp"
 #include "harness/settings.hpp"
 #include "reports/journal_rules.hpp"
 
@@ -57,11 +57,6 @@ void replace_non_finite(Json& json) {
 }
 
 }  // namespace
-
-std::string timestamp(std::chrono::system_clock::time_point time) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
-}
 
 std::string to_line(const Json& event) {
   Json copy = event;
@@ -149,7 +144,7 @@ reports::Run JournalWriter::told() const {
 
 void JournalWriter::append(const Json& event) {
   check();
-  Json stamped = {{"event", event.at("event")}, {"t", timestamp(std::chrono::system_clock::now())}, {"seq", seq_}};
+  Json stamped = {{"event", event.at("event")}, {"t", base::timestamp()}, {"seq", seq_}};
   stamped.update(event);
   const std::string line = to_line(stamped);
   if (line.size() > reports::kMostLineBytes)

@@ -5,7 +5,6 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <stdexcept>
@@ -70,8 +69,6 @@ class JournalWriter {
   reports::RunBuilder guard_;
 };
 
-// RFC 3339, UTC, milliseconds.
-[[nodiscard]] std::string timestamp(std::chrono::system_clock::time_point time);
 // One line of JSON: invalid UTF-8 replaced, numbers that JSON cannot hold as their words (reports/json.hpp).
 [[nodiscard]] std::string to_line(const Json& event);
 

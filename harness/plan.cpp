@@ -6,6 +6,8 @@
 #include <map>
 #include <optional>
 
+#include "base/nearest.hpp"
+
 namespace harness {
 
 namespace {
@@ -23,7 +25,7 @@ std::vector<std::string> level_words() {
 }
 
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& candidates) {
-  const std::string near = nearest(word, candidates);
+  const std::string near = base::nearest(word, candidates);
   return near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
 }
 

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <set>
 
+#include "base/nearest.hpp"
+#include "base/stamp.hpp"
 #include "base/streams.hpp"
 #include "harness/ending.hpp"
 #include "harness/guardian.hpp"
@@ -58,7 +60,7 @@ void refuse_unknown_names(const Program& program, const CommandLine& line) {
   for (const Fault& fault : program.faults) known.push_back(fault.name);
   for (const std::string& name : line.inject) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    const std::string near = nearest(name, known);
+    const std::string near = base::nearest(name, known);
     throw UsageError(fmt::format("--inject: unknown fault '{}'{} (`list --faults` shows all)", name,
                                  near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
   }
@@ -287,7 +289,7 @@ ExitCode carry_out_watched(const Prepared& run, JournalWriter& journal) {
 ExitCode run(const Program& program, const CommandLine& line) {
   Settings settings = make_settings(program, line);
   refuse_unknown_names(program, line);
-  const std::string id = new_run_id();
+  const std::string id = base::new_run_id();
   RunFolder folder(line.out, id, line.force);
   const Fd summary = line.summary_file ? check_summary_file(*line.summary_file, folder.path()) : Fd();
   const DeviceProbe probe = settle_device(settings, line);

@@ -1,15 +1,12 @@
 #include "harness/run_folder.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <random>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -188,12 +185,6 @@ void point_latest_to(const fs::path& folder) {
 }
 
 }  // namespace
-
-std::string new_run_id() {
-  std::random_device device;
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  return fmt::format("{:%Y%m%dT%H%M%SZ}-{:04x}", fmt::gmtime(now), device() & 0xffff);
-}
 
 RunFolder::RunFolder(const std::optional<fs::path>& out, const std::string& run_id, bool force) try
     : path_(fs::absolute(out ? *out : fs::path("out") / run_id).lexically_normal()),

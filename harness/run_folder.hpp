@@ -9,9 +9,6 @@
 
 namespace harness {
 
-// "20261121T013100Z-8c1f": UTC and four random hex digits.
-[[nodiscard]] std::string new_run_id();
-
 class RunFolder {
  public:
   // `out` as the user gave it; absent: out/<run id> under the current folder. Throws UsageError when the place cannot

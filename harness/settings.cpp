@@ -9,6 +9,7 @@
 #include <set>
 #include <system_error>
 
+#include "base/nearest.hpp"
 #include "base/utf8.hpp"
 #include "base/yaml.hpp"
 #include "harness/compare.hpp"
@@ -177,7 +178,7 @@ std::vector<std::string> keys_of(std::span<const SettingSpec> specs) {
 const SettingSpec& find_spec(std::span<const SettingSpec> specs, const std::string& key, const std::string& where) {
   const auto at = std::find_if(specs.begin(), specs.end(), [&](const SettingSpec& spec) { return spec.key == key; });
   if (at != specs.end()) return *at;
-  const std::string near = nearest(key, keys_of(specs));
+  const std::string near = base::nearest(key, keys_of(specs));
   throw UsageError(fmt::format("{}: unknown key '{}'{} (`list --settings` shows all)", where, key,
                                near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
 }
@@ -287,29 +288,6 @@ std::vector<double> Settings::reals(std::string_view key) const {
 }
 std::vector<std::string> Settings::texts(std::string_view key) const {
   return items_of(value(key, SettingType::text_list), SettingType::text_list);
-}
-
-std::string nearest(std::string_view word, std::span<const std::string> candidates) {
-  const auto distance = [word](std::string_view other) {
-    std::vector<std::size_t> row(other.size() + 1);
-    for (std::size_t j = 0; j <= other.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= word.size(); ++i) {
-      std::size_t diagonal = row[0];
-      row[0] = i;
-      for (std::size_t j = 1; j <= other.size(); ++j) {
-        const std::size_t substituted = diagonal + (word[i - 1] == other[j - 1] ? 0 : 1);
-        diagonal = row[j];
-        row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-      }
-    }
-    return row[other.size()];
-  };
-  std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    if (const std::size_t d = distance(candidate); d < best_distance) best = candidate, best_distance = d;
-  }
-  return best;
 }
 
 }  // namespace harness

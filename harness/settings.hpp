@@ -64,7 +64,4 @@ class Settings {
 // sets it to "cpu" or "cuda", before it validates and plans, so that Suite::cases and Program::provenance may read it).
 [[nodiscard]] std::vector<SettingSpec> own_settings();
 
-// The nearest candidate by edit distance, or "" when none is near (distance > 1/3 of the length, at least 2).
-[[nodiscard]] std::string nearest(std::string_view word, std::span<const std::string> candidates);
-
 }  // namespace harness

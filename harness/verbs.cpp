@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/nearest.hpp"
 #include "base/streams.hpp"
 #include "harness/folder_lock.hpp"
 #include "harness/protocol.hpp"
@@ -136,7 +137,7 @@ ExitCode describe(const Program& program, const CommandLine& line) {
       return ExitCode::ready;
     }
   }
-  const std::string near = nearest(name, known);
+  const std::string near = base::nearest(name, known);
   throw UsageError(fmt::format("no suite or case '{}'{} (`list` shows all)", name,
                                near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
 }
@@ -148,7 +149,7 @@ ExitCode explain(const Program& program, const CommandLine& line) {
   for (const std::string& id : line.operands) {
     const Code* code = codes.find(id);
     if (code == nullptr) {
-      const std::string near = nearest(id, known);
+      const std::string near = base::nearest(id, known);
       throw UsageError(fmt::format("unknown finding code '{}'{} (`list --codes` shows all)", id,
                                    near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
     }

@@ -6,10 +6,10 @@
 #include <system_error>
 
 #include "base/files.hpp"
+#include "base/nearest.hpp"
 #include "base/yaml.hpp"
 #include "nsa/config.hpp"
 #include "nsa/config_schema.hpp"
-#include "nsa/nearest.hpp"
 
 namespace nsa {
 
@@ -58,13 +58,13 @@ std::string unknown_key(std::string_view section, std::string_view key) {
   std::string list;
   for (const auto& known : config_keys()) {
     const auto dot = known.name.find('.');
-    if (edit_distance(known.name.substr(dot + 1), key) == 0)
+    if (base::edit_distance(known.name.substr(dot + 1), key) == 0)
       return fmt::format("is not a key; did you mean {}?", known.name);
     if (known.name.substr(0, dot) != section) continue;
     own.push_back(known.name.substr(dot + 1));
     list += (list.empty() ? "" : ", ") + std::string(own.back());
   }
-  if (const auto near = nearest(key, own); !near.empty())
+  if (const auto near = base::nearest(key, own); !near.empty())
     return fmt::format("is not a key; did you mean {}.{}?", section, near);
   return fmt::format("is not a key; {} has {}", section, list);
 }
@@ -104,7 +104,7 @@ void read_section(const std::string& section, const YAML::Node& map, const std::
                   Reading& reading) {
   if (std::find(kSections.begin(), kSections.end(), section) == kSections.end()) {
     std::string allowed = "is not a section; the sections are model, nsa and train";
-    if (const auto near = nearest(section, kSections); !near.empty())
+    if (const auto near = base::nearest(section, kSections); !near.empty())
       allowed = fmt::format("is not a section; did you mean {}?", near);
     else if (const auto hint = unknown_key("", section); hint.find("did you mean") != std::string::npos)
       allowed = hint;

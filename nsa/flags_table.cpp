@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/nearest.hpp"
 #include "nsa/flags.hpp"
-#include "nsa/nearest.hpp"
 
 namespace nsa {
 
@@ -160,7 +160,7 @@ std::vector<UnknownFlag> unknown_flags(const Environment& environment) {
       unknown.push_back({name, "", "retired, no effect"});
       continue;
     }
-    const std::string near = nearest(stem, stems);
+    const std::string near = base::nearest(stem, stems);
     unknown.push_back({name, near.empty() ? "" : std::string(kPrefix) + near, ""});
   }
   return unknown;

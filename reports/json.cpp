@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/json_number.hpp"
+
 namespace reports {
 
 namespace {
@@ -26,11 +28,7 @@ void replace_non_finite(Json& value) {
 
 }  // namespace
 
-Json number(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  return value;
-}
+Json number(double value) { return base::json_number<Json>(value); }
 
 std::optional<double> as_number(const Json& value) {
   if (value.is_number()) return value.get<double>();

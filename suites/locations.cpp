@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/nearest.hpp"
 #include "build_info.hpp"
 #include "suites/providers.hpp"
 
@@ -41,7 +42,7 @@ std::filesystem::path model_file(const harness::Settings& settings) {
 
   std::vector<std::string> known = {"auto"};
   for (const auto& entry : std::filesystem::directory_iterator(folder)) known.push_back(entry.path().stem().string());
-  const std::string near = harness::nearest(name, known);
+  const std::string near = base::nearest(name, known);
   throw harness::UsageError(fmt::format("model: '{}' is neither a file nor a model in {} (known: {}){}", name,
                                         folder.string(), fmt::join(known, ", "),
                                         near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));

@@ -133,10 +133,4 @@ TEST(JournalWriter, SetsSpaceAsideForTheEnd) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / ".reserve"));
 }
 
-TEST(JournalWriter, TimeIsUtcWithMilliseconds) {
-  using std::chrono::milliseconds;
-  using std::chrono::system_clock;
-  EXPECT_EQ(harness::timestamp(system_clock::time_point(milliseconds(1795224660007))), "2026-11-21T01:31:00.007Z");
-}
-
 }  // namespace

@@ -161,13 +161,4 @@ TEST(Settings, MistakesOfTheProgramAreLogicErrors) {
   EXPECT_THROW((void)s.integer("nothing"), std::logic_error);
 }
 
-TEST(Settings, NearestIsNearOrNothing) {
-  const std::vector<std::string> names{"smoke", "standard", "s_sweep", "forward"};
-  EXPECT_EQ(harness::nearest("smok", names), "smoke");
-  EXPECT_EQ(harness::nearest("s-sweep", names), "s_sweep");
-  EXPECT_EQ(harness::nearest("foward", names), "forward");
-  EXPECT_EQ(harness::nearest("throughput", names), "");
-  EXPECT_EQ(harness::nearest("", {}), "");
-}
-
 }  // namespace

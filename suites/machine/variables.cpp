@@ -8,6 +8,7 @@
 #include <charconv>
 #include <optional>
 
+#include "base/nearest.hpp"
 #include "harness/provenance.hpp"
 #include "harness/settings.hpp"
 #include "nsa/flags.hpp"
@@ -94,7 +95,7 @@ Inspection judge_variables(const Variables& variables) {
   const AllocatorSettings allocator = allocator_settings(variables);
   std::string hints;
   for (const std::string& key : allocator.unknown) {
-    const std::string near = harness::nearest(key, allocator_keys());
+    const std::string near = base::nearest(key, allocator_keys());
     hints += fmt::format("{}'{}'{}", hints.empty() ? "" : ", ", key,
                          near.empty() ? "" : fmt::format(" (did you mean {}?)", near));
   }
@@ -177,7 +178,7 @@ std::string bad_pin(const std::string& text, const PinnedFacts& facts) {
   for (const nsa::FlagSpec& flag : nsa::flag_table()) known.emplace_back(flag.name);
   for (const auto& [field, value] : facts.fields) known.push_back(field);
   if (std::find(known.begin(), known.end(), pin->name) != known.end()) return "";
-  const std::string near = harness::nearest(pin->name, known);
+  const std::string near = base::nearest(pin->name, known);
   return fmt::format(
       "'{}' cannot be pinned{}; allowed: the NSA_* variables and the fields of the effective flags (`nsa-validate "
       "doctor` "

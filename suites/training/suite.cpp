@@ -133,6 +133,7 @@ harness::Suite training(const Subject& subject) {
         {.name = "real_text", .params = {}, .run = with_subject(training_cases::real_text)},
         {.name = "loss_floor", .params = {}, .run = with_subject(training_cases::loss_floor)},
         {.name = "guards", .params = {}, .run = with_subject(training_cases::guards)},
+        {.name = "trainer_parts", .params = {}, .run = with_subject(training_cases::trainer_parts)},
         {.name = "captured_step", .params = {}, .needs_cuda = true, .run = with_subject(training_cases::captured_step)},
     };
     plan_written_down(subject, cases);

@@ -125,7 +125,7 @@ void check_learning_rate(const Run& run, const nsa::TrainConfig& config, Context
   context.expect_at_most("learning_rate_error", worst, kAllowed, "of the peak", codes::kLearningRate, evidence);
 }
 
-void check_updates(const Run& run, Context& context) {
+void check_updates(const Run& run, Context& context, const std::string& parameter) {
   if (run.updates.empty()) return;
   double worst = 0;
   Json applied = Json::array();
@@ -138,7 +138,7 @@ void check_updates(const Run& run, Context& context) {
                        {"reported", reports::number(run.steps[applied.size()].lr)},
                        {"error", reports::number(update.error)}});
   }
-  Json evidence = {{"parameter", "norm.weight"}, {"rates", applied}};
+  Json evidence = {{"parameter", parameter}, {"rates", applied}};
   if (first_wrong != nullptr) evidence["first_wrong_step"] = first_wrong->step;
   if (!run.mistakes.empty()) evidence["as_if"] = run.mistakes;
   context.expect_at_most("update_error", worst, 1, "of what rounding allows", codes::kWrongUpdate, evidence);

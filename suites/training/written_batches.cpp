@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "nsa/train/stream.hpp"
 #include "suites/codes.hpp"
 #include "suites/training/claims.hpp"
 #include "suites/training/written_down.hpp"
@@ -77,6 +78,23 @@ class BatchJudge {
     });
   }
 
+  // The first batch is the one that the streams of nsa/train draw from train.seed: the seed must reach them.
+  void judge_seed(const PlainBatch& batch, const std::string& where) {
+    nsa::train::StreamOptions options;
+    options.data = train_.data;
+    options.batch_size = train_.batch_size;
+    options.seq_len = train_.seq_len;
+    options.seed = train_.seed;
+    options.validation_share = train_.validation_share;
+    options.packed = train_.packed;
+    options.order = crops() ? nsa::train::Order::random_crops : nsa::train::Order::shuffled;
+    options.epochs = train_.epochs;
+    const bool same = plain(nsa::train::open_stream(options)->next()).rows == batch.rows;
+    order_.holds(same, where, "rows of the seed", fmt::format("those that train.seed = {} draws", train_.seed),
+                 shown(batch.rows.front(), data_.training));
+    if (!same) order_.explain("train.seed did not reach the data");
+  }
+
   // Text of the other part, or of both where they meet.
   [[nodiscard]] bool holds_validation(const Row& row) const {
     const std::string bytes = bytes_of(row);
@@ -93,6 +111,7 @@ class BatchJudge {
   }
 
   void judge_order(const PlainBatch& batch, const std::string& where) {
+    if (read_ == 0 && (crops() || shuffled())) judge_seed(batch, where);
     for (const Row& row : batch.rows) held_out_ = held_out_ || holds_validation(row);
     const std::size_t rows = crops() ? static_cast<std::size_t>(train_.batch_size) : place().rows.size();
     order_.equal(where, "rows", rows, batch.rows.size());

@@ -117,6 +117,7 @@ WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device d
   const std::int64_t layers = std::min<std::int64_t>(subject.n_layers, 3),
                      dim = std::min<std::int64_t>(subject.dim, 128);
   WrittenTrial trial{.model = model, .settings = {}, .device = device, .folder = folder / "run"};
+  // The seed is not the default, which one that is lost would be.
   trial.settings = {{"model.n_layers", std::to_string(layers)},
                     {"model.dim", std::to_string(dim)},
                     {"train.data", file.string()},
@@ -124,7 +125,7 @@ WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device d
                     {"train.steps", std::to_string(kSteps)},
                     {"train.warmup_steps", "3"},
                     {"train.lr", "1e-3"},
-                    {"train.seed", "1337"},
+                    {"train.seed", "20261"},
                     {"train.seq_len", "48"},
                     {"train.batch_size", packed ? "1" : "2"},
                     {"train.accumulate_grad_batches", crops ? "1" : "2"},
@@ -183,6 +184,24 @@ void judge_ends(const WrittenRun& run, Context& context) {
 
 namespace {
 
+// Writes a file while batch `number`, from 1, is asked for.
+class Halting : public nsa::train::BatchStream {
+ public:
+  Halting(std::shared_ptr<nsa::train::BatchStream> source, int number, fs::path file)
+      : source_(std::move(source)), left_(number), file_(std::move(file)) {}
+  nsa::train::Batch next() override {
+    if (--left_ == 0) write(file_, "");
+    return source_->next();
+  }
+  [[nodiscard]] nlohmann::json position() const override { return source_->position(); }
+  void seek(const nlohmann::json& position) override { source_->seek(position); }
+
+ private:
+  std::shared_ptr<nsa::train::BatchStream> source_;
+  int left_;
+  fs::path file_;
+};
+
 void flip_a_bit(const fs::path& file) {
   std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
   const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
@@ -195,6 +214,32 @@ void flip_a_bit(const fs::path& file) {
 
 }  // namespace
 
+void judge_stop(const WrittenTrial& trial, Context& context) {
+  context.phase("a .HALT between two checkpoints");
+  WrittenTrial stopped = trial;
+  stopped.folder = trial.folder.parent_path() / "stopped";
+  for (auto& [key, value] : stopped.settings) {
+    if (key == "train.save_every") value = "2";
+    if (key == "train.prefetch_batches") value = "0";  // a batch is read in the step that takes it
+  }
+  stopped.cut = kSteps;
+  // Written while step 5 reads its first batch: the run stops before step 6.
+  RunWitness witness([folder = stopped.folder](std::shared_ptr<nsa::train::BatchStream> source, nsa::train::Split of,
+                                               int) -> std::shared_ptr<nsa::train::BatchStream> {
+    if (of != nsa::train::Split::train) return source;
+    return std::make_shared<Halting>(std::move(source), 9, folder / ".HALT");
+  });
+  const int code = run_nsa_train(arguments_of(stopped, false), witness.next_start()).exit_code;
+  const std::size_t made = witness.steps().size();
+  const bool saved = fs::exists(stopped.folder / "checkpoints" / fmt::format("step_{:08}.safetensors", made));
+  context.expect("a run that is asked to stop saves its last step",
+                 code == static_cast<int>(nsa::train::ExitCode::halted) && made > 0 && saved,
+                 fmt::format("nsa-train ended with {} after {} steps, and a checkpoint of the last one is {}", code,
+                             made, saved ? "there" : "missing"),
+                 codes::kGuardMissed,
+                 {{"guard", "a checkpoint of the last step when a run is asked to stop"}, {"steps", made}});
+}
+
 void judge_refusals(const WrittenTrial& trial, Context& context) {
   context.phase("an empty .HALT");
   const fs::path halt = trial.folder / ".HALT";
@@ -205,6 +250,15 @@ void judge_refusals(const WrittenTrial& trial, Context& context) {
                  fmt::format("nsa-train --resume ended with {} instead of {}", stopped, kHalted), codes::kGuardMissed,
                  {{"guard", "an empty .HALT in the run's folder"}, {"exit_code", stopped}});
   fs::remove(halt);
+
+  context.phase("a finished run");
+  RunWitness witness;
+  const int repeated = run_nsa_train(arguments_of(trial, true), witness.next_start()).exit_code;
+  context.expect("a finished run has nothing left to do", repeated == 0 && witness.steps().empty(),
+                 fmt::format("nsa-train --resume of a finished run ended with {} and made {} steps", repeated,
+                             witness.steps().size()),
+                 codes::kGuardMissed,
+                 {{"guard", "a resume from the newest checkpoint"}, {"steps", witness.steps().size()}});
 
   context.phase("a damaged checkpoint");
   const fs::path newest = trial.folder / "checkpoints" / fmt::format("step_{:08}.safetensors", kSteps);
@@ -237,7 +291,10 @@ void written_down(const Subject& subject, Context& context, WrittenData data) {
   judge_ends(run, context);
   judge_batches(run, context);
   judge_files(run, context);
-  if (data == WrittenData::text && run.finished()) judge_refusals(trial, context);
+  if (data == WrittenData::text && run.finished()) {
+    judge_stop(trial, context);
+    judge_refusals(trial, context);
+  }
   fs::remove_all(folder);
 }
 

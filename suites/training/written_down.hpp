@@ -60,6 +60,8 @@ void judge_batches(const WrittenRun& run, harness::Context& context);
 // documents one by one (kDocuments).
 void judge_files(const WrittenRun& run, harness::Context& context);
 
+// Another run, which is asked to stop between two checkpoints, leaves one of its last step (kGuardMissed).
+void judge_stop(const WrittenTrial& trial, harness::Context& context);
 // Of a finished run, whose folder is used up: nsa-train stops for an empty .HALT, sets a checkpoint aside in which one
 // bit of a tensor is another, and its hash sees the last number of a tensor (kGuardMissed).
 void judge_refusals(const WrittenTrial& trial, harness::Context& context);

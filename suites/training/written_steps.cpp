@@ -112,6 +112,7 @@ class StepJudge {
     claims_.equal(where, "position in the data", member(facts, "data"), Json(seen.position));
     claims_.equal(where, "config", member(facts, "config"), Json(ToldJson(nsa::identity(run_.config))));
     figures_.loss(claims_, where, step, number_in(facts, "loss"));
+    const bool held = claims_.hold();
     for (const auto& [name, weight] : seen.after) {
       judge_parameter(fmt::format("{}, {}", where, name), name, weight, read->tensors);
       judge_moments(fmt::format("{}, {}", where, name), name, moments.at(name), read->tensors);
@@ -122,6 +123,8 @@ class StepJudge {
         claims_.holds(count->second.element_size() >= 4, where + ", " + name, "type of updates",
                       c10::toString(count->second.scalar_type()), "one of 32 bits at least");
     }
+    if (held && !claims_.hold() && right_at_the_cut_) claims_.explain_first("a resume changed it");
+    if (step == run_.cut) right_at_the_cut_ = claims_.hold();
     const auto models = std::count_if(read->tensors.begin(), read->tensors.end(),
                                       [](const auto& tensor) { return tensor.first.starts_with("model/"); });
     claims_.equal(where, "parameters", models, seen.after.size());
@@ -170,6 +173,7 @@ class StepJudge {
   const nsa::TrainConfig& train_;
   WrittenSteps steps_;
   Figures& figures_;
+  bool right_at_the_cut_ = false;  // the checkpoint that the second start begins with
   Claims& claims_;
   Context& context_;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
+#include "base/stamp.hpp"
 #include "nsa/train/files.hpp"
 #include "nsa/train/run/heartbeat.hpp"
 
@@ -62,7 +63,7 @@ void HaltFile::remove_with(const std::string& run) {
 
 void HaltFile::write(nlohmann::json evidence) {
   evidence["run"] = run_id_;
-  evidence["time"] = timestamp();
+  evidence["time"] = base::timestamp();
   if (!evidence.contains("what_to_do"))
     evidence["what_to_do"] =
         "find the cause, remove this file, start again with --resume: the run goes on before this step";

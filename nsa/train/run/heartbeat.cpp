@@ -1,13 +1,15 @@
 #include "nsa/train/run/heartbeat.hpp"
 
 #include <c10/cuda/CUDACachingAllocator.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cmath>
 #include <fstream>
+
+#include "base/json_number.hpp"
+#include "base/stamp.hpp"
 
 namespace nsa::train {
 
@@ -20,20 +22,9 @@ std::int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-std::string iso(std::chrono::system_clock::time_point time) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
-}
-
 }  // namespace
 
-std::string timestamp() { return iso(std::chrono::system_clock::now()); }
-
-nlohmann::json json_number(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  return value;
-}
+nlohmann::json json_number(double value) { return base::json_number<nlohmann::json>(value); }
 
 nlohmann::json memory_in_use(at::Device device) {
   nlohmann::json memory = {{"rss_bytes", resident_bytes()}};
@@ -50,7 +41,7 @@ void Heartbeat::write(std::string_view event, const nlohmann::json& fields) {
   const auto now = std::chrono::system_clock::now();
   const Activity::Snapshot activity = source_.activity.look();
   nlohmann::json record = {{"ts", std::chrono::duration<double>(now.time_since_epoch()).count()},
-                           {"iso", iso(now)},
+                           {"iso", base::timestamp(now)},
                            {"pid", ::getpid()},
                            {"run", source_.run_id},
                            {"event", event},

@@ -23,7 +23,6 @@
 
 namespace nsa::train {
 
-[[nodiscard]] std::string timestamp();                          // now, "2026-11-21T10:40:12.345Z"
 [[nodiscard]] nlohmann::json json_number(double value);         // the words where JSON has no number
 [[nodiscard]] nlohmann::json memory_in_use(at::Device device);  // rss_bytes, gpu_allocated_bytes, gpu_reserved_bytes
 

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/stamp.hpp"
 #include "build_info.hpp"
 #include "nsa/train/run/heartbeat.hpp"
 
@@ -60,7 +61,7 @@ json start_record(const std::vector<std::string>& arguments, at::Device device, 
   json unknown = json::array();
   for (const auto& flag : unknown_flags(environment))
     unknown.push_back({{"name", flag.name}, {"nearest", flag.nearest}, {"remark", flag.remark}});
-  return {{"time", timestamp()},
+  return {{"time", base::timestamp()},
           {"pid", ::getpid()},
           {"host", host_name()},
           {"arguments", arguments},

@@ -1,18 +1,17 @@
 #include "nsa/train/run/run_folder.hpp"
 
 #include <fcntl.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <random>
 #include <string_view>
 #include <vector>
 
 #include "base/files.hpp"
+#include "base/stamp.hpp"
 #include "base/streams.hpp"
 #include "nsa/train/checkpoint.hpp"
 #include "nsa/train/files.hpp"
@@ -159,11 +158,6 @@ std::optional<std::string> proven_run(const fs::path& file) {
 
 }  // namespace
 
-std::string new_run_id() {
-  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  return fmt::format("{:%Y%m%dT%H%M%SZ}-{:04x}", fmt::gmtime(now), std::random_device{}() & 0xFFFFU);
-}
-
 FolderLock::FolderLock(const fs::path& folder) : file_(folder / kLock) {
   if (fs::exists(file_) && !fs::is_regular_file(file_))
     throw UsageError(fmt::format("{} is no regular file: move it away, or give another folder", file_.string()));
@@ -184,7 +178,7 @@ void FolderLock::check() const {
 }
 
 RunFolder::RunFolder(fs::path path, Mode mode)
-    : path_(fs::absolute(std::move(path))), mode_(mode), run_id_(new_run_id()) {
+    : path_(fs::absolute(std::move(path))), mode_(mode), run_id_(base::new_run_id()) {
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) throw FileError("cannot make the run's folder", path_, error.value());

@@ -15,9 +15,6 @@
 
 namespace nsa::train {
 
-// "20261121T013100Z-8c1f": UTC and four random hex digits.
-[[nodiscard]] std::string new_run_id();
-
 // No other process has the folder while it lives, however that process ends.
 class FolderLock {
  public:

@@ -499,7 +499,7 @@ TEST_F(WrittenDown, RefusalsOfTheProductHold) {
   ASSERT_TRUE(make_written_run(trial, context).finished());
   judge_refusals(trial, context);
   EXPECT_TRUE(context.findings.empty()) << listed(context);
-  EXPECT_EQ(context.checks, 3);
+  EXPECT_EQ(context.checks, 4);
 }
 
 TEST_F(WrittenDown, AValidationOnTrainingDataIsFound) {

@@ -1,10 +1,10 @@
-#include "nsa/nearest.hpp"
+#include "base/nearest.hpp"
 
 #include <algorithm>
 #include <cctype>
 #include <vector>
 
-namespace nsa {
+namespace base {
 
 namespace {
 
@@ -49,4 +49,4 @@ std::string nearest(std::string_view name, std::span<const std::string_view> can
   return std::string(best);
 }
 
-}  // namespace nsa
+}  // namespace base

@@ -1,0 +1,105 @@
+#include "suites/training/trainer_parts.hpp"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "nsa/train/trainer.hpp"
+#include "suites/codes.hpp"
+#include "suites/training/tests/support.hpp"
+
+namespace suites::training_cases {
+namespace {
+
+using training_tests::finding;
+using training_tests::found;
+using training_tests::listed;
+using training_tests::RecordingContext;
+
+class Parts : public testing::Test {
+ protected:
+  harness::Settings with = training_tests::settings();
+  RecordingContext context{with};
+  TrainerParts parts = parts_of_product();
+  void judge() { judge_trainer_parts(Subject(std::make_shared<Seams>()), context, parts); }
+  // torch's AdamW in place of the product's.
+  void use(const torch::optim::AdamWOptions& options) {
+    parts.optimizer = [options](const at::Tensor& parameter, double weight_decay) -> TrainerParts::Update {
+      auto adamw = std::make_shared<torch::optim::AdamW>(
+          std::vector<at::Tensor>{parameter}, torch::optim::AdamWOptions(options).weight_decay(weight_decay));
+      return [adamw](double lr) {
+        static_cast<torch::optim::AdamWOptions&>(adamw->param_groups()[0].options()).lr(lr);
+        adamw->step();
+      };
+    };
+  }
+};
+
+TEST_F(Parts, OfTheProductAreRight) {
+  judge();
+  EXPECT_TRUE(context.findings.empty()) << listed(context) << context.metrics.dump(1);
+}
+
+TEST_F(Parts, AnEpsilonThatIsTooLargeIsFound) {
+  use(torch::optim::AdamWOptions().eps(1e-6));
+  judge();
+  ASSERT_TRUE(found(context, codes::kWrongUpdate)) << listed(context);
+  EXPECT_THAT(finding(context, codes::kWrongUpdate).evidence["as_if"].dump(), testing::HasSubstr("epsilon is 1e-6"));
+}
+
+TEST_F(Parts, AnUpdateThatCopiesItsGradientsIsFound) {
+  parts.optimizer = [inner = parts.optimizer](const at::Tensor& parameter, double decay) -> TrainerParts::Update {
+    return [parameter, update = inner(parameter, decay)](double lr) {
+      parameter.mutable_grad() = parameter.grad().clone();
+      update(lr);
+    };
+  };
+  judge();
+  EXPECT_TRUE(found(context, codes::kStepBytes)) << listed(context) << context.metrics.dump(1);
+}
+
+TEST_F(Parts, ARateWithAFloorInsteadOfAnEndIsFound) {
+  parts.rate = [](nsa::TrainConfig config, std::int64_t step) {
+    const double floor = config.lr_min;
+    config.lr_min = 0;
+    return std::max(nsa::train::learning_rate(config, step), step < config.warmup_steps ? 0 : floor);
+  };
+  judge();
+  EXPECT_TRUE(found(context, codes::kLearningRate)) << listed(context);
+}
+
+TEST_F(Parts, ABoundOfDivergenceThatIsOffIsFound) {
+  parts.diverged = [inner = parts.diverged](std::int64_t vocab, const std::vector<double>& losses) {
+    return inner(vocab * vocab, losses);  // a model that knows nothing does twice as badly
+  };
+  judge();
+  EXPECT_TRUE(found(context, codes::kGuardMissed)) << listed(context);
+}
+
+TEST_F(Parts, AnEvaluationWithAGraphIsFound) {
+  parts.evaluate = [](const nsa::LanguageModel& model, nsa::train::BatchStream& stream, std::int64_t batches) {
+    for (std::int64_t i = 0; i < batches; ++i) (void)model.ptr()->loss(stream.next().tokens);
+  };
+  judge();
+  EXPECT_TRUE(found(context, codes::kStepBytes)) << listed(context) << context.metrics.dump(1);
+}
+
+TEST_F(Parts, AFileThatIsReadForEveryLineIsFound) {
+  parts.read = [](const std::filesystem::path& jsonl) {
+    std::string line;
+    for (std::ifstream lines(jsonl); std::getline(lines, line);) {
+      std::ifstream again(jsonl, std::ios::binary);
+      const std::string all{std::istreambuf_iterator<char>(again), {}};
+      ASSERT_FALSE(all.empty());
+    }
+  };
+  judge();
+  EXPECT_TRUE(found(context, codes::kReadAgain)) << listed(context);
+}
+
+}  // namespace
+}  // namespace suites::training_cases

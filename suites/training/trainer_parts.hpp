@@ -1,0 +1,33 @@
+// Case trainer_parts: the parts of the trainer alone, where a run of a few steps of ordinary numbers shows nothing of
+// them: the optimizer on gradients of every size, the whole schedule, the bounds of divergence, the memory of an
+// evaluation, the bytes that reading a file of many lines takes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "harness/context.hpp"
+#include "nsa/model/lm.hpp"
+#include "nsa/train/batch.hpp"
+#include "suites/subject.hpp"
+
+namespace suites::training_cases {
+
+// The product's own; a test puts another one in a place.
+struct TrainerParts {
+  // Of an optimizer over one parameter, one update with the gradient that it holds.
+  using Update = std::function<void(double lr)>;
+
+  std::function<double(const nsa::TrainConfig&, std::int64_t step)> rate;
+  std::function<Update(const at::Tensor& parameter, double weight_decay)> optimizer;
+  std::function<bool(std::int64_t vocab, const std::vector<double>& losses)> diverged;
+  std::function<void(const nsa::LanguageModel&, nsa::train::BatchStream&, std::int64_t batches)> evaluate;
+  std::function<void(const std::filesystem::path& jsonl)> read;  // all of it
+};
+[[nodiscard]] TrainerParts parts_of_product();
+
+void judge_trainer_parts(const Subject& subject, harness::Context& context, const TrainerParts& parts);
+
+}  // namespace suites::training_cases
