@@ -2,9 +2,14 @@
 
 #include <ATen/Context.h>
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/utils.h>
 
+#include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace suites {
 
@@ -15,9 +20,29 @@ nsa::Ops wrap(nsa::Ops ops, const nsa::Call& call, const Seams& seams) {
   return ops;
 }
 
+// Every worker reads the file for itself: it must still hold what the run has planned and will report.
+void refuse_another(const nsa::Config& config, const harness::Context& context) {
+  const harness::Json& planned = context.planned_provenance();
+  if (!planned.contains("config") || !planned["config"].contains("resolved")) return;  // not within a run
+  const harness::Json& resolved = planned["config"]["resolved"];
+  std::vector<std::string> changed;
+  for (const auto& [key, value] : nsa::flatten(config))
+    if (!resolved.contains(key) || resolved[key] != value) changed.push_back(key);
+  if (!changed.empty())
+    throw std::runtime_error(fmt::format("{} changed while the run was going on ({}): this run judges no model",
+                                         config.source, fmt::join(changed, ", ")));
+}
+
 }  // namespace
 
 nsa::Config Subject::config(const harness::Context& context) const {
+  nsa::Config config = nsa::load_config(model_file(context.settings()));
+  refuse_another(config, context);
+  for (const auto& change : seams_->configuration) change(config);
+  return config;
+}
+
+nsa::Config Subject::config_as_it_is(const harness::Context& context) const {
   nsa::Config config = nsa::load_config(model_file(context.settings()));
   for (const auto& change : seams_->configuration) change(config);
   return config;

@@ -49,7 +49,10 @@ class Subject {
 
   // The configuration that the setting `model` names: a file, a name in configs/models, or "auto" (tiny on the CPU,
   // m7c_125m on a GPU). Throws harness::UsageError / nsa::ConfigInvalid.
+  // std::runtime_error where the file no longer holds what the run has planned.
   [[nodiscard]] nsa::Config config(const harness::Context& context) const;
+  // The same, whatever was planned.
+  [[nodiscard]] nsa::Config config_as_it_is(const harness::Context& context) const;
   // The flags of this process's environment, resolved.
   [[nodiscard]] nsa::EffectiveFlags flags() const;
   // A model, initialised from `seed` (torch's generator is seeded with it).

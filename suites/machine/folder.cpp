@@ -36,9 +36,16 @@ FolderState look_at_folder(const fs::path& path) {
   FolderState state;
   state.path = fs::absolute(path);
   state.nearest = state.path;
-  std::error_code ignored;
-  while (!fs::exists(state.nearest, ignored) && state.nearest.has_relative_path())
+  std::error_code ignored, found;
+  while (fs::symlink_status(state.nearest, found).type() == fs::file_type::not_found &&
+         state.nearest.has_relative_path())
     state.nearest = state.nearest.parent_path();
+  // A link to nothing or in a circle, a name that is too long, a folder that may not be entered: nobody can make it.
+  if (fs::status(state.nearest, found).type() == fs::file_type::not_found || found) {
+    state.not_writable = fmt::format("{}: {}", state.nearest.string(),
+                                     found ? found.message() : "a link to something that is not there");
+    return state;
+  }
   if (!fs::is_directory(state.nearest, ignored)) {
     state.not_writable = fmt::format("{} is not a folder", state.nearest.string());
     return state;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct Choosing {
   std::int64_t shift = 0;    // of equation 9's sum, in compressed blocks; in units of l/d - 1 where `whole_overlap`
   bool whole_overlap = false;
   bool overlaps = true;  // equation 9 counts all compressed blocks that a block shares tokens with
-  bool weighted = true;  // and each as often as it stands in the sum
+  // And each as often as it stands in the sum, which is at most l/d times; or once; or without that bound.
+  enum class Weights { overlap, once, triangle } weights = Weights::overlap;
   bool later_ties = false;
   bool largest = true;
   bool first = true, current = true, previous = true;  // forced
@@ -54,7 +56,9 @@ const std::vector<Choosing>& mistakes() {
       {.what = "the sum of equation 9 were shifted by one compressed block towards the future", .shift = 1},
       {.what = "the sum of equation 9 were shifted by one compressed block towards the past", .shift = -1},
       {.what = "equation 9 counted only compressed blocks that begin in the block", .overlaps = false},
-      {.what = "equation 9 counted each overlapping compressed block once, not by its overlap", .weighted = false},
+      {.what = "equation 9 counted each overlapping compressed block once, not by its overlap",
+       .weights = Choosing::Weights::once},
+      {.what = "equation 9's weights were a triangle, not bounded by l/d", .weights = Choosing::Weights::triangle},
       {.what = "ties went to the later block", .later_ties = true},
       {.what = "the lowest scores were chosen", .largest = false},
       {.what = "block 0 were not forced", .first = false},
@@ -115,13 +119,16 @@ at::Tensor choice_by(const Choosing& by, const at::Tensor& q, const at::Tensor& 
   }
   const std::int64_t wide = g.l_sel / g.d, deep = g.l / g.d, shift = by.shift * (by.whole_overlap ? deep - 1 : 1);
   at::Tensor importance = at::zeros({q.size(0), G, S, blocks}, q.options());
+  const std::int64_t overlap = by.overlaps ? deep : 1,
+                     places = wide + overlap - 1;  // of compressed blocks that a block shares tokens with
   for (std::int64_t j = 0; j < blocks; ++j)
-    for (std::int64_t m = 0; m < wide; ++m)
-      for (std::int64_t r = 0; r < (by.overlaps ? deep : 1); ++r) {
-        if (!by.weighted && m > 0 && r > 0) continue;  // m - r came already
-        const std::int64_t i = j * wide + m - r + shift;
-        if (i >= 0 && i < N) importance.select(3, j) += of_group.select(3, i);
-      }
+    for (std::int64_t place = 0; place < places; ++place) {
+      const std::int64_t slope = std::min(place + 1, places - place), i = j * wide + place - (places - wide) + shift,
+                         weight = by.weights == Choosing::Weights::once       ? 1
+                                  : by.weights == Choosing::Weights::triangle ? slope
+                                                                              : std::min({slope, wide, overlap});
+      if (i >= 0 && i < N) importance.select(3, j) += weight * of_group.select(3, i);
+    }
   if (by.rounded != at::kDouble) importance = importance.to(by.rounded).to(at::kDouble);
   if (!by.largest) importance = -importance;
   const at::Tensor block = count(blocks, q), own = at::floor_divide(t, g.l_sel).unsqueeze(1);

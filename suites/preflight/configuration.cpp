@@ -47,7 +47,7 @@ void tell(Context& context, const std::string& what, const std::vector<Differenc
 }  // namespace
 
 void configuration(const Subject& subject, Context& context) {
-  const nsa::Config config = subject.config(context);
+  const nsa::Config config = subject.config_as_it_is(context);
   context.fact("configuration", Json(nsa::flatten(config)));
   context.fact("configuration.source", config.source);
 

@@ -51,7 +51,7 @@ harness::Suite preflight(const Subject& subject) {
     flash("varlen", checks::FlashKind::varlen);
     Case& first_batch = add("first_batch", [=](Context& x) { checks::first_batch_of_data(subject, x); });
     first_batch.timeout = std::chrono::seconds(700);  // the deadline is the case's own
-    first_batch.brought_by = {"preflight.first_batch_s"};
+    first_batch.brought_by = {"preflight.first_batch_s", "data"};
     add("facts", checks::facts);
     add("load", checks::load);
 

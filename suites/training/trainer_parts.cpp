@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <memory>
@@ -191,9 +192,16 @@ void reading(Context& context, const TrainerParts& parts) {
   if (!stream) throw std::runtime_error(file.string() + " could not be written");
   const auto size = static_cast<double>(fs::file_size(file));
   const std::optional<double> before = bytes_read();
-  parts.read(file);
+  const std::int64_t once = parts.read(file, 1);
   const std::optional<double> after = bytes_read();
+  const std::int64_t thrice = parts.read(file, 3);
   fs::remove(file);
+  context.expect(
+      "three passes are three times one", once > 0 && thrice == 3 * once,
+      fmt::format("train.epochs = 1 gives {} batches, 3 gives {}", once, thrice), codes::kBatchOrder,
+      {{"as_if", fmt::format("train.epochs = 3 were {:.3g} passes, each of {} batches",
+                             static_cast<double>(thrice) / static_cast<double>(std::max<std::int64_t>(once, 1)), once)},
+       {"batches", Json::array({once, thrice})}});
   if (!before || !after) return context.fact("reading", "not judged: /proc/self/io does not tell");
   const double read = *after - *before;
   context.expect_at_most("bytes_read_of_a_file_of_many_lines", read, kMostTimes * size + kBuffers, "byte",
@@ -217,13 +225,15 @@ TrainerParts parts_of_product() {
   parts.evaluate = [](const nsa::LanguageModel& model, nsa::train::BatchStream& stream, std::int64_t batches) {
     (void)nsa::train::evaluate(model, stream, batches);
   };
-  parts.read = [](const fs::path& jsonl) {
+  parts.read = [](const fs::path& jsonl, std::int64_t epochs) {
     nsa::train::StreamOptions options;
     options.data = jsonl.string();
     options.seq_len = 256;
+    options.epochs = epochs;
     const auto stream = nsa::train::open_stream(options);
-    while (stream->next().tokens.defined()) {
-    }
+    std::int64_t batches = 0;
+    while (stream->next().tokens.defined()) ++batches;
+    return batches;
   };
   return parts;
 }

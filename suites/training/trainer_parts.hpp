@@ -24,7 +24,8 @@ struct TrainerParts {
   std::function<Update(const at::Tensor& parameter, double weight_decay)> optimizer;
   std::function<bool(std::int64_t vocab, const std::vector<double>& losses)> diverged;
   std::function<void(const nsa::LanguageModel&, nsa::train::BatchStream&, std::int64_t batches)> evaluate;
-  std::function<void(const std::filesystem::path& jsonl)> read;  // all of it
+  // All of it, so many times; returns the number of batches.
+  std::function<std::int64_t(const std::filesystem::path& jsonl, std::int64_t epochs)> read;
 };
 [[nodiscard]] TrainerParts parts_of_product();
 

@@ -26,6 +26,7 @@ std::vector<UpdateRule> known_mistakes(const nsa::TrainConfig& config) {
       {.what = "gradients are cleared once and then add up from step to step", .clears_until = 1},
       {.what = "gradients are not clipped", .clipping = UpdateRule::Clipping::none},
       {.what = "each tensor is clipped by its own norm", .clipping = UpdateRule::Clipping::alone},
+      {.what = "gradients are scaled to train.grad_clip, smaller ones too", .clipping = UpdateRule::Clipping::always},
       {.what = "the moments are lost between steps", .keeps_moments = false},
       {.what = "the moments are not corrected for their start at zero", .corrects_bias = false},
       {.what = "beta1 is 0.95", .beta1 = 0.95},
@@ -56,10 +57,11 @@ at::Tensor UpdateWitness::Followed::step(const Arrived& arrived, double lr, doub
     using Clipping = UpdateRule::Clipping;
     const bool adds_up = seen++ > rule.clears_until;
     // Clipping is in place, so what has added up is clipped again.
-    gradient = adds_up                            ? (gradient + arrived.whole) * arrived.shrunk
-               : rule.clipping == Clipping::whole ? arrived.clipped
-               : rule.clipping == Clipping::alone ? arrived.alone
-                                                  : arrived.whole;
+    gradient = adds_up                             ? (gradient + arrived.whole) * arrived.shrunk
+               : rule.clipping == Clipping::whole  ? arrived.clipped
+               : rule.clipping == Clipping::alone  ? arrived.alone
+               : rule.clipping == Clipping::always ? arrived.always
+                                                   : arrived.whole;
     const at::Tensor g = rule.decay_is_decoupled ? gradient : gradient + weight_decay * expected;
     if (!rule.keeps_moments) {
       updates = 0;
@@ -114,6 +116,7 @@ Update UpdateWitness::after(const nsa::train::StepReport& made) {
     // Clipped in the gradient's own type, as it is stored.
     arrived.clipped = arrived.shrunk < 1 ? wide(gradient * arrived.shrunk) : arrived.whole;
     arrived.alone = arrived.whole * share(arrived.whole.norm().item<double>());
+    arrived.always = arrived.whole * (config_.grad_clip / made.grad_norm);
   }
   const at::Tensor now = wide(parameter_);
   const auto follow = [&](Followed& one) {

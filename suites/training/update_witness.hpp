@@ -28,7 +28,9 @@ struct UpdateRule {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // torch's defaults
   double decay = 1, rate = 1;                         // times those of the configuration and of the step
   bool decay_is_decoupled = true, corrects_bias = true, keeps_moments = true;
-  enum class Clipping { whole, none, alone } clipping = Clipping::whole;  // alone: by the tensor's own norm
+  // By the norm of all gradients; not; by the tensor's own norm; also what is below the bound, which is scaled up to
+  // it.
+  enum class Clipping { whole, none, alone, always } clipping = Clipping::whole;
   double clears_until = kAlways;  // the last step, from 0, before which gradients are cleared
   static constexpr double kAlways = std::numeric_limits<double>::infinity();
 };
@@ -53,9 +55,9 @@ class UpdateWitness {
 
  private:
   // The gradient of a step, fp64 on the CPU: as it arrives, times `shrunk` (the clipping of all gradients together),
-  // and clipped by its own norm; or all undefined.
+  // clipped by its own norm, and scaled to the bound; or all undefined.
   struct Arrived {
-    at::Tensor whole, clipped, alone;
+    at::Tensor whole, clipped, alone, always;
     double shrunk = 1;
   };
   // Where the parameter is by one rule. All fp64, on the CPU.

@@ -46,6 +46,18 @@ TEST_F(FolderTest, AFileInTheWayIsFound) {
   EXPECT_EQ(found.judgements[0].code, codes::kRunFolder);
 }
 
+TEST_F(FolderTest, WhatNobodyCanMakeIsFound) {
+  fs::create_symlink(folder / "nowhere" / "deep", folder / "dangling");
+  fs::create_symlink(folder / "b", folder / "a");
+  fs::create_symlink(folder / "a", folder / "b");
+  for (const fs::path& path :
+       {folder / "dangling", folder / "a", folder / "a" / "below", folder / std::string(300, 'x')})
+    EXPECT_NE(look_at_folder(path).not_writable, "") << path;
+  fs::create_directory(folder / "real");
+  fs::create_symlink(folder / "real", folder / "good");
+  EXPECT_EQ(look_at_folder(folder / "good" / "new").not_writable, "");
+}
+
 TEST_F(FolderTest, AReadOnlyFolderIsFound) {
   if (geteuid() == 0) {
     // Permissions do not stop root; a folder of the kernel's does.
