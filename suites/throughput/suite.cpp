@@ -81,7 +81,7 @@ harness::Suite throughput(const Subject& subject) {
         standard("attention_alone", attention_alone),
         standard("step_bytes", step_bytes),
         standard("memory_law", memory_law),
-        standard("packing_cost", packing_cost),
+        standard("packing_cost", packing_cost, {"throughput.packing_overhead_percent"}),
         standard("layers", layers),
         standard("shapes", shapes, of_shapes),
         standard("data_loading", data_loading, {"throughput.data_percent", "throughput.fetch_ms"}),

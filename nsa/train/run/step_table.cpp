@@ -41,8 +41,9 @@ std::optional<std::int64_t> step_of_row(std::string_view line, std::size_t colum
 }
 
 struct Rows {
-  std::string kept;                  // each with its newline
-  std::vector<std::string> damaged;  // in words
+  std::string kept;                              // each with its newline
+  std::vector<std::string> damaged;              // in words
+  std::int64_t count = 0, last = 0, widest = 0;  // of those kept; the last one's step, and the most steps between two
 };
 
 // The whole rows of `text`, whose first line is line 2 of its file, up to `last_step` and in order.
@@ -64,7 +65,8 @@ Rows rows_up_to(std::string_view text, std::size_t columns, std::int64_t last_st
                                          step ? "goes back in the steps" : "is no row", line.substr(0, kShown)));
     } else if (*step <= last_step) {
       rows.kept += text.substr(0, end + 1);
-      before = *step;
+      if (rows.count++ > 0) rows.widest = std::max(rows.widest, *step - before);
+      rows.last = before = *step;
     }
     text.remove_prefix(end + 1);
   }
@@ -95,6 +97,12 @@ fs::path prepared(const fs::path& file, const std::vector<std::string>& columns,
     const std::string text = read_text(file);
     if (text.starts_with(header)) {
       rows = rows_up_to(std::string_view(text).substr(header.size()), columns.size(), last_step);
+      // How often rows come is for a setting to say that may be another one now; that they came more often is not.
+      if (tell && rows.count > 1 && last_step - rows.last > rows.widest)
+        tell(
+            fmt::format("{} ends at step {}, the checkpoint is of step {}: rows after it are missing, or were "
+                        "not asked for",
+                        file.string(), rows.last, last_step));
       if (header.size() + rows.kept.size() == text.size()) return file;
       if (!rows.damaged.empty()) {
         fs::copy_file(file, file.string() + ".damaged", fs::copy_options::overwrite_existing);

@@ -89,6 +89,14 @@ TEST(StepTable, DamagedLinesAreToldAndTheOthersStay) {
   EXPECT_TRUE(tells("and 95 more")) << told;
 }
 
+TEST(StepTable, RowsThatAreMissingAtTheEndAreTold) {
+  const std::string text = "step,loss,lr\n1,5,1\n10,5,1\n20,4,1\n";
+  EXPECT_EQ(after(text, 29), text);
+  EXPECT_EQ(told, "") << "the next row is not due";
+  EXPECT_EQ(after(text, 40), text);
+  EXPECT_NE(told.find("ends at step 20, the checkpoint is of step 40"), std::string::npos) << told;
+}
+
 TEST(StepTable, AnotherHeaderIsSetAside) {
   const Table before("step,other\n1,2\n");
   const fs::path& file = before.file;
