@@ -35,12 +35,13 @@ Rules training() {
        .clue = {.codes = {kToldOtherwise}, .evidence = {{"file", "*"}, {"where", "*"}, {"what", "*"}, {"as_if", "*"}}},
        .explains = {{.codes = {kToldOtherwise, kAccumulationDiffers, kGradientNorm}}}},
       {.id = "optimizer-after-a-resume",
-       .what = "After a resume the optimizer goes on with other moments, copies or counts than the checkpoint holds "
-               "({where}; {what} {told})",
+       .what =
+           "What the optimizer holds is right in the checkpoint before a resume and wrong in the next one ({where}; "
+           "{what} {told}): the resume lost or changed it, or a step after it",
        .weight = 37,
        .clue = {.codes = {kToldOtherwise},
                 .evidence = {{"file", "checkpoints"},
-                             {"as_if", "a resume changed it"},
+                             {"right_before", "the resume"},
                              {"where", "*"},
                              {"what", "*"},
                              {"told", "*"}}},

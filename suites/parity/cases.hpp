@@ -78,7 +78,7 @@ struct ShiftError {
 [[nodiscard]] ShiftError shift_error(const Rotate& turn, const nsa::ModelConfig& model, at::Device device,
                                      at::ScalarType type, std::uint64_t seed);
 
-// oracle_cases.cpp: the whole model against an independent one (oracle/plain_model).
+// oracle_cases.cpp, decoding_cases.cpp: the whole model against an independent one (oracle/plain_model).
 struct WholeStep {
   std::string model;  // "subject", "small"
   nsa::Precision precision = nsa::Precision::fp32;

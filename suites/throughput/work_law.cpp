@@ -13,8 +13,8 @@
 namespace suites::throughput_cases {
 
 void work_law(const Subject& subject, harness::Context& context) {
-  constexpr double kMost = 2.6;  // for twice the tokens; all keys for each chunk of queries are 3.6
-  constexpr std::int64_t kChunk = 256;
+  constexpr double kMost = 2.6;         // for twice the tokens; all keys for each chunk of queries are 3.6
+  constexpr std::int64_t kChunk = 256;  // queries that sdpa's window takes at a time, or w where that is more
   const at::NoGradGuard no_grad;
   const nsa::Config config = subject.config(context);
   const nsa::ModelConfig& m = config.model;

@@ -27,6 +27,8 @@ class Claims {
   void explain(const std::string& as_if) { wrong_.back()["as_if"] = as_if; }
   // The same of the first that is wrong.
   void explain_first(const std::string& as_if) { wrong_.front()["as_if"] = as_if; }
+  // Something to add to the first that is wrong.
+  void note_first(const std::string& key, const harness::Json& value) { wrong_.front()[key] = value; }
   [[nodiscard]] bool hold() const { return wrong_.empty(); }
 
   // One check: everything holds, and there was something to compare. The first that does not is the message, a few

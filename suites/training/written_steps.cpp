@@ -123,7 +123,7 @@ class StepJudge {
         claims_.holds(count->second.element_size() >= 4, where + ", " + name, "type of updates",
                       c10::toString(count->second.scalar_type()), "one of 32 bits at least");
     }
-    if (held && !claims_.hold() && right_at_the_cut_) claims_.explain_first("a resume changed it");
+    if (held && !claims_.hold() && right_at_the_cut_) claims_.note_first("right_before", "the resume");
     if (step == run_.cut) right_at_the_cut_ = claims_.hold();
     const auto models = std::count_if(read->tensors.begin(), read->tensors.end(),
                                       [](const auto& tensor) { return tensor.first.starts_with("model/"); });

@@ -97,7 +97,7 @@ fs::path prepared(const fs::path& file, const std::vector<std::string>& columns,
     const std::string text = read_text(file);
     if (text.starts_with(header)) {
       rows = rows_up_to(std::string_view(text).substr(header.size()), columns.size(), last_step);
-      // How often rows come is for a setting to say that may be another one now; that they came more often is not.
+      // How often rows come is a setting, which may have changed: only a gap wider than any before is told.
       if (tell && rows.count > 1 && last_step - rows.last > rows.widest)
         tell(
             fmt::format("{} ends at step {}, the checkpoint is of step {}: rows after it are missing, or were "

@@ -22,7 +22,7 @@ class StepTable {
   // removed. Damaged lines (no row, a row of another length, a step that does not grow) are left out and told, one by
   // one up to a few; the file as it was stays as "<name>.damaged". One with another header is set aside as "<name>.old"
   // and told. Throws FileError, as all of these.
-  // Rows that are missing at the end are told where they came more often before.
+  // A gap between the last row and `last_step` that is wider than any between two rows is told.
   StepTable(const std::filesystem::path& file, const std::vector<std::string>& columns, std::int64_t last_step,
             const Tell& tell = {});
   // As many as columns; nothing is an empty field.

@@ -107,7 +107,8 @@ TEST_F(Parts, APassTooManyIsFound) {
     return inner(jsonl, epochs + 1);
   };
   judge();
-  EXPECT_TRUE(found(context, codes::kBatchOrder)) << listed(context);
+  ASSERT_TRUE(found(context, codes::kBatchOrder)) << listed(context);
+  EXPECT_EQ(finding(context, codes::kBatchOrder).evidence["as_if"], "train.epochs = 1 were 2 passes, and 3 were 4");
 }
 
 }  // namespace
