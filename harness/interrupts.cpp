@@ -20,7 +20,7 @@ bool is_ignored_hangup(int signal) {
 Interrupts::Interrupts() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU})
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU})
     if (!is_ignored_hangup(signal)) sigaddset(&set, signal);
   sigprocmask(SIG_BLOCK, &set, &before_);
   fd_ = Fd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));

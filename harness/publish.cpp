@@ -65,6 +65,15 @@ bool tells_loss(const reports::Run& run, std::string_view stream) {
 
 namespace fs = std::filesystem;
 
+// The report that a person opens first, of those that are there.
+std::optional<fs::path> report_of(const PublishOptions& options) {
+  if (!options.folder) return std::nullopt;
+  std::error_code error;  // what cannot be looked at cannot be opened either
+  for (const char* name : {"report.md", "report.html", "report.json"})
+    if (const fs::path file = *options.folder / name; fs::is_regular_file(file, error)) return file;
+  return std::nullopt;
+}
+
 // Where a file of this name is, or would be made: links are followed, also one that leads nowhere yet. Throws
 // UsageError when there is no folder for it.
 fs::path place_of(const fs::path& file) {
@@ -127,23 +136,33 @@ reports::ExitCode publish(reports::Run run, std::span<const reports::CauseRule> 
     run.findings.push_back(lost_output(what));
     reports::find_causes(run, causes);
   };
-  const auto attempt = [&](const auto& write) {
-    try {
-      write();
-      return true;
-    } catch (const std::exception& error) {
-      base::complain(error.what());
-      lost.emplace_back(error.what());
-      add_loss(error.what());
-      return false;
+  const auto lose = [&](const std::string& what) {
+    base::complain(what);
+    lost.push_back(what);
+    add_loss(what);
+  };
+  // What can be written tells of what cannot: again, until nothing new is lost.
+  const auto write_files = [&] {
+    for (bool again = options.folder.has_value(); again;) {
+      again = false;
+      for (const std::string& what : reports::write_all(run, *options.folder)) {
+        if (std::find(lost.begin(), lost.end(), what) != lost.end()) continue;
+        lose(what);
+        again = true;
+      }
     }
   };
-  const auto write_files = [&] { reports::write_all(run, *options.folder); };
-  const auto append_summary = [&] { append_to(*options.summary_file, reports::to_markdown(run)); };
 
   reports::find_causes(run, causes);
-  bool filed = options.folder && attempt(write_files);
-  if (options.summary_file && !attempt(append_summary)) filed = filed && attempt(write_files);
+  write_files();
+  if (options.summary_file) {
+    try {
+      append_to(*options.summary_file, reports::to_markdown(run));
+    } catch (const std::exception& error) {
+      lose(error.what());
+      write_files();
+    }
+  }
 
   if (const auto why = base::lost(stderr)) {
     base::out("error: standard error cannot be written: {}; what it should have shown is lost\n", *why);
@@ -151,7 +170,7 @@ reports::ExitCode publish(reports::Run run, std::span<const reports::CauseRule> 
     for (const std::string& what : lost) base::out("error: {}\n", what);
   }
   const std::string text = reports::to_console(run, want_color(options.color, STDOUT_FILENO));
-  if (filed && !options.quiet) base::out("report: {}\n", (*options.folder / "report.md").string());
+  if (const auto report = report_of(options); report && !options.quiet) base::out("report: {}\n", report->string());
   base::out("{}", options.quiet ? last_line(text) : text);
 
   // What is lost now, with the files already there, is told by them all the same.
@@ -162,7 +181,7 @@ reports::ExitCode publish(reports::Run run, std::span<const reports::CauseRule> 
     add_loss(fmt::format("{} cannot be written: {}", name, *why));
     told_all = false;
   }
-  if (filed && !told_all) attempt(write_files);
+  if (!told_all) write_files();
   return reports::assess(run).exit_code;
 }
 

@@ -236,9 +236,9 @@ void Session::watch() {
   if (verdict == WatchVerdict::fine) return;
   if (bye_) return stop();
   if (!hello_) {
-    parts_.recorder.finding(
-        {std::string(codes::kWorkerStart), std::nullopt,
-         fmt::format("worker {} did not say hello within {:g} s", order_.worker, parts_.limits.start_s), evidence()});
+    result_.not_started = {
+        std::string(codes::kWorkerStart), std::nullopt,
+        fmt::format("worker {} did not say hello within {:g} s", order_.worker, parts_.limits.start_s), evidence()};
     return stop();
   }
   const bool timeout = verdict == WatchVerdict::timeout && parts_.recorder.in_flight() != nullptr;
@@ -298,8 +298,8 @@ void Session::on_exit() {
     code = codes::kOutOfMemory;
   }
   if (!hello_) {
-    parts_.recorder.finding({std::string(codes::kWorkerStart), std::nullopt,
-                             fmt::format("worker {} {} before it said hello{}", order_.worker, how, why), facts});
+    result_.not_started = {std::string(codes::kWorkerStart), std::nullopt,
+                           fmt::format("worker {} {} before it said hello{}", order_.worker, how, why), facts};
     return;
   }
   const std::string message = fmt::format("worker {} {} {}{}{}", order_.worker, how, where(), add_stacks(facts), why);

@@ -39,6 +39,7 @@ class Session {
     std::size_t ended = 0;  // cases, from the front
     bool started = false;   // it said hello
     std::optional<int> interrupted;
+    std::optional<FindingNote> not_started = {};  // why not, for who decides whether another worker is tried
   };
 
   Session(Parts parts, const WorkOrder& order, std::span<const PlannedCase> cases);

@@ -117,6 +117,16 @@ std::string canonical(const SettingSpec& spec, const std::vector<std::string>& i
   return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
 
+std::string absolute_where_a_path(const SettingSpec& spec, const std::string& text) {
+  namespace fs = std::filesystem;
+  std::error_code error;  // what cannot be looked at is refused by whoever reads it
+  const bool is_path =
+      spec.path_to == PathTo::any || (spec.path_to == PathTo::file && fs::is_regular_file(text, error));
+  if (text.empty() || !is_path) return text;
+  const fs::path path = fs::absolute(text, error).lexically_normal();
+  return error ? text : path.string();
+}
+
 // Checks one value and returns its canonical text; throws UsageError with `where` in front.
 std::string checked(const SettingSpec& spec, const std::string& text, const std::string& where) {
   const auto refuse = [&] {
@@ -132,6 +142,7 @@ std::string checked(const SettingSpec& spec, const std::string& text, const std:
   }
   if (!std::all_of(items.begin(), items.end(), [&](const std::string& item) { return element_fits(spec, item); }))
     throw refuse();
+  if (spec.path_to != PathTo::none) items.at(0) = absolute_where_a_path(spec, items.at(0));
   return canonical(spec, items);
 }
 

@@ -16,6 +16,10 @@ namespace harness {
 
 enum class SettingType { integer, real, boolean, text, integer_list, real_list, text_list };
 
+// What a text names. A path becomes an absolute one where it is set, so that the command that repeats a case does so
+// from any folder: `any` always, `file` where a regular file is there (it may be a name of something else).
+enum class PathTo { none, file, any };
+
 struct SettingSpec {
   std::string key;  // dotted: "s_sweep.lengths"
   SettingType type = SettingType::text;
@@ -24,6 +28,7 @@ struct SettingSpec {
   std::string allowed;  // in words, for messages and `list --settings`; empty: any value of the type
   double minimum = -1e300, maximum = 1e300;  // for numbers, and every element of a list
   std::vector<std::string> one_of = {};      // for text; empty: any
+  PathTo path_to = PathTo::none;             // for text
 };
 
 struct SettingValue {

@@ -86,6 +86,11 @@ Session::Result Supervisor::run_worker(const std::string& suite, std::span<const
 
 void Supervisor::consider(const Session::Result& result) {
   failed_starts_ = result.started ? 0 : failed_starts_ + 1;
+  if (result.not_started) {
+    FindingNote note = *result.not_started;  // no case is lost yet: the next worker makes them
+    if (failed_starts_ < 2) note.severity = reports::Severity::warn;
+    recorder_.finding(note);
+  }
   if (result.interrupted) {
     interrupted_ = result.interrupted;
     closing_ = {Status::cancelled, "interrupted", signal_name(*interrupted_)};

@@ -17,6 +17,14 @@ Precision precision_of(at::ScalarType type) {
   throw ContractError(fmt::format("q is {}; allowed: Double, Float, BFloat16 or Half", c10::toString(type)));
 }
 
+void add_capability(Call& call, at::Device device) {
+  call.cuda = device.is_cuda();
+  if (!call.cuda) return;
+  const auto* properties = at::cuda::getDeviceProperties(device.index());
+  call.cuda_major = properties->major;
+  call.cuda_minor = properties->minor;
+}
+
 }  // namespace
 
 Call call_of(const at::Tensor& q, const CallOptions& options) {
@@ -28,15 +36,27 @@ Call call_of(const at::Tensor& q, const CallOptions& options) {
             .Dv = options.Dv,
             .geometry = options.geometry,
             .precision = precision_of(q.scalar_type()),
-            .cuda = q.is_cuda(),
             .packed = options.packed,
             .training = options.grad && at::GradMode::is_enabled(),
             .phi = options.phi};
-  if (call.cuda) {
-    const auto* device = at::cuda::getDeviceProperties(q.get_device());
-    call.cuda_major = device->major;
-    call.cuda_minor = device->minor;
-  }
+  add_capability(call, q.device());
+  return call;
+}
+
+Call call_of(const ModelConfig& model, std::int64_t B, std::int64_t S, Precision precision, at::Device device,
+             bool training, bool packed) {
+  Call call{.B = B,
+            .S = S,
+            .Hq = model.n_heads,
+            .G = model.n_kv_groups,
+            .Dk = model.d_k,
+            .Dv = model.d_v,
+            .geometry = model.nsa,
+            .precision = precision,
+            .packed = packed,
+            .training = training,
+            .phi = model.phi};
+  add_capability(call, device);
   return call;
 }
 

@@ -1,4 +1,4 @@
-// The Call (route.hpp) that live tensors make.
+// The Call (route.hpp) that live tensors make, or will make.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,5 +17,9 @@ struct CallOptions {
 // q [B,S,Hq,Dk]. Throws ContractError for a dtype that no Precision names; Half counts as bf16,
 // whose backends it shares.
 [[nodiscard]] Call call_of(const at::Tensor& q, const CallOptions& options);
+
+// The Call that a model of this configuration makes there (compute capability filled in on a GPU).
+[[nodiscard]] Call call_of(const ModelConfig& model, std::int64_t B, std::int64_t S, Precision precision,
+                           at::Device device, bool training = false, bool packed = false);
 
 }  // namespace nsa

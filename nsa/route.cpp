@@ -206,4 +206,30 @@ Route route(const EffectiveFlags& flags, const Call& call) {
   return route;
 }
 
+std::vector<Asked> asked_by_name(const EffectiveFlags& flags, const Route& route) {
+  std::vector<Asked> all;
+  if (flags.force_parity) return all;
+  const auto ask = [&](const char* field, bool on, Op op, const char* wanted, auto obeys) {
+    const auto origin = flags.origin.find(field);
+    if (on && origin != flags.origin.end() && origin->second.starts_with("NSA_"))
+      all.push_back({origin->second, op, wanted, obeys(route[op])});
+  };
+  const auto is = [](Backend wanted) { return [=](const Choice& taken) { return taken.backend == wanted; }; };
+  ask("fa2_win", flags.fa2_win, Op::attend_window, "flash", is(Backend::flash));
+  ask("fa2_cmp", flags.fa2_cmp, Op::attend_compressed, "flash", is(Backend::flash));
+  // Compression that is learned is nobody's but sdpa's; the selection shows whether the kernels serve the model. Where
+  // a mask was asked for it is the mask's, by name as well.
+  ask("use_cuda", flags.use_cuda && !flags.sel_mask, Op::attend_selected, "cuda", is(Backend::cuda));
+  // Gathered or masked is a question to sdpa alone: where the kernels serve the call, they do neither.
+  ask("sel_pack", flags.sel_pack && !flags.sel_mask, Op::attend_selected, "a gathered selection",
+      [](const Choice& taken) { return taken.variant != "masked"; });
+  return all;
+}
+
+std::string describe(const Asked& asked, const Route& route) {
+  const Choice& taken = route[asked.op];
+  return fmt::format("{} asks for {} in {}, which {} does: {}", asked.by, asked.wanted, to_string(asked.op),
+                     to_string(taken), taken.why);
+}
+
 }  // namespace nsa

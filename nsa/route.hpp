@@ -88,4 +88,16 @@ inline constexpr std::int64_t kGatherBudgetBytes = std::int64_t{2} << 30;
 // theirs, or sdpa where they differ.
 [[nodiscard]] Route route(const EffectiveFlags& flags, const Call& call);
 
+// What a variable asks for by name, and whether the route takes it: a default asks for nothing, and NSA_FORCE_PARITY
+// wins over everything by its own meaning.
+struct Asked {
+  std::string by;  // "NSA_USE_FA2=1"
+  Op op = Op::attend;
+  std::string wanted;  // "flash", "a gathered selection"
+  bool obeyed = false;
+};
+[[nodiscard]] std::vector<Asked> asked_by_name(const EffectiveFlags& flags, const Route& route);
+// "NSA_USE_FA2=1 asks for flash in attend_window, which sdpa does: flash refused: device is cpu"
+[[nodiscard]] std::string describe(const Asked& asked, const Route& route);
+
 }  // namespace nsa

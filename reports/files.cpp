@@ -1,4 +1,4 @@
-// write_all: every file of a run, all of them or none.
+// write_all: every file of a run, each for itself.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -74,57 +74,46 @@ int Folder::write(const std::string& name, const std::string& text) const {
   return error;
 }
 
-// Files that appear together or not at all: each is written beside its place first, and all are moved when all are
-// complete. A report whose companions could not be written would speak for a run that did not end as it says.
-class Files {
- public:
-  Files() = default;
-  Files(const Files&) = delete;
-  Files& operator=(const Files&) = delete;
-  ~Files() {
-    for (const File& file : written_) file.folder.remove(temporary(file));
-    if (!failed_) return;
-    for (const File& file : moved_) file.folder.remove(file.name);
+// Beside its place first, then moved, so that a reader never sees half of it. One that fails takes an earlier file of
+// its name with it: that would speak for a run that ended otherwise.
+void put(const Folder& folder, const std::string& name, const std::string& text) {
+  const std::string temporary = name + ".tmp";
+  int error = folder.write(temporary, text);
+  const bool link_in_the_way = error == ELOOP;
+  if (error == 0) {
+    error = folder.rename(temporary, name);
+    if (error == 0) return;
+    folder.remove(temporary);
   }
-  void write(const Folder& folder, const std::string& name, const std::string& text) {
-    const File file{folder, name};
-    if (const int error = folder.write(temporary(file), text); error != 0)
-      fail(folder.path_of(error == ELOOP ? temporary(file) : name), error);
-    written_.push_back(file);
-  }
-  void move() {
-    for (const File& file : written_) {
-      const int error = file.folder.rename(temporary(file), file.name);
-      failed_ = error != 0;
-      if (failed_) fail(file.folder.path_of(file.name), error);
-      moved_.push_back(file);
-    }
-    written_.clear();
-  }
-
- private:
-  struct File {
-    const Folder& folder;
-    std::string name;
-  };
-  static std::string temporary(const File& file) { return file.name + ".tmp"; }
-  std::vector<File> written_, moved_;
-  bool failed_ = false;
-};
+  folder.remove(name);
+  fail(folder.path_of(link_in_the_way ? temporary : name), error);
+}
 
 }  // namespace
 
-void write_all(const Run& run, const std::filesystem::path& folder) {
-  fs::create_directories(folder);
-  const Folder top(folder), suites(top, "suites");
-  Files files;
-  files.write(top, "report.json", dump(to_json(run), 2) + "\n");
-  for (const auto& suite : run.suites)
-    files.write(suites, suite.name + ".json", dump(suite_to_json(run, suite), 2) + "\n");
-  files.write(top, "report.md", to_markdown(run));
-  files.write(top, "report.html", to_html(run));
-  files.write(top, "junit.xml", to_junit(run));
-  files.move();
+std::vector<std::string> write_all(const Run& run, const std::filesystem::path& path) {
+  std::vector<std::string> lost;
+  const auto attempt = [&](const auto& write) {
+    try {
+      write();
+    } catch (const std::exception& error) {
+      lost.emplace_back(error.what());
+    }
+  };
+  attempt([&] {
+    fs::create_directories(path);
+    const Folder folder(path);
+    attempt([&] { put(folder, "report.json", dump(to_json(run), 2) + "\n"); });
+    attempt([&] { put(folder, "report.md", to_markdown(run)); });
+    attempt([&] { put(folder, "report.html", to_html(run)); });
+    attempt([&] { put(folder, "junit.xml", to_junit(run)); });
+    attempt([&] {
+      const Folder suites(folder, "suites");
+      for (const auto& suite : run.suites)
+        attempt([&] { put(suites, suite.name + ".json", dump(suite_to_json(run, suite), 2) + "\n"); });
+    });
+  });
+  return lost;
 }
 
 }  // namespace reports

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "reports/model.hpp"
 
@@ -21,9 +22,9 @@ inline constexpr const char* kReportSchemaVersion = "1.2.0";  // of both
 [[nodiscard]] std::string to_console(const Run& run, bool color);
 
 // Writes report.json, report.md, report.html, junit.xml and suites/*.json into `folder`, each through a temporary file
-// and rename, so that a reader never sees half a report. They are moved when all are written: throws
-// std::filesystem::filesystem_error or std::runtime_error with the path and the reason (disk full, not writable), and
-// then there is no new file of them; the earlier ones are still there, or none where moving failed half-way.
-void write_all(const Run& run, const std::filesystem::path& folder);
+// and rename, so that a reader never sees half a report. Returns what could not be written, a sentence each, with the
+// path and the reason (disk full, not writable): the other files are there, and of that name there is no earlier file
+// either. Who gets one adds it to the run and writes again, so that what is there tells of what is not.
+[[nodiscard]] std::vector<std::string> write_all(const Run& run, const std::filesystem::path& folder);
 
 }  // namespace reports

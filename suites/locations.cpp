@@ -16,12 +16,14 @@ std::vector<harness::SettingSpec> common_settings() {
        .type = text,
        .default_value = "auto",
        .meaning = "model configuration: a file, a name in configs/models, or auto",
-       .allowed = "auto (tiny on the CPU, m7c_125m on a GPU), a name in configs/models, or a path to a YAML file"},
+       .allowed = "auto (tiny on the CPU, m7c_125m on a GPU), a name in configs/models, or a path to a YAML file",
+       .path_to = harness::PathTo::file},
       {.key = "data",
        .type = text,
        .default_value = "",
        .meaning = "text that training reads as bytes; empty: train.data of the model's configuration",
-       .allowed = "a path"},
+       .allowed = "a path",
+       .path_to = harness::PathTo::file},
   };
 }
 

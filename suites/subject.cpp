@@ -1,7 +1,6 @@
 #include "suites/subject.hpp"
 
 #include <ATen/Context.h>
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/utils.h>
@@ -90,28 +89,6 @@ std::vector<std::shared_ptr<nsa::Dispatcher>> Subject::take_dispatchers() const 
 
 at::Device device_of(const harness::Context& context) {
   return context.cuda() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
-}
-
-nsa::Call make_call(const nsa::ModelConfig& model, std::int64_t B, std::int64_t S, nsa::Precision precision,
-                    at::Device device, bool training, bool packed) {
-  nsa::Call call;
-  call.B = B;
-  call.S = S;
-  call.Hq = model.n_heads;
-  call.G = model.n_kv_groups;
-  call.Dk = model.d_k;
-  call.Dv = model.d_v;
-  call.geometry = model.nsa;
-  call.precision = precision;
-  call.training = training;
-  call.packed = packed;
-  call.phi = model.phi;
-  call.cuda = device.is_cuda();
-  if (call.cuda) {
-    cudaDeviceGetAttribute(&call.cuda_major, cudaDevAttrComputeCapabilityMajor, device.index());
-    cudaDeviceGetAttribute(&call.cuda_minor, cudaDevAttrComputeCapabilityMinor, device.index());
-  }
-  return call;
 }
 
 }  // namespace suites

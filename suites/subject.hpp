@@ -79,10 +79,6 @@ class Subject {
   std::shared_ptr<Made> made_;
 };
 
-// The device that a case runs on, and a Call for given shapes on it (compute capability filled in on a GPU).
-[[nodiscard]] at::Device device_of(const harness::Context& context);
-[[nodiscard]] nsa::Call make_call(const nsa::ModelConfig& model, std::int64_t B, std::int64_t S,
-                                  nsa::Precision precision, at::Device device, bool training = false,
-                                  bool packed = false);
+[[nodiscard]] at::Device device_of(const harness::Context& context);  // that a case runs on
 
 }  // namespace suites

@@ -369,5 +369,11 @@ int main(int argc, char** argv) {
     std::fputs("cannot open shared object file\n", stderr);
     return 127;
   }
+  // The second worker of a run (the first finds the device), which somebody killed before it had work.
+  if (const char* count = std::getenv("FAKE_SECOND_WORKER_DIES");
+      count != nullptr && argc > 1 && std::string(argv[1]) == "__worker") {
+    std::ofstream(count, std::ios::app) << 'x';
+    if (std::filesystem::file_size(count) == 2) raise(SIGKILL);
+  }
   return harness::run_program(make_program(), argc, argv);
 }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "harness/tests/support/fake_run.hpp"
@@ -151,6 +153,29 @@ TEST(Settings, CanonicalTextReadsBackAsItself) {
   first.set("sweep.names", R"(["a, b", "", "'", "x: y", z])", "--set");
   second.set("sweep.names", first.values().at("sweep.names").text, "--set");
   EXPECT_THAT(second.texts("sweep.names"), ElementsAre("a, b", "", "'", "x: y", "z"));
+}
+
+// The command that repeats a case works in any folder.
+TEST(Settings, APathBecomesAnAbsoluteOne) {
+  const harness::tests::TempFolder place;
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(place.path());
+  SettingSpec file = spec("model", SettingType::text, "tiny"), folder = spec("folder", SettingType::text, "");
+  file.path_to = harness::PathTo::file;
+  folder.path_to = harness::PathTo::any;
+  Settings settings({file, folder});
+  EXPECT_EQ(settings.text("model"), "tiny");
+  EXPECT_EQ(settings.text("folder"), "");
+  const auto here = std::filesystem::current_path();
+  std::ofstream("my model.yaml") << "x";
+  std::filesystem::create_directory("tiny");
+  settings.set("model", "./my model.yaml", "--set");
+  EXPECT_EQ(settings.text("model"), here / "my model.yaml");
+  settings.set("model", "tiny", "--set");  // a folder of that name is no model
+  EXPECT_EQ(settings.text("model"), "tiny");
+  settings.set("folder", "not/yet/../there", "--set");
+  EXPECT_EQ(settings.text("folder"), here / "not/there");
+  std::filesystem::current_path(before);
 }
 
 TEST(Settings, MistakesOfTheProgramAreLogicErrors) {

@@ -293,7 +293,7 @@ TEST(Supervisor, WithoutWorkersSignalsStillEndTheRun) {
 
 // The connection that started it ends; the limit on CPU time is near.
 TEST(Supervisor, AHangupCancelsTheRunUnlessNohupSaysOtherwise) {
-  for (const int signal : {SIGHUP, SIGXCPU}) {
+  for (const int signal : {SIGHUP, SIGUSR1, SIGXCPU}) {
     FakeRun fake;
     const pid_t pid = fake.start({"--case", "good/slow", "--out", "run"});
     for (int i = 0; i < 1000 && fake.events("case_begin").empty(); ++i)
@@ -381,8 +381,23 @@ TEST(Supervisor, WorkersThatDoNotStartAreTheMachinesFault) {
   const reports::Run run = fake.journal();
   ASSERT_EQ(run.findings.size(), 2U);
   EXPECT_EQ(run.findings[0].code, "NSA-X007");
+  EXPECT_EQ(run.findings[0].severity, reports::Severity::warn);  // another one is tried
+  EXPECT_EQ(run.findings[1].severity, reports::Severity::block);
   EXPECT_EQ(run.findings[0].evidence.at("last_lines"), reports::Json::array({"cannot open shared object file"}));
   EXPECT_THAT(run.provenance["device"]["why_not"].get<std::string>(), HasSubstr("exited with status 127"));
+}
+
+TEST(Supervisor, AnotherWorkerTakesThePlaceOfOneThatDiedBeforeItHadWork) {
+  FakeRun fake;
+  setenv("FAKE_SECOND_WORKER_DIES", "workers", 1);
+  const int code = fake({"--suite", "good", "--out", "run"});
+  unsetenv("FAKE_SECOND_WORKER_DIES");
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(fake.find("good/first").status, Status::pass);
+  const reports::Run run = fake.journal();
+  ASSERT_EQ(run.findings.size(), 1U);
+  EXPECT_EQ(run.findings[0].code, "NSA-X007");
+  EXPECT_EQ(run.findings[0].severity, reports::Severity::warn);
 }
 
 TEST(Supervisor, SeedsDoNotDependOnSelection) {

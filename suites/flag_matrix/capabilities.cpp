@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "nsa/call.hpp"
 #include "nsa/cuda/architectures.hpp"
 #include "nsa/cuda/features.hpp"
 #include "nsa/route.hpp"
@@ -68,7 +69,7 @@ void check_features(Context& context, const nsa::Call& good) {
 }  // namespace
 
 void capabilities(Context& context, const flag_execution::Plan& plan) {
-  nsa::Call good = make_call(plan.model, 1, plan.S, nsa::Precision::bf16, at::kCPU);
+  nsa::Call good = nsa::call_of(plan.model, 1, plan.S, nsa::Precision::bf16, at::kCPU);
   good.cuda = true;
   good.cuda_major = 9;
   good.Dk = good.Dv = 64;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "nsa/call.hpp"
 #include "nsa/cuda/features.hpp"
 #include "nsa/route.hpp"
 #include "suites/codes.hpp"
@@ -265,7 +266,7 @@ void contracts(const Subject& subject, Context& context, const flag_execution::P
   const at::NoGradGuard no_grad;
   context.phase("capability table");
   capabilities(context, plan);
-  const nsa::Call call = make_call(plan.model, 1, plan.S, plan.precision, plan.device);
+  const nsa::Call call = nsa::call_of(plan.model, 1, plan.S, plan.precision, plan.device);
   std::vector<Violation> any;
   add_offsets(any, plan);
   add_tensors(any, plan);

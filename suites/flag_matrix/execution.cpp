@@ -1,4 +1,5 @@
 #include "suites/flag_matrix/execution.hpp"
+#include "nsa/call.hpp"
 
 #include <ATen/ATen.h>
 
@@ -100,7 +101,7 @@ at::Tensor documents_of(std::int64_t S) {
 std::int64_t packed_length(std::int64_t length) { return length + length / 2 + 1; }
 
 nsa::Call call_of(const Plan& plan, bool training) {
-  return make_call(plan.model, plan.B, plan.S, plan.precision, plan.device, training, plan.packed);
+  return nsa::call_of(plan.model, plan.B, plan.S, plan.precision, plan.device, training, plan.packed);
 }
 
 Instance make_model(const Subject& subject, const Plan& plan, const nsa::EffectiveFlags& flags) {

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
 
 #include "harness/context.hpp"
 #include "suites/subject.hpp"
@@ -22,6 +25,11 @@ void streams(Context& context, const ModelOptions& options, nsa::LanguageModelIm
 void gates(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model);
 // The same seed gives the same bits, by a new model and, on the CPU, by reset_parameters(); another seed gives others.
 void seeds(const Subject& subject, Context& context, const ModelOptions& options);
+// Weights that are loaded by name arrive in every parameter, rounded to its dtype once. `load`: nsa::load_parameters; a
+// test puts another one in its place.
+using LoadParameters = std::function<void(const nsa::LanguageModel&, const std::map<std::string, at::Tensor>&)>;
+void loaded_parameters(Context& context, const nsa::LanguageModel& model, std::uint64_t seed,
+                       const LoadParameters& load);
 
 // -- standard level
 

@@ -1,5 +1,6 @@
 // The set of the parameters, their random streams, seeds and gates.
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/ranges.h>
 
 #include <map>
@@ -73,6 +74,27 @@ void parameter_set(Context& context, const ModelOptions& options, nsa::LanguageM
                  fmt::format("{} tensor(s) are not {}; the first: {}", misplaced.size(), place,
                              misplaced.empty() ? "" : misplaced.front().get<std::string>()),
                  codes::kParameterPlacement, {{"wanted", place}, {"misplaced", misplaced}});
+}
+
+void loaded_parameters(Context& context, const nsa::LanguageModel& model, std::uint64_t seed,
+                       const LoadParameters& load) {
+  const at::NoGradGuard no_grad;
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  std::map<std::string, at::Tensor> given;
+  for (const auto& item : model->named_parameters())
+    given[item.key()] = at::randn(item.value().sizes(), generator, at::TensorOptions(at::kDouble));
+  load(model, given);
+  Json wrong = Json::array();
+  for (const auto& item : model->named_parameters()) {
+    const at::Tensor wanted = given.at(item.key()).to(item.value().scalar_type()), own = item.value().cpu();
+    if (own.sizes() == wanted.sizes() && at::equal(own, wanted)) continue;
+    wrong.push_back(fmt::format("{} is off by up to {:.3g}", item.key(),
+                                (own.to(at::kDouble) - wanted.to(at::kDouble)).abs().max().item<double>()));
+  }
+  context.expect("loaded_parameters", wrong.empty(),
+                 fmt::format("{} parameter(s) are not what was loaded into them; the first: {}", wrong.size(),
+                             wrong.empty() ? "" : wrong.front().get<std::string>()),
+                 codes::kParameterSet, {{"loaded", wrong}, {"first", wrong.empty() ? Json("") : wrong.front()}});
 }
 
 void streams(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model) {

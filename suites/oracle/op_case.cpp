@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "nsa/call.hpp"
 #include "suites/subject.hpp"
 
 namespace suites::oracle {
@@ -167,7 +168,7 @@ nsa::Call call_of(const OpShape& shape, at::ScalarType dtype, at::Device device,
   const nsa::Precision precision = dtype == at::kDouble  ? nsa::Precision::fp64
                                    : dtype == at::kFloat ? nsa::Precision::fp32
                                                          : nsa::Precision::bf16;
-  return make_call(model, shape.B, shape.S, precision, device, training, shape.cu_seqlens.has_value());
+  return nsa::call_of(model, shape.B, shape.S, precision, device, training, shape.cu_seqlens.has_value());
 }
 
 OpCase make_op_case(nsa::Op op, const OpShape& shape, at::ScalarType dtype, at::Device device, std::uint64_t seed) {

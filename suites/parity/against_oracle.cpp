@@ -214,13 +214,17 @@ bool expect_stages(Context& context, const Sides& sides, const Shown& shown, con
     const at::Tensor same = naive.stage(stage.first);
     return same.defined() && same.scalar_type() != stage.second.scalar_type();
   });
-  const std::string name = other == shown.stages.end() ? "" : other->first;
-  if (!context.expect("every stage has its type", name.empty(),
-                      name.empty() ? ""
-                                   : fmt::format("{}: {} is {}, wanted is {}", compared.what, name,
-                                                 c10::toString(other->second.scalar_type()),
-                                                 c10::toString(naive.stage(name).scalar_type())),
-                      codes::kOutputContract, {{"model", compared.what}, {"stage", name}}))
+  const bool typed = other == shown.stages.end();
+  Json types = {{"model", compared.what}};
+  if (!typed)
+    types.update({{"stage", other->first},
+                  {"type", c10::toString(other->second.scalar_type())},
+                  {"wanted_type", c10::toString(naive.stage(other->first).scalar_type())}});
+  if (!context.expect("every stage has its type", typed,
+                      typed ? ""
+                            : fmt::format("{}: {} is {}, wanted is {}", compared.what, other->first,
+                                          types["type"].get<std::string>(), types["wanted_type"].get<std::string>()),
+                      codes::kOutputContract, types))
     return false;
   std::map<std::string, double> largest;
   const Parting parting = first_parting(shown.stages, exact, naive, sides.storage(), largest);
@@ -238,10 +242,12 @@ bool expect_stages(Context& context, const Sides& sides, const Shown& shown, con
     as_if = mistake_in({parting.stage, stage_of(shown.stages, parting.stage), exact, naive, sides.storage()},
                        sides.exact(), compared.documents, compared.again);
   if (!as_if.empty()) evidence["as_if"] = as_if;
-  if (v.missing || !v.shapes_agree)
+  if (v.missing || !v.shapes_agree) {
+    evidence["shape"] = "another than the oracle's";
     return context.expect("every stage is the oracle's", false,
                           fmt::format("{}: {} has not the oracle's shape", compared.what, parting.stage),
                           codes::kOutputContract, evidence);
+  }
   return context.expect(
       "every stage is the oracle's", parting.stage.empty(),
       fmt::format("{}: {} is the first stage that parts from the oracle: {:.3g} RMS of {:.3g}, {:.3g} times what is "

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,19 +34,26 @@ void causality(harness::Context& context, const Subject& subject, const OpRun& r
 [[nodiscard]] std::int64_t first_moved_row(const at::Tensor& before, const at::Tensor& after, std::int64_t dim,
                                            std::int64_t kept);
 
+// rounded_once.cpp: norm and RoPE in bf16, alone.
+void rounded_once(harness::Context& context, const Subject& subject);
+
 // lengths.cpp: attention as it trains in one shape: compression, choice of blocks, values and gradients against fp64,
 // tile by tile.
 struct AttentionPoint {
   std::int64_t S = 1;
   nsa::Precision precision = nsa::Precision::fp32;
   std::int64_t B = 1;
-  std::vector<std::int64_t> documents = {};  // lengths that sum up to S, in a packed batch (B = 1); none: not packed
+  std::vector<std::int64_t> documents = {};    // lengths that sum up to S, in a packed batch (B = 1); none: not packed
+  std::optional<nsa::Geometry> geometry = {};  // in place of the configuration's
 };
 void attention_at(harness::Context& context, const Subject& subject, const AttentionPoint& point);
 // The shape of a training step: train.seq_len, train.batch_size, train.precision, train.packed.
 void attention_in_training(harness::Context& context, const Subject& subject);
 // Documents of awkward lengths in one packed batch.
 void attention_packed(harness::Context& context, const Subject& subject);
+// The paper's geometry (l 32, d 16, l' 64, n 16, w 512) or, where the subject has that or a longer window, a small one:
+// a backend's chunks are longer than the window of the one and shorter than that of the other.
+void attention_of_another_geometry(harness::Context& context, const Subject& subject);
 // The same at every edge of a block, of the window and of the choice.
 void attention_at_boundaries(harness::Context& context, const Subject& subject);
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 
+#include "nsa/call.hpp"
 #include "nsa/reference/reference.hpp"
 #include "suites/codes.hpp"
 #include "suites/oracle/selection.hpp"
@@ -256,7 +257,8 @@ std::string name_of(const AttentionPoint& point) {
 }  // namespace
 
 void attention_at(Context& context, const Subject& subject, const AttentionPoint& point) {
-  const nsa::ModelConfig model = subject.config(context).model;
+  nsa::ModelConfig model = subject.config(context).model;
+  if (point.geometry) model.nsa = *point.geometry;
   const at::ScalarType dtype = nsa::storage_type(point.precision);
   if (model.n_heads / model.n_kv_groups * point.S * point.S > kMostScores)
     throw harness::Skipped{"too_long",
@@ -264,8 +266,8 @@ void attention_at(Context& context, const Subject& subject, const AttentionPoint
                                        "than {} scores",
                                        point.S, model.n_heads / model.n_kv_groups, kMostScores)};
   const nsa::EffectiveFlags flags = subject.flags();
-  const nsa::Call call = make_call(model, point.B, point.S, point.precision, device_of(context), /*training=*/true,
-                                   !point.documents.empty());
+  const nsa::Call call = nsa::call_of(model, point.B, point.S, point.precision, device_of(context), /*training=*/true,
+                                      !point.documents.empty());
   const nsa::Ops ops = subject.ops(flags, call);
   const nsa::Choice way = nsa::route(flags, call)[nsa::Op::attend];
   context.fact("attend", fmt::format("{}/{} ({})", nsa::to_string(way.backend),
@@ -310,6 +312,19 @@ void attention_at_boundaries(Context& context, const Subject& subject) {
   const nsa::Config config = subject.config(context);
   for (const std::int64_t S : boundary_lengths(config.model.nsa, {}))
     attention_at(context, subject, {.S = S, .precision = config.train.precision});
+}
+
+void attention_of_another_geometry(Context& context, const Subject& subject) {
+  const nsa::Config config = subject.config(context);
+  const nsa::Geometry wide{}, narrow{.l = 16, .d = 8, .l_sel = 32, .n_sel = 4, .w = 96};
+  AttentionPoint point{.precision = config.train.precision, .geometry = config.model.nsa.w < wide.w ? wide : narrow};
+  point.S = 2 * point.geometry->w + point.geometry->l_sel + 3;
+  context.fact("geometry", {{"l", point.geometry->l},
+                            {"d", point.geometry->d},
+                            {"l_sel", point.geometry->l_sel},
+                            {"n_sel", point.geometry->n_sel},
+                            {"w", point.geometry->w}});
+  attention_at(context, subject, point);
 }
 
 void attention_in_training(Context& context, const Subject& subject) {

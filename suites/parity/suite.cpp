@@ -55,8 +55,9 @@ class Plan {
     c.run = [subject = subject_, which](Context& context) { parity_cases::identity(context, subject, which); };
     cases.push_back(std::move(c));
   }
-  void plain(const std::string& name, void (*body)(Context&, const Subject&)) {
-    Case c = make(name);
+  void plain(const std::string& name, void (*body)(Context&, const Subject&),
+             harness::Level level = harness::Level::smoke) {
+    Case c = make(name, level);
     c.run = [subject = subject_, body](Context& context) { body(context, subject); };
     cases.push_back(std::move(c));
   }
@@ -178,21 +179,24 @@ void plan_ops(Plan& plan) {
 }
 
 // The whole model against the oracle's.
-void plan_whole(Plan& plan) {
+// What a GPU computes no other way than a CPU (fp64, constants of a configuration) is smoke's where there is none.
+void plan_whole(Plan& plan, bool cuda) {
   using nsa::Precision;
+  const auto also_on_cpu = cuda ? harness::Level::standard : harness::Level::smoke;
   for (const std::string model : {"subject", "small"}) {
-    for (const auto precision : {Precision::fp64, Precision::fp32})
-      plan.whole("whole_step", {model, precision}, parity_cases::whole_step);
+    const auto second = model == "small" ? also_on_cpu : harness::Level::smoke;
+    plan.whole("whole_step", {model, Precision::fp64}, parity_cases::whole_step, also_on_cpu);
+    plan.whole("whole_step", {model, Precision::fp32}, parity_cases::whole_step);
     plan.whole("whole_step", {model, Precision::bf16, "train.seq_len"}, parity_cases::whole_step);
-    plan.whole("whole_step", {model, Precision::fp64, "documents"}, parity_cases::whole_step);
-    plan.whole("whole_decoding", {model, Precision::fp32}, parity_cases::whole_decoding);
+    plan.whole("whole_step", {model, Precision::fp64, "documents"}, parity_cases::whole_step, second);
+    plan.whole("whole_decoding", {model, Precision::fp32}, parity_cases::whole_decoding, second);
   }
   for (const std::string S : {"1", "l-1", "l", "l+1", "2w+lsel", "train.seq_len", "window_chunks"})
     plan.whole("whole_step", {"subject", Precision::fp32, S}, parity_cases::whole_step);
   plan.whole("whole_step", {"subject", Precision::fp32, "query_chunks"}, parity_cases::whole_step,
              harness::Level::standard);
   plan.whole("whole_decoding", {"subject", Precision::bf16}, parity_cases::whole_decoding, harness::Level::standard);
-  plan.plain("whole_constants", whole_constants);
+  plan.plain("whole_constants", whole_constants, also_on_cpu);
   plan.cases.back().timeout = kWholeModel;
 }
 
@@ -208,6 +212,8 @@ void plan_standard(Plan& plan) {
       plan.xpath(model, precision);
     plan.model_pairwise(model);
   }
+  plan.plain("attention", parity_cases::attention_of_another_geometry, harness::Level::standard);
+  plan.cases.back().params.set("geometry", "another");
   plan.attention_in_16_bits();
   plan.reads();
   for (const std::string& name : parity_cases::model_identity_names()) plan.model_identity(name);
@@ -221,9 +227,10 @@ std::vector<Case> plan_cases(const Subject& subject, const harness::Settings& se
   plan.attention_in_training();
   plan.plain("attention_packed", parity_cases::attention_packed);
   plan.plain("attention_at_boundaries", parity_cases::attention_at_boundaries);
+  plan.plain("rounded_once", parity_cases::rounded_once);
   plan.plain("equal_scores", parity_cases::equal_scores);
   for (const std::string& name : parity_cases::identity_names()) plan.identity(name);
-  plan_whole(plan);
+  plan_whole(plan, settings.text("run.device") == "cuda");
   plan.plain("model_causality", parity_cases::model_causality);
   plan.plain("model_packed", parity_cases::model_packed);
   plan.plain("model_batch_of_two", parity_cases::model_batch_of_two);

@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "nsa/call.hpp"
 #include "nsa/cuda/features.hpp"
 #include "suites/parity/documents.hpp"
 #include "suites/ways.hpp"
@@ -68,7 +69,7 @@ Trace forward_packed(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {
 }
 
 nsa::Call call_of(const Context& context, const WaysOptions& options, bool gradients) {
-  return make_call(options.config.model, options.B, options.S, options.precision, device_of(context), gradients);
+  return nsa::call_of(options.config.model, options.B, options.S, options.precision, device_of(context), gradients);
 }
 
 std::string selection(const nsa::EffectiveFlags& flags, const nsa::Call& call) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "harness/compare.hpp"
+#include "nsa/call.hpp"
 #include "nsa/reference/reference.hpp"
 #include "nsa/route.hpp"
 #include "suites/codes.hpp"
@@ -68,7 +69,7 @@ void flash_refuses(const Subject& subject, Context& context) {
 
   context.phase("flags ask for flash on the CPU");
   const nsa::EffectiveFlags flags = nsa::resolve({{"NSA_USE_FA2", "1"}});
-  const nsa::Call call = make_call(model, 1, kTokens, nsa::Precision::fp32, at::kCPU);
+  const nsa::Call call = nsa::call_of(model, 1, kTokens, nsa::Precision::fp32, at::kCPU);
   std::string failure;
   try {
     const at::Tensor o = subject.ops(flags, call).attend_window(args).o;
@@ -96,7 +97,7 @@ void flash_works(const Subject& subject, Context& context, FlashKind kind) {
   };
 
   const nsa::Call call =
-      make_call(model, 1, kTokens, nsa::Precision::bf16, device_of(context), false, args.cu_seqlens.has_value());
+      nsa::call_of(model, 1, kTokens, nsa::Precision::bf16, device_of(context), false, args.cu_seqlens.has_value());
   context.fact("flash.capability", nsa::flash_refusal(call, nsa::Op::attend_window));
   context.phase("call");
   at::Tensor o;

@@ -3,6 +3,9 @@
 
 #include <stdexcept>
 
+#include "nsa/train/run/exit_code.hpp"
+#include "nsa/train/run/run_folder.hpp"
+#include "suites/codes.hpp"
 #include "suites/machine/control_files.hpp"
 #include "suites/machine/folder.hpp"
 #include "suites/preflight/checks.hpp"
@@ -12,6 +15,19 @@ namespace suites::preflight_checks {
 namespace {
 
 constexpr std::uintmax_t kReportBytes = std::uintmax_t{100} << 20;  // journal, report files, logs of the workers
+
+// What nsa-train itself would refuse, and the run that lies there already.
+void judge_run_in(const std::filesystem::path& folder, Context& context) {
+  std::string refused;
+  try {
+    const auto record = nsa::train::record_in(folder);
+    if (record) context.fact("train_folder.holds_run", record->at("run_id").get<std::string>());
+  } catch (const nsa::train::UsageError& error) {
+    refused = error.what();
+  }
+  context.expect("train_folder.usable", refused.empty(), "nsa-train would refuse this folder: " + refused,
+                 codes::kRunFolder, {{"path", folder.string()}});
+}
 
 }  // namespace
 
@@ -34,6 +50,7 @@ void train_folder(const Subject& subject, Context& context) {
                                                {"train_folder", machine::checkpoint_bytes(config),
                                                 fmt::format("{} checkpoint(s) and the one that is being written",
                                                             config.train.keep_checkpoints)}));
+  if (std::filesystem::is_directory(folder)) judge_run_in(folder, context);
 }
 
 }  // namespace suites::preflight_checks

@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 
+#include "nsa/call.hpp"
 #include "nsa/cuda/architectures.hpp"
 #include "suites/codes.hpp"
 #include "suites/machine/build.hpp"
@@ -47,42 +48,21 @@ void flags(Context& context, const nsa::Environment& environment) {
 
 nsa::Call training_call(const Subject& subject, const Context& context) {
   const nsa::Config config = subject.config(context);
-  return make_call(config.model, config.train.batch_size, config.train.seq_len, config.train.precision,
-                   device_of(context), /*training=*/true, config.train.packed);
+  return nsa::call_of(config.model, config.train.batch_size, config.train.seq_len, config.train.precision,
+                      device_of(context), /*training=*/true, config.train.packed);
 }
 
 void flags_obeyed(Context& context, const nsa::EffectiveFlags& flags, const nsa::Call& step) {
   const nsa::Route route = nsa::route(flags, step);
-  // A field that a variable has set asks by name; a default does not.
-  const auto asked = [&](const char* field, bool on) {
-    const auto origin = flags.origin.find(field);
-    return on && origin != flags.origin.end() && origin->second.starts_with("NSA_") ? origin->second : std::string();
-  };
-  const auto expect = [&](const std::string& by, nsa::Op op, std::string_view wanted, auto obeys) {
-    if (by.empty() || flags.force_parity) return;  // NSA_FORCE_PARITY wins over everything, by its own meaning
-    const nsa::Choice& taken = route[op];
-    const std::string way =
-        fmt::format("{}{}{}", nsa::to_string(taken.backend), taken.variant.empty() ? "" : "/", taken.variant);
-    context.expect(fmt::format("{} for {}", by, nsa::to_string(op)), obeys(taken),
-                   fmt::format("{} asks for {} in {}, which a training step of this model does by {}: {}", by, wanted,
-                               nsa::to_string(op), way, taken.why),
-                   codes::kFlagNotObeyed,
-                   {{"flag", by}, {"op", std::string(nsa::to_string(op))}, {"taken", way}, {"why", taken.why}});
-  };
-  const auto is = [](nsa::Backend wanted) { return [=](const nsa::Choice& taken) { return taken.backend == wanted; }; };
-  const std::string window = asked("fa2_win", flags.fa2_win), compressed = asked("fa2_cmp", flags.fa2_cmp);
-  expect(window, nsa::Op::attend_window, "flash", is(nsa::Backend::flash));
-  expect(compressed, nsa::Op::attend_compressed, "flash", is(nsa::Backend::flash));
-  // Compression that is learned is nobody's but sdpa's; the selection shows whether the kernels serve the model. Where
-  // a mask was asked for it is the mask's, by name as well.
-  const std::string cuda = asked("use_cuda", flags.use_cuda && !flags.sel_mask);
-  expect(cuda, nsa::Op::attend_selected, "cuda", is(nsa::Backend::cuda));
-  // Gathered or masked is a question to sdpa alone: where the kernels serve the call, they do neither.
-  const std::string gathered = asked("sel_pack", flags.sel_pack && !flags.sel_mask);
-  expect(gathered, nsa::Op::attend_selected, "a gathered selection",
-         [](const nsa::Choice& taken) { return taken.variant != "masked"; });
-  context.fact("flags.asked_for",
-               {{"fa2_win", window}, {"fa2_cmp", compressed}, {"use_cuda", cuda}, {"sel_pack", gathered}});
+  Json seen = Json::array();
+  for (const nsa::Asked& asked : nsa::asked_by_name(flags, route)) {
+    const std::string op(nsa::to_string(asked.op)), taken = nsa::to_string(route[asked.op]);
+    seen.push_back({{"flag", asked.by}, {"op", op}, {"wanted", asked.wanted}, {"taken", taken}});
+    context.expect(fmt::format("{} for {}", asked.by, op), asked.obeyed,
+                   "in a training step of this model " + nsa::describe(asked, route), codes::kFlagNotObeyed,
+                   {{"flag", asked.by}, {"op", op}, {"taken", taken}, {"why", route[asked.op].why}});
+  }
+  context.fact("flags.asked_for", seen);
 }
 
 void kernels(Context& context, const nsa::EffectiveFlags& flags, const nsa::Call& step, std::string_view compiled) {

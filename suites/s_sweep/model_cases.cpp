@@ -8,6 +8,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "nsa/call.hpp"
 #include "nsa/cuda/features.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/autograd_errors.hpp"
@@ -43,7 +44,7 @@ nsa::EffectiveFlags flags_of(const Subject& subject, const std::string& way) {
 void skip_unserved(const Context& context, const Subject& subject, const std::string& way) {
   if (way != "cuda") return;
   const nsa::Call call =
-      make_call(subject.config(context).model, 1, 1, nsa::Precision::bf16, device_of(context), /*training=*/true);
+      nsa::call_of(subject.config(context).model, 1, 1, nsa::Precision::bf16, device_of(context), /*training=*/true);
   const std::string reason = nsa::cuda_refusal(call, nsa::Op::attend_selected);
   if (!reason.empty()) context.skip("unsupported", "cuda does not serve this model: " + reason);
 }

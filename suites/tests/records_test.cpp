@@ -7,6 +7,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "nsa/call.hpp"
 #include "suites/codes.hpp"
 #include "suites/tests/recording_context.hpp"
 
@@ -40,7 +41,7 @@ nsa::ModelConfig tiny() {
   return model;
 }
 
-nsa::Call small_call() { return make_call(tiny(), 1, 40, nsa::Precision::fp32, at::kCPU); }
+nsa::Call small_call() { return nsa::call_of(tiny(), 1, 40, nsa::Precision::fp32, at::kCPU); }
 at::Tensor combine_of(const nsa::Ops& ops, const at::Tensor& o) {
   return ops.combine({at::rand({1, 40, 2, 3}), o, o, o});
 }

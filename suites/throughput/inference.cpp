@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "nsa/call.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/tokens.hpp"
 #include "suites/throughput/cases.hpp"
@@ -25,7 +26,7 @@ std::vector<Stage> stages(const Subject& subject, Context& context, const nsa::C
   const std::int64_t B = config.train.batch_size, S = config.train.seq_len;
   const at::Device device = device_of(context);
   const auto options = at::TensorOptions().dtype(nsa::storage_type(config.train.precision)).device(device);
-  const nsa::Ops ops = subject.ops(subject.flags(), make_call(m, B, S, config.train.precision, device));
+  const nsa::Ops ops = subject.ops(subject.flags(), nsa::call_of(m, B, S, config.train.precision, device));
 
   const at::Tensor q = at::randn({B, S, m.n_heads, m.d_k}, options);
   const at::Tensor k = at::randn({B, S, m.n_kv_groups, m.d_k}, options);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "nsa/call.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/op_bytes.hpp"
 #include "suites/probes/tokens.hpp"
@@ -166,7 +167,7 @@ void prove_reuse(const Subject& subject, Context& context, const nsa::Config& co
   const nsa::ModelConfig& m = config.model;
   const std::int64_t B = 1, S = 4 * m.nsa.l_sel + 7;
   const at::Device device = device_of(context);
-  const nsa::Call call = make_call(m, B, S, config.train.precision, device);
+  const nsa::Call call = nsa::call_of(m, B, S, config.train.precision, device);
   const std::string variant = nsa::route(flags, call)[nsa::Op::attend_selected].variant;
   if (variant != "packed") {
     context.fact("reuse", "not judged: the route is '" + variant + "', which uses no workspace");

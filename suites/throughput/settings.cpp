@@ -36,7 +36,8 @@ std::vector<harness::SettingSpec> throughput_settings() {
        .meaning =
            "an earlier report to compare with: SAME, FASTER, SLOWER or CANNOT TELL; it must hold the cases rate and "
            "shapes, which are made at every level then",
-       .allowed = "a report.json, or the folder that holds it"},
+       .allowed = "a report.json, or the folder that holds it",
+       .path_to = harness::PathTo::any},
       {.key = "throughput.least_effect_percent",
        .type = real,
        .default_value = "5",

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "nsa/call.hpp"
 #include "suites/probes/stage_clock.hpp"
 #include "suites/probes/tokens.hpp"
 #include "suites/throughput/cases.hpp"
@@ -87,7 +88,8 @@ class Attention {
   Attention(const Subject& subject, Context& context, const nsa::Config& config)
       : model_(config.model), B_(config.train.batch_size), S_(config.train.seq_len) {
     const at::Device device = device_of(context);
-    ops_ = subject.ops(subject.flags(), make_call(model_, B_, S_, config.train.precision, device, /*training=*/true));
+    ops_ =
+        subject.ops(subject.flags(), nsa::call_of(model_, B_, S_, config.train.precision, device, /*training=*/true));
     const auto options = at::TensorOptions().dtype(nsa::storage_type(config.train.precision)).device(device);
     const auto tensor = [&](std::int64_t heads, std::int64_t width) {
       return at::randn({B_, S_, heads, width}, options).requires_grad_();

@@ -1,6 +1,7 @@
 // Case step_bytes: the bytes that a training step allocates, against the count of what the method names.
 #include "suites/throughput/step_count.hpp"
 
+#include "nsa/call.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/op_bytes.hpp"
 #include "suites/throughput/training_run.hpp"
@@ -21,8 +22,8 @@ void step_bytes(const Subject& subject, Context& context) {
     context.phase("allocations of a step");
     const probes::OpBytes bytes = probes::measure_bytes([&] { (void)training.step(); });
     const nsa::Route route =
-        nsa::route(subject.flags(), make_call(config.model, config.train.batch_size, config.train.seq_len,
-                                              config.train.precision, training.device(), /*training=*/true));
+        nsa::route(subject.flags(), nsa::call_of(config.model, config.train.batch_size, config.train.seq_len,
+                                                 config.train.precision, training.device(), /*training=*/true));
     const StepCount count = count_step(config, route);
     const double ratio = static_cast<double>(bytes.allocated) / count.total();
     const Json evidence = {{"allocated_bytes", bytes.allocated},   {"counted_bytes", reports::number(count.total())},

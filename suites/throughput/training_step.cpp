@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "nsa/call.hpp"
 #include "nsa/cuda/features.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/utilisation.hpp"
@@ -104,7 +105,8 @@ void backends(const Subject& subject, Context& context) {
   constexpr std::array kRows = {Row{"cuda", 3}, Row{"flash", 3},       Row{"flash_masked", 3},
                                 Row{"sdpa", 3}, Row{"sdpa_masked", 3}, Row{"reference", 2}};
   const nsa::Config config = subject.config(context);
-  const nsa::Call call = make_call(config.model, 1, 1, config.train.precision, device_of(context), /*training=*/true);
+  const nsa::Call call =
+      nsa::call_of(config.model, 1, 1, config.train.precision, device_of(context), /*training=*/true);
   const auto refusal_of = [&](const nsa::EffectiveFlags& flags) -> std::string {
     if (flags.use_cuda) return nsa::cuda_refusal(call, nsa::Op::attend_selected);
     if (flags.fa2_all) return nsa::flash_refusal(call, nsa::Op::attend_window);

@@ -16,6 +16,7 @@ namespace suites::training_cases {
 void real_text(const Subject& subject, harness::Context& context);      // training_run.cpp
 void loss_floor(const Subject& subject, harness::Context& context);     // loss_floor.cpp
 void guards(const Subject& subject, harness::Context& context);         // guards.cpp
+void streams(const Subject& subject, harness::Context& context);        // streams.cpp
 void trainer_parts(const Subject& subject, harness::Context& context);  // trainer_parts.cpp
 void captured_step(const Subject& subject, harness::Context& context);  // captured_step.cpp; on a GPU
 // written_down.cpp: what a run of nsa-train writes down is what a witness saw.

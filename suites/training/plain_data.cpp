@@ -1,5 +1,7 @@
 #include "suites/training/plain_data.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -60,6 +62,23 @@ void read_jsonl(const std::string& text, const nsa::TrainConfig& config, PlainDa
 
 }  // namespace
 
+std::string bytes_of(const std::vector<std::int64_t>& row) {
+  std::string bytes;
+  for (const std::int64_t token : row) bytes += static_cast<char>(token);
+  return bytes;
+}
+
+std::string shown(const std::vector<std::int64_t>& row, const PlainSplit& split) {
+  constexpr std::size_t kShown = 24;
+  const std::string bytes = bytes_of(row);
+  std::string text;
+  for (const char c : bytes.substr(0, kShown))
+    text += c >= ' ' && c <= '~' ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  const auto at = split.tokens.find(bytes);
+  return fmt::format("'{}...', {} tokens {}", text, row.size(),
+                     at == std::string::npos ? "that stand nowhere in this split" : fmt::format("from token {}", at));
+}
+
 const PlainBatch* with_rows_of(const PlainBatch& batch, const std::vector<PlainBatch>& among) {
   const auto found = std::find_if(among.begin(), among.end(), [&](const auto& one) { return one.rows == batch.rows; });
   return found == among.end() ? nullptr : &*found;
@@ -86,6 +105,24 @@ std::vector<PlainBatch> PlainSplit::batches(const nsa::TrainConfig& config) cons
     if (predicts) all.push_back({{std::move(row)}, std::move(borders)});
   }
   return all;
+}
+
+bool PlainData::holds_validation(const std::vector<std::int64_t>& row) const {
+  constexpr std::size_t kTelling = 16;
+  const std::string bytes = bytes_of(row);
+  if (training.tokens.find(bytes) != std::string::npos) return false;
+  if ((validation.tokens.find(bytes) != std::string::npos) ||
+      (training.tokens + validation.tokens).find(bytes) != std::string::npos)
+    return true;
+  for (std::size_t i = 0; i < validation.begins.size(); ++i) {
+    const std::size_t begin = validation.begins[i],
+                      end = i + 1 < validation.begins.size() ? validation.begins[i + 1] : validation.tokens.size();
+    const std::string document = validation.tokens.substr(begin, std::min(end - begin, kTelling));
+    if (document.size() == kTelling && bytes.find(document) != std::string::npos &&
+        training.tokens.find(document) == std::string::npos)
+      return true;
+  }
+  return false;
 }
 
 PlainData::PlainData(const nsa::TrainConfig& config) {

@@ -30,11 +30,19 @@ struct PlainSplit {
   [[nodiscard]] std::vector<PlainBatch> batches(const nsa::TrainConfig& config) const;
 };
 
+[[nodiscard]] std::string bytes_of(const std::vector<std::int64_t>& row);
+// The beginning of a row for the reader, and where in the split it stands.
+[[nodiscard]] std::string shown(const std::vector<std::int64_t>& row, const PlainSplit& split);
+
 struct PlainData {
   // A text, whose validation part are the last bytes and whose documents are its paragraphs, or a .jsonl, where a hash
   // of the line's number decides. Throws std::runtime_error for a file that is missing, empty, or has a line without
   // "text".
   explicit PlainData(const nsa::TrainConfig& config);
+
+  // Whether a row has text of validation alone: a stretch of it, or one of its documents. A short document may stand in
+  // training as well and proves nothing.
+  [[nodiscard]] bool holds_validation(const std::vector<std::int64_t>& row) const;
 
   PlainSplit training, validation;
 };

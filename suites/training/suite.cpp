@@ -80,13 +80,19 @@ void plan_resume(const Subject& subject, std::vector<Case>& cases) {
   }
 }
 
-void plan_written_down(const Subject& subject, std::vector<Case>& cases) {
+// Which rows and borders are read does not hang on the device, and is smoke's where there is no GPU to look at.
+bool is_of_standard(WrittenData data, bool cuda) {
+  return data == WrittenData::shuffled || (cuda && data != WrittenData::text && data != WrittenData::packed);
+}
+
+void plan_written_down(const Subject& subject, const harness::Settings& settings, std::vector<Case>& cases) {
+  const bool cuda = settings.text("run.device") == "cuda";
   for (const WrittenData data :
        {WrittenData::text, WrittenData::crops, WrittenData::packed, WrittenData::paragraphs, WrittenData::shuffled}) {
     cases.push_back(
         {.name = "written_down",
          .params = {{"data", std::string(training_cases::to_string(data))}},
-         .level = data == WrittenData::shuffled ? Level::standard : Level::smoke,
+         .level = is_of_standard(data, cuda) ? Level::standard : Level::smoke,
          .run = guarded([subject, data](Context& context) { training_cases::written_down(subject, context, data); })});
   }
 }
@@ -133,10 +139,11 @@ harness::Suite training(const Subject& subject) {
         {.name = "real_text", .params = {}, .run = with_subject(training_cases::real_text)},
         {.name = "loss_floor", .params = {}, .run = with_subject(training_cases::loss_floor)},
         {.name = "guards", .params = {}, .run = with_subject(training_cases::guards)},
+        {.name = "streams", .params = {}, .run = with_subject(training_cases::streams)},
         {.name = "trainer_parts", .params = {}, .run = with_subject(training_cases::trainer_parts)},
         {.name = "captured_step", .params = {}, .needs_cuda = true, .run = with_subject(training_cases::captured_step)},
     };
-    plan_written_down(subject, cases);
+    plan_written_down(subject, settings, cases);
     cases.push_back(standard("variants", {}, [subject](Context& c) { training_cases::variants(subject, c); }));
     plan_runs(subject, settings, cases);
     plan_resume(subject, cases);

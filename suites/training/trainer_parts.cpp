@@ -11,9 +11,11 @@
 #include <optional>
 #include <string>
 
+#include "harness/compare.hpp"
 #include "nsa/train/adamw.hpp"
 #include "nsa/train/divergence.hpp"
 #include "nsa/train/evaluation.hpp"
+#include "nsa/train/gradients.hpp"
 #include "nsa/train/stream.hpp"
 #include "nsa/train/trainer.hpp"
 #include "suites/codes.hpp"
@@ -83,6 +85,31 @@ void optimizer(Context& context, const TrainerParts& parts) {
                           {"largest", bytes.largest(5)}});
 }
 
+// The norm of all gradients, those of 16 bits too, is what clipping divides by.
+void norm(Context& context, const TrainerParts& parts) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(context.seed("gradients"));
+  for (const auto precision : {nsa::Precision::fp32, nsa::Precision::bf16}) {
+    torch::nn::Module module;
+    double squares = 0;
+    for (const std::int64_t size : {3, 700, 5000}) {
+      const at::Tensor gradient = at::randn({size}, generator, at::TensorOptions(at::kDouble))
+                                      .to(device_of(context), nsa::storage_type(precision));
+      at::Tensor& parameter = module.register_parameter(fmt::format("p{}", size), at::zeros_like(gradient));
+      parameter.mutable_grad() = gradient;
+      squares += gradient.to(at::kDouble).square().sum().item<double>();
+    }
+    const double wanted = std::sqrt(squares), told = parts.norm(module);
+    context.expect(fmt::format("norm of gradients, {}", nsa::to_string(precision)),
+                   harness::at_most(std::abs(told - wanted), 1e-5 * wanted),
+                   fmt::format("the norm of gradients in {} is {:.8g}, and {:.8g} is right", nsa::to_string(precision),
+                               told, wanted),
+                   codes::kGradientNorm,
+                   {{"precision", nsa::to_string(precision)},
+                    {"norm", reports::number(told)},
+                    {"wanted", reports::number(wanted)}});
+  }
+}
+
 void schedule(Context& context, const TrainerParts& parts, const nsa::TrainConfig& own) {
   nsa::TrainConfig other = own;
   other.steps = 14;
@@ -103,11 +130,12 @@ void schedule(Context& context, const TrainerParts& parts, const nsa::TrainConfi
   }
 }
 
-// The bounds of nsa/train/divergence.hpp, from both sides.
+// The bounds of nsa/train/divergence.hpp, from both sides, of a run that goes on in one piece and of one that is saved
+// and resumed between. The first loss is far above those that follow: who forgets it has another ceiling.
 void divergence(Context& context, const TrainerParts& parts, std::int64_t vocab) {
   using nsa::train::DivergenceGuard;
   const double knows_nothing = std::log(static_cast<double>(vocab)), best = knows_nothing / 3,
-               first = knows_nothing + 0.1, ceiling = first + DivergenceGuard::kMargin,
+               first = knows_nothing + 0.5, ceiling = first + DivergenceGuard::kMargin,
                relapse = best + DivergenceGuard::kLost * (knows_nothing - best);
   struct Trial {
     const char* what;
@@ -123,14 +151,20 @@ void divergence(Context& context, const TrainerParts& parts, std::int64_t vocab)
     std::vector<double> losses = {first};
     for (std::size_t i = 1; i <= 2 * DivergenceGuard::kWindow; ++i) {
       const double share = std::min(1.0, static_cast<double>(i) / static_cast<double>(DivergenceGuard::kWindow));
-      losses.push_back(trial.learns ? first + share * (best - first) : first);
+      losses.push_back(trial.learns ? first + share * (best - first) : knows_nothing);
     }
+    const std::size_t before = losses.size();
     losses.insert(losses.end(), DivergenceGuard::kLast, trial.then);
-    const bool diverged = parts.diverged(vocab, losses);
-    context.expect(fmt::format("divergence: a run that {}", trial.what), diverged == trial.diverged,
-                   fmt::format("a run that {} (loss {:.3f}, ceiling {:.3f}, relapse {:.3f}) is {}", trial.what,
-                               trial.then, ceiling, relapse, diverged ? "stopped" : "not stopped"),
-                   codes::kGuardMissed, {{"guard", fmt::format("divergence (a run that {})", trial.what)}});
+    for (const std::size_t saved_after : {losses.size(), std::size_t{1}, before}) {
+      const std::string what =
+          fmt::format("a run that {}{}", trial.what,
+                      saved_after == losses.size() ? "" : fmt::format(", and was resumed after step {}", saved_after));
+      const bool diverged = parts.diverged(vocab, losses, saved_after);
+      context.expect("divergence: " + what, diverged == trial.diverged,
+                     fmt::format("{} (loss {:.3f}, ceiling {:.3f}, relapse {:.3f}) is {}", what, trial.then, ceiling,
+                                 relapse, diverged ? "stopped" : "not stopped"),
+                     codes::kGuardMissed, {{"guard", fmt::format("divergence ({})", what)}});
+    }
   }
 }
 
@@ -218,9 +252,17 @@ TrainerParts parts_of_product() {
     const auto adamw = std::make_shared<nsa::train::AdamW>(std::vector<at::Tensor>{parameter}, weight_decay);
     return [adamw](double lr) { adamw->step(lr); };
   };
-  parts.diverged = [](std::int64_t vocab, const std::vector<double>& losses) {
+  parts.norm = [](const torch::nn::Module& module) { return nsa::train::global_norm(module).item<double>(); };
+  parts.diverged = [](std::int64_t vocab, const std::vector<double>& losses, std::size_t saved_after) {
     nsa::train::DivergenceGuard guard(vocab);
-    for (std::size_t i = 0; i < losses.size(); ++i) guard.step(static_cast<std::int64_t>(i) + 1, losses[i], 1);
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      if (i == saved_after) {
+        const nlohmann::json saved = guard.state();
+        guard = nsa::train::DivergenceGuard(vocab);
+        guard.restore(saved);
+      }
+      guard.step(static_cast<std::int64_t>(i) + 1, losses[i], 1);
+    }
     return guard.alarm().has_value();
   };
   parts.evaluate = [](const nsa::LanguageModel& model, nsa::train::BatchStream& stream, std::int64_t batches) {
@@ -243,6 +285,8 @@ void judge_trainer_parts(const Subject& subject, Context& context, const Trainer
   const nsa::Config config = subject.config(context);
   context.phase("optimizer");
   optimizer(context, parts);
+  context.phase("norm of gradients");
+  norm(context, parts);
   context.phase("schedule");
   schedule(context, parts, config.train);
   context.phase("divergence");

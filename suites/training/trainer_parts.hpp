@@ -22,7 +22,9 @@ struct TrainerParts {
 
   std::function<double(const nsa::TrainConfig&, std::int64_t step)> rate;
   std::function<Update(const at::Tensor& parameter, double weight_decay)> optimizer;
-  std::function<bool(std::int64_t vocab, const std::vector<double>& losses)> diverged;
+  std::function<double(const torch::nn::Module&)> norm;  // of all gradients
+  // Whether a run of these losses is stopped, which is saved and goes on after `saved_after` of them.
+  std::function<bool(std::int64_t vocab, const std::vector<double>& losses, std::size_t saved_after)> diverged;
   std::function<void(const nsa::LanguageModel&, nsa::train::BatchStream&, std::int64_t batches)> evaluate;
   // All of it, so many times; returns the number of batches.
   std::function<std::int64_t(const std::filesystem::path& jsonl, std::int64_t epochs)> read;

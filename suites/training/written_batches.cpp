@@ -20,24 +20,6 @@ using harness::Json;
 using Row = std::vector<std::int64_t>;
 using Rows = std::vector<std::vector<Row>>;  // batch by batch
 
-std::string bytes_of(const Row& row) {
-  std::string bytes;
-  for (const std::int64_t token : row) bytes += static_cast<char>(token);
-  return bytes;
-}
-
-// The beginning of a row for the reader, and where in the split it stands.
-std::string shown(const Row& row, const PlainSplit& split) {
-  constexpr std::size_t kShown = 24;
-  const std::string bytes = bytes_of(row);
-  std::string text;
-  for (const char c : bytes.substr(0, kShown))
-    text += c >= ' ' && c <= '~' ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-  const auto at = split.tokens.find(bytes);
-  return fmt::format("'{}...', {} tokens {}", text, row.size(),
-                     at == std::string::npos ? "that stand nowhere in this split" : fmt::format("from token {}", at));
-}
-
 class BatchJudge {
  public:
   BatchJudge(const WrittenRun& run, Context& context)
@@ -45,7 +27,6 @@ class BatchJudge {
     if (!crops()) pass_ = data_.training.batches(train_);
     if (!crops() && pass_.empty()) throw std::logic_error("written_down: the data holds no batch");
     kept_ = data_.validation.batches(train_);
-    both_ = data_.training.tokens + data_.validation.tokens;
   }
 
   void run() {
@@ -55,7 +36,13 @@ class BatchJudge {
       order_.equal(where, "batches of the step", step.batches.size(), train_.accumulate_grad_batches);
       for (const PlainBatch& batch : step.batches) judge(batch, where);
       if (order_.hold()) right_steps_ = static_cast<std::int64_t>(i + 1);
-      if (train_.packed) documents_.equal(where, "predictions so far", step.tokens_seen, predictions_);
+      if (!train_.packed) continue;
+      const bool counted = documents_.hold();
+      documents_.equal(where, "predictions so far", step.tokens_seen, predictions_);
+      if (counted && !documents_.hold() && static_cast<std::int64_t>(i) == run_.cut)
+        documents_.explain(step.tokens_seen < run_.steps[i - 1].tokens_seen
+                               ? "the count of what was seen began anew with a resume"
+                               : "a resume went on from another count than the one at which the run stood");
     }
     for (const PlainBatch& batch : run_.unfinished) judge(batch, "the step that was not made");
     judge_validations();
@@ -95,13 +82,6 @@ class BatchJudge {
     if (!same) order_.explain("train.seed did not reach the data");
   }
 
-  // Text of the other part, or of both where they meet.
-  [[nodiscard]] bool holds_validation(const Row& row) const {
-    const std::string bytes = bytes_of(row);
-    const auto stands_in = [&](const std::string& tokens) { return tokens.find(bytes) != std::string::npos; };
-    return !stands_in(data_.training.tokens) && (stands_in(data_.validation.tokens) || stands_in(both_));
-  }
-
   void judge(const PlainBatch& batch, const std::string& step) {
     const std::string where = fmt::format("{}, batch {}", step, read_ + 1);
     judge_order(batch, where);
@@ -112,7 +92,7 @@ class BatchJudge {
 
   void judge_order(const PlainBatch& batch, const std::string& where) {
     if (read_ == 0 && (crops() || shuffled())) judge_seed(batch, where);
-    for (const Row& row : batch.rows) held_out_ = held_out_ || holds_validation(row);
+    for (const Row& row : batch.rows) held_out_ = held_out_ || data_.holds_validation(row);
     const std::size_t rows = crops() ? static_cast<std::size_t>(train_.batch_size) : place().rows.size();
     order_.equal(where, "rows", rows, batch.rows.size());
     for (std::size_t r = 0; r < std::min(rows, batch.rows.size()); ++r) {
@@ -227,7 +207,6 @@ class BatchJudge {
   Context& context_;
   PlainData data_;
   std::vector<PlainBatch> pass_, kept_;  // of one pass; of validation
-  std::string both_;                     // parts of the data, end to end
   std::size_t read_ = 0;                 // batches
   std::int64_t right_steps_ = 0;         // before the first batch that is wrong
   bool held_out_ = false;                // text of validation was read

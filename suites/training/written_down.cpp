@@ -2,11 +2,13 @@
 #include "suites/training/written_down.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <fstream>
+#include <set>
 
 #include "nsa/train/hash.hpp"
 #include "nsa/train/run/exit_code.hpp"
@@ -14,6 +16,7 @@
 #include "suites/probes/one_thread.hpp"
 #include "suites/training/cases.hpp"
 #include "suites/training/claims.hpp"
+#include "suites/training/made_text.hpp"
 
 namespace suites::training_cases {
 
@@ -24,57 +27,6 @@ using harness::Context;
 using harness::Json;
 
 constexpr std::int64_t kSteps = 7;
-
-// Words with a number in each, so that no row of 24 tokens comes twice, and with letters of two to four bytes.
-std::string prose(std::size_t bytes, int first = 0) {
-  constexpr const char* kWords[] = {"straße", "in", "北京", "naïve", "of", "𝄞", "the"};
-  std::string text;
-  for (int i = first; text.size() < bytes; ++i) text += fmt::format("{} {}. ", kWords[i % 7], i);
-  return text;
-}
-
-// Whole letters only, as JSON wants them.
-std::string prefix(std::string text, std::size_t bytes) {
-  while (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xC0U) == 0x80U) ++bytes;
-  return text.substr(0, bytes);
-}
-
-// Documents of awkward lengths: nothing, one token, rows of S = 48 and S + 1 exactly, two rows and more, and so many
-// of one token that a whole row predicts nothing.
-std::string documents() {
-  constexpr std::size_t kLengths[] = {37, 1, 120, 2, 49, 48, 0, 1, 1, 5, 61, 33, 20, 3, 47, 12};
-  constexpr int kSingles = 150;
-  std::string lines;
-  int number = 0;
-  const auto add = [&](const std::string& text) { lines += Json({{"text", text}}).dump() + "\n"; };
-  for (const std::size_t length : kLengths) add(prefix(prose(length + 4, 100 * ++number), length));
-  for (int i = 0; i < kSingles; ++i) add(std::string(1, static_cast<char>('a' + i % 26)));
-  for (const std::size_t length : {44, 1, 30}) add(prefix(prose(length + 4, 100 * ++number), length));
-  return lines;
-}
-
-// Paragraphs of awkward lengths and with lines in them; the second row of S = 48 begins between two ends of lines.
-std::string paragraphs() {
-  constexpr std::size_t kLengths[] = {47, 20, 110, 1, 1, 48, 60, 5, 200, 33, 2, 75, 90, 40, 64, 150};
-  constexpr const char* kBetween[] = {"\n\n", "\n \n", "\n\n\n", "\n", " \n\t\n"};
-  std::string text;
-  for (std::size_t i = 0; i < std::size(kLengths); ++i) {
-    std::string words;
-    for (int word = 0; words.size() < kLengths[i]; ++word)
-      words += fmt::format("{}:{}{}", i, word, word % 4 == 3 ? '\n' : ' ');
-    words.resize(kLengths[i]);
-    words.back() = 'x';
-    text += words + kBetween[i % std::size(kBetween)];
-  }
-  return text;
-}
-
-void write(const fs::path& file, const std::string& text) {
-  fs::create_directories(file.parent_path());
-  std::ofstream stream(file, std::ios::binary);
-  stream << text;
-  if (!stream.flush()) throw std::runtime_error("written_down: cannot write " + file.string());
-}
 
 std::vector<std::string> arguments_of(const WrittenTrial& trial, bool second) {
   std::vector<std::string> arguments = {"--config", trial.model.string(),
@@ -111,7 +63,7 @@ WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device d
   const fs::path file = folder / (lines ? "documents.jsonl" : packed ? "paragraphs.txt" : "prose.txt");
   // The training part of the prose is eight rows and three quarters: passes end within a step, and one before the cut.
   // Crops need room: in this much text the seed draws no place twice.
-  write(file, lines ? documents() : packed ? paragraphs() : prose(crops ? 60'000 : 560));
+  write_text(file, lines ? made_documents() : packed ? made_paragraphs() : made_prose(crops ? 60'000 : 560));
   // What is written does not hang on the stream's width.
   const nsa::ModelConfig subject = nsa::load_config(model).model;
   const std::int64_t layers = std::min<std::int64_t>(subject.n_layers, 3),
@@ -190,7 +142,7 @@ class Halting : public nsa::train::BatchStream {
   Halting(std::shared_ptr<nsa::train::BatchStream> source, int number, fs::path file)
       : source_(std::move(source)), left_(number), file_(std::move(file)) {}
   nsa::train::Batch next() override {
-    if (--left_ == 0) write(file_, "");
+    if (--left_ == 0) write_text(file_, "");
     return source_->next();
   }
   [[nodiscard]] nlohmann::json position() const override { return source_->position(); }
@@ -219,7 +171,7 @@ void judge_stop(const WrittenTrial& trial, Context& context) {
   WrittenTrial stopped = trial;
   stopped.folder = trial.folder.parent_path() / "stopped";
   for (auto& [key, value] : stopped.settings) {
-    if (key == "train.save_every") value = "2";
+    if (key == "train.save_every" || key == "train.keep_checkpoints") value = "2";
     if (key == "train.prefetch_batches") value = "0";  // a batch is read in the step that takes it
   }
   stopped.cut = kSteps;
@@ -230,20 +182,33 @@ void judge_stop(const WrittenTrial& trial, Context& context) {
     return std::make_shared<Halting>(std::move(source), 9, folder / ".HALT");
   });
   const int code = run_nsa_train(arguments_of(stopped, false), witness.next_start()).exit_code;
-  const std::size_t made = witness.steps().size();
-  const bool saved = fs::exists(stopped.folder / "checkpoints" / fmt::format("step_{:08}.safetensors", made));
-  context.expect("a run that is asked to stop saves its last step",
-                 code == static_cast<int>(nsa::train::ExitCode::halted) && made > 0 && saved,
-                 fmt::format("nsa-train ended with {} after {} steps, and a checkpoint of the last one is {}", code,
-                             made, saved ? "there" : "missing"),
+  const auto made = static_cast<std::int64_t>(witness.steps().size());
+  const bool halted = code == static_cast<int>(nsa::train::ExitCode::halted);
+  context.expect(
+      "an empty .HALT stops a run that trains", halted,
+      fmt::format("nsa-train ended with {} after {} steps, though a .HALT lay there from step 5 on", code, made),
+      codes::kGuardMissed, {{"guard", "an empty .HALT in the folder of a run that trains"}, {"steps", made}});
+  if (!halted) return;
+  std::set<std::string> kept;
+  for (const auto& file : fs::directory_iterator(stopped.folder / "checkpoints")) kept.insert(file.path().filename());
+  const auto name = [](std::int64_t step) { return fmt::format("step_{:08}.safetensors", step); };
+  context.expect("a run that is asked to stop saves its last step", kept.contains(name(made)),
+                 fmt::format("nsa-train was stopped after {} steps, and of the last one there is no checkpoint", made),
                  codes::kGuardMissed,
                  {{"guard", "a checkpoint of the last step when a run is asked to stop"}, {"steps", made}});
+  const std::set<std::string> wanted = {name(made % 2 == 0 ? made - 2 : made - 1), name(made)};
+  context.expect(
+      "as many checkpoints stay as are asked for", kept == wanted,
+      fmt::format("train.keep_checkpoints = 2 left {} and should leave {}", fmt::join(kept, ", "),
+                  fmt::join(wanted, ", ")),
+      codes::kGuardMissed,
+      {{"guard", "train.keep_checkpoints (the newest stay, and so many of them)"}, {"kept", kept}, {"wanted", wanted}});
 }
 
 void judge_refusals(const WrittenTrial& trial, Context& context) {
   context.phase("an empty .HALT");
   const fs::path halt = trial.folder / ".HALT";
-  write(halt, "");
+  write_text(halt, "");
   constexpr int kHalted = static_cast<int>(nsa::train::ExitCode::halted);
   const int stopped = run_nsa_train(arguments_of(trial, true), {}).exit_code;
   context.expect("an empty .HALT stops nsa-train", stopped == kHalted,

@@ -66,6 +66,7 @@ class Figures {
   // The mistake that gives a wrong loss, in words; "" where none that is known does.
   [[nodiscard]] std::string mistake_in_loss(std::int64_t step, double told) const;
 
+  const nsa::TrainConfig& train_;
   Slack slack_;
   double peak_rate_, positions_;  // positions: of a whole batch
   std::vector<StepFigures> steps_;

@@ -55,6 +55,10 @@ class StepJudge {
       if (steps_.saved(step)) judge_checkpoint(step, twin.moments());
     }
     if (train_.packed) documents.conclude(context_);
+    // A matrix among them says more than a vector does.
+    if (!wrong_moments_.empty() && moments_were_first_ &&
+        std::all_of(wrong_moments_.begin(), wrong_moments_.end(), [](const auto& one) { return one.second == 1; }))
+      claims_.explain_first("the gradients of vectors (norms, biases) took no part in clipping");
   }
 
  private:
@@ -110,6 +114,7 @@ class StepJudge {
     claims_.equal(where, "step", member(facts, "step"), step);
     claims_.equal(where, "tokens", member(facts, "tokens"), figures_.at(step)->tokens);
     claims_.equal(where, "position in the data", member(facts, "data"), Json(seen.position));
+    judge_guard(where, step, member(facts, "divergence"));
     claims_.equal(where, "config", member(facts, "config"), Json(ToldJson(nsa::identity(run_.config))));
     figures_.loss(claims_, where, step, number_in(facts, "loss"));
     const bool held = claims_.hold();
@@ -123,11 +128,19 @@ class StepJudge {
         claims_.holds(count->second.element_size() >= 4, where + ", " + name, "type of updates",
                       c10::toString(count->second.scalar_type()), "one of 32 bits at least");
     }
-    if (held && !claims_.hold() && right_at_the_cut_) claims_.note_first("right_before", "the resume");
-    if (step == run_.cut) right_at_the_cut_ = claims_.hold();
+    if (held && !claims_.hold() && last_right_ == run_.cut) claims_.note_first("right_before", "the resume");
+    if (claims_.hold()) last_right_ = step;
     const auto models = std::count_if(read->tensors.begin(), read->tensors.end(),
                                       [](const auto& tensor) { return tensor.first.starts_with("model/"); });
     claims_.equal(where, "parameters", models, seen.after.size());
+  }
+
+  // What the guard of divergence knows: the first loss and so many steps, whatever starts lie between.
+  void judge_guard(const std::string& where, std::int64_t step, const Json& told) {
+    const std::string here = where + ", guard of divergence";
+    const Json known = told.is_object() ? told : Json::object(), first = known.value("first", Json());
+    figures_.loss(claims_, here, 1, first.is_number() ? std::optional(first.get<double>()) : std::nullopt);
+    claims_.equal(here, "steps", known.value("norms", Json::array()).size(), step);
   }
 
   static Json scalar(const std::map<std::string, at::Tensor>& tensors, const std::string& name) {
@@ -140,6 +153,9 @@ class StepJudge {
   void judge_parameter(const std::string& where, const std::string& name, const at::Tensor& weight,
                        const std::map<std::string, at::Tensor>& told) {
     const auto model = told.find("model/" + name), master = told.find("optimizer/master/" + name);
+    if (model != told.end())
+      claims_.equal(where, "type of the weights", c10::toString(model->second.scalar_type()),
+                    c10::toString(weight.scalar_type()));
     claims_.holds(model != told.end() && same_bits(model->second, weight), where, "weights", "others",
                   "those after this step");
     const bool copied = weight.element_size() < 4 && train_.master_weights;
@@ -165,8 +181,18 @@ class StepJudge {
       const at::Tensor seen = wanted.to(at::kCPU), difference = found->second.to(at::kDouble) - seen;
       // Few values scatter (oracle::RmsLaw); a bias' gradient may be a sum that cancels.
       const double size = seen.norm().item<double>(), scatter = 1 + 4 / std::sqrt(static_cast<double>(seen.numel()));
-      claims_.near(where, fmt::format("{} is off by", part), difference.norm().item<double>(), 0,
-                   figures_.slack().moments * scatter * size + 1e-15);
+      const bool sound = claims_.hold();
+      if (claims_.near(where, fmt::format("{} is off by", part), difference.norm().item<double>(), 0,
+                       figures_.slack().moments * scatter * size + 1e-15))
+        continue;
+      wrong_moments_[name] = wanted.dim();
+      moments_were_first_ = moments_were_first_ || sound;
+      const bool first_moment = part == std::string_view("exp_avg");
+      const at::Tensor other = (first_moment ? own.exp_avg_sq : own.exp_avg).to(at::kCPU);
+      if ((found->second.to(at::kDouble) - other).norm().item<double>() <=
+          figures_.slack().moments * scatter * other.norm().item<double>())
+        claims_.explain(
+            fmt::format("{} were saved under the name of {}", first_moment ? "exp_avg_sq" : "exp_avg", part));
     }
   }
 
@@ -174,7 +200,9 @@ class StepJudge {
   const nsa::TrainConfig& train_;
   WrittenSteps steps_;
   Figures& figures_;
-  bool right_at_the_cut_ = false;  // the checkpoint that the second start begins with
+  std::map<std::string, std::int64_t> wrong_moments_;  // parameter -> its dimensions
+  bool moments_were_first_ = false;                    // nothing was wrong before them
+  std::int64_t last_right_ = 0;  // checkpoint; run_.cut is the one that the second start begins with
   Claims& claims_;
   Context& context_;
 };
@@ -204,7 +232,8 @@ std::vector<std::int64_t> WrittenSteps::all(bool (WrittenSteps::*those)(std::int
 std::string checkpoint_name(std::int64_t step) { return fmt::format("step_{:08}.safetensors", step); }
 
 Figures::Figures(const WrittenRun& run)
-    : slack_(slack_for(run.config.train, run.device)),
+    : train_(run.config.train),
+      slack_(slack_for(run.config.train, run.device)),
       peak_rate_(run.config.train.lr),
       positions_(static_cast<double>(run.config.train.batch_size * run.config.train.seq_len)) {}
 
@@ -255,7 +284,10 @@ void Figures::validation_loss(Claims& claims, const std::string& where, std::int
 void Figures::norm_and_rate(Claims& claims, const std::string& where, std::int64_t step, std::optional<double> norm,
                             std::optional<double> rate) const {
   claims.near(where, "grad_norm", norm, at(step)->grad_norm, slack_.grad_norm * at(step)->grad_norm);
-  claims.near(where, "lr", rate, at(step)->lr, kSameNumber * peak_rate_);
+  if (claims.near(where, "lr", rate, at(step)->lr, kSameNumber * peak_rate_) || !rate) return;
+  const double by_batches = expected_learning_rate(train_, (step - 1) * train_.accumulate_grad_batches);
+  if (std::abs(*rate - by_batches) <= kSameNumber * peak_rate_)
+    claims.explain("the schedule counted batches, of which a step accumulates several, and not steps");
 }
 
 Json member(const ToldJson& record, const char* key) { return record.contains(key) ? Json(record[key]) : Json(); }

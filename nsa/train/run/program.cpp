@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <new>
+#include <system_error>
 
 #include "base/streams.hpp"
 #include "nsa/train/run/session.hpp"
@@ -60,8 +62,14 @@ ExitCode explain() {
     return fail(ExitCode::infrastructure, error.what());
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
-    const bool device = text.find("CUDA") != std::string::npos;
-    return fail(device ? ExitCode::infrastructure : ExitCode::internal, text);
+    // torch's allocators tell of memory by words alone: those of a GPU begin with its name.
+    const bool machine =
+        text.find("CUDA") != std::string::npos || text.find("DefaultCPUAllocator") != std::string::npos;
+    return fail(machine ? ExitCode::infrastructure : ExitCode::internal, text);
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::infrastructure, "there is not enough memory for this run");
+  } catch (const std::system_error& error) {  // a thread that could not be started, say
+    return fail(ExitCode::infrastructure, error.what());
   } catch (const std::exception& error) {
     return fail(ExitCode::internal, error.what());
   }

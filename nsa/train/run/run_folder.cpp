@@ -177,6 +177,20 @@ void FolderLock::check() const {
   if (const std::string how = base::taken_away(fd_, file_); !how.empty()) throw FileLost(file_, how);
 }
 
+std::optional<nlohmann::json> record_in(const fs::path& folder) {
+  if (!holds_run(folder)) {
+    if (const std::string name = in_the_way(folder); !name.empty())
+      throw UsageError(fmt::format("{} holds '{}', which a run would write over: move it away, or give another folder",
+                                   folder.string(), name));
+    return std::nullopt;
+  }
+  refuse_what_is_no_file(folder);
+  if (!fs::exists(folder / kRecord))
+    throw UsageError(fmt::format("{} holds parts of a run and no {}: move them away, or give another folder",
+                                 folder.string(), kRecord));
+  return read_record(folder / kRecord);
+}
+
 RunFolder::RunFolder(fs::path path, Mode mode)
     : path_(fs::absolute(std::move(path))), mode_(mode), run_id_(base::new_run_id()) {
   std::error_code error;
@@ -196,20 +210,12 @@ RunFolder::RunFolder(fs::path path, Mode mode)
                       path_.string(), name, kRecord));
     }
   }
-  if (mode_ != Mode::force && !holds_run(path_))
-    if (const std::string name = in_the_way(path_); !name.empty())
-      throw UsageError(fmt::format("{} holds '{}', which a run would write over: move it away, or give another folder",
-                                   path_.string(), name));
-  if (mode_ != Mode::resume) return;
-  refuse_what_is_no_file(path_);
-  if (!fs::exists(path_ / kRecord)) {
-    if (!holds_run(path_)) return;
-    throw UsageError(fmt::format("{} holds parts of a run and no {}: move them away, or give another folder",
-                                 path_.string(), kRecord));
+  if (mode_ == Mode::force) return;
+  if (auto record = record_in(path_)) {
+    record_ = std::move(*record);
+    run_id_ = record_["run_id"];
+    goes_on_ = true;
   }
-  record_ = read_record(path_ / kRecord);
-  run_id_ = record_["run_id"];
-  goes_on_ = true;
 }
 
 void RunFolder::begin(const nlohmann::json& config, const nlohmann::json& start) {

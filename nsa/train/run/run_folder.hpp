@@ -29,6 +29,10 @@ class FolderLock {
   int fd_ = -1;
 };
 
+// The run.json of the run that this folder holds; nullopt when it holds none. Throws UsageError where no run could
+// begin or go on: something else has the name of one of its files, or its record is gone or none.
+[[nodiscard]] std::optional<nlohmann::json> record_in(const std::filesystem::path& folder);
+
 class RunFolder {
  public:
   enum class Mode {

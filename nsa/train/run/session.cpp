@@ -10,6 +10,7 @@
 
 #include "base/stacks.hpp"
 #include "base/streams.hpp"
+#include "nsa/call.hpp"
 #include "nsa/train/files.hpp"
 #include "nsa/train/hash.hpp"
 #include "nsa/train/run/records.hpp"
@@ -37,6 +38,17 @@ nlohmann::json fallbacks_json(const Dispatcher& dispatcher) {
                {"shape", record.first.shape},
                {"index", record.first.index},
                {"value", json_number(record.first.value)}};
+  return all;
+}
+
+// What a variable asks for by name and a step of this training does otherwise, in words.
+std::vector<std::string> flags_not_obeyed(const Training& training) {
+  const TrainConfig& train = training.config.train;
+  const Route taken = route(training.flags, call_of(training.config.model, train.batch_size, train.seq_len,
+                                                    train.precision, training.device, /*training=*/true, train.packed));
+  std::vector<std::string> all;
+  for (const Asked& asked : asked_by_name(training.flags, taken))
+    if (!asked.obeyed) all.push_back(describe(asked, taken));
   return all;
 }
 
@@ -113,6 +125,7 @@ void Session::begin(const std::vector<std::string>& arguments) {
     progress_.warn(fmt::format("{} is no flag of this program{}{}", flag.name,
                                flag.nearest.empty() ? "" : "; did you mean " + flag.nearest + "?",
                                flag.remark.empty() ? "" : ": " + flag.remark));
+  for (const std::string& refused : flags_not_obeyed(training_)) progress_.warn(refused);
   folder_.begin(flatten(training_.config), start);
   const auto stacks = folder_.file("stacks_crash.txt");
   base::write_stacks_to(

@@ -27,9 +27,10 @@ struct Handled {
   void (*handler)(int);
   struct sigaction before;
 };
-std::array<Handled, 6> handled = {{{SIGINT, note, {}},
+std::array<Handled, 7> handled = {{{SIGINT, note, {}},
                                    {SIGTERM, note, {}},
                                    {SIGHUP, note, {}},
+                                   {SIGUSR1, note, {}},
                                    {SIGXCPU, note, {}},
                                    {SIGXFSZ, SIG_IGN, {}},
                                    {SIGPIPE, SIG_IGN, {}}}};

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <future>
 
+#include "nsa/call.hpp"
 #include "nsa/config.hpp"
 #include "suites/codes.hpp"
 #include "suites/preflight/checks.hpp"
@@ -96,7 +97,7 @@ TEST_F(Preflight, UnknownAndRetiredFlagsAreTold) {
 }
 
 nsa::Call step_on(int major, int minor, nsa::Precision precision = nsa::Precision::bf16) {
-  nsa::Call call = make_call({}, 4, 512, precision, at::kCPU, /*training=*/true);
+  nsa::Call call = nsa::call_of({}, 4, 512, precision, at::kCPU, /*training=*/true);
   call.cuda = major > 0;
   call.cuda_major = major;
   call.cuda_minor = minor;
@@ -397,6 +398,19 @@ TEST_F(Preflight, ATrainingFolderWithAHaltFileIsFound) {
   checks::train_folder(subject(), context);
   ASSERT_EQ(all_codes(), Codes{code(codes::kStaleHalt)});
   EXPECT_NE(context.findings[0].message.find("belongs to run abc"), std::string::npos);
+}
+
+TEST_F(Preflight, ATrainingFolderThatNsaTrainWouldRefuseIsFound) {
+  settings.set("preflight.train_folder", folder.string(), "test");
+  write("run.json", R"({"schema": "nsa-train-run/1", "run_id": "abc", "starts": [{}]})");
+  checks::train_folder(subject(), context);
+  EXPECT_TRUE(context.findings.empty());
+  EXPECT_EQ(context.facts["train_folder.holds_run"], "abc");
+  std::filesystem::remove(folder / "run.json");
+  write("metrics.csv", "step,loss\n");  // of a run without its record
+  checks::train_folder(subject(), context);
+  ASSERT_EQ(all_codes(), Codes{code(codes::kRunFolder)});
+  EXPECT_NE(context.findings[0].message.find("parts of a run and no run.json"), std::string::npos);
 }
 
 TEST_F(Preflight, AHostWithTooLittleMemoryIsFound) {

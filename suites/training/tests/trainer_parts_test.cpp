@@ -73,11 +73,35 @@ TEST_F(Parts, ARateWithAFloorInsteadOfAnEndIsFound) {
 }
 
 TEST_F(Parts, ABoundOfDivergenceThatIsOffIsFound) {
-  parts.diverged = [inner = parts.diverged](std::int64_t vocab, const std::vector<double>& losses) {
-    return inner(vocab * vocab, losses);  // a model that knows nothing does twice as badly
+  parts.diverged = [inner = parts.diverged](std::int64_t vocab, const std::vector<double>& losses, std::size_t saved) {
+    return inner(vocab * vocab, losses, saved);  // a model that knows nothing does twice as badly
   };
   judge();
   EXPECT_TRUE(found(context, codes::kGuardMissed)) << listed(context);
+}
+
+TEST_F(Parts, AGuardThatForgetsItsFirstLossIsFound) {
+  parts.diverged = [inner = parts.diverged](std::int64_t vocab, std::vector<double> losses, std::size_t saved) {
+    if (saved == 1) losses.front() = losses[1];
+    return inner(vocab, losses, saved);
+  };
+  judge();
+  ASSERT_TRUE(found(context, codes::kGuardMissed)) << listed(context);
+  EXPECT_THAT(finding(context, codes::kGuardMissed).message, testing::HasSubstr("resumed after step 1 (loss"));
+}
+
+TEST_F(Parts, ANormInTheStorageTypeIsFound) {
+  parts.norm = [](const torch::nn::Module& module) {
+    at::Tensor sum;
+    for (const auto& parameter : module.parameters()) {
+      const at::Tensor squares = parameter.grad().square().sum();
+      sum = sum.defined() ? sum + squares : squares;
+    }
+    return sum.sqrt().item<double>();
+  };
+  judge();
+  ASSERT_TRUE(found(context, codes::kGradientNorm)) << listed(context);
+  EXPECT_EQ(finding(context, codes::kGradientNorm).evidence["precision"], "bf16");
 }
 
 TEST_F(Parts, AnEvaluationWithAGraphIsFound) {

@@ -55,10 +55,10 @@ void become(const RunOptions& options, const fs::path& out, const fs::path& err)
   redirect(options.err_to, err, STDERR_FILENO);
   if (options.out_to == "closed") ::close(STDOUT_FILENO);
   if (options.err_to == "closed") ::close(STDERR_FILENO);
-  if (options.file_size_limit > 0) {
-    const rlimit limit{static_cast<rlim_t>(options.file_size_limit), static_cast<rlim_t>(options.file_size_limit)};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
+  for (const auto& [what, bytes] :
+       {std::pair{RLIMIT_FSIZE, options.file_size_limit}, {RLIMIT_AS, options.address_space_limit}})
+    if (const rlimit limit{static_cast<rlim_t>(bytes), static_cast<rlim_t>(bytes)}; bytes > 0)
+      ::setrlimit(what, &limit);
   ::execv(program, arguments.data());
   ::_exit(127);
 }

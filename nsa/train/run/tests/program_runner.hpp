@@ -23,8 +23,8 @@ struct Outcome {
 
 struct RunOptions {
   std::vector<std::string> arguments = {};
-  std::string plant = {};    // "nan-gradient@3": needs the program with planted faults
-  long file_size_limit = 0;  // bytes; 0: none
+  std::string plant = {};                             // "nan-gradient@3": needs the program with planted faults
+  long file_size_limit = 0, address_space_limit = 0;  // bytes; 0: none
   std::map<std::string, std::string> environment = {};
   std::string out_to = {}, err_to = {};  // instead of those files: another one, or "closed"
 };

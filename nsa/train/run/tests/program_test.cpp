@@ -246,9 +246,21 @@ TEST(NsaTrain, ChangedFlagsAreTold) {
   RunOptions options;
   options.environment["NSA_FORCE_SEL_MASK"] = "1";
   options.environment["NSA_USE_FA"] = "1";
+  options.environment["NSA_USE_FA2"] = "1";
   const Outcome outcome = place.train({"--steps", "4", "--resume"}, options);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("flag sel_mask was"), HasSubstr("NSA_USE_FA is no flag of this program")));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("flag sel_mask was"), HasSubstr("NSA_USE_FA is no flag of this program"),
+                                 HasSubstr("NSA_USE_FA2=1 asks for flash in attend_window, which sdpa does: "),
+                                 HasSubstr("flash refused: ")));
+}
+
+TEST(NsaTrain, TooLittleMemoryIsTheMachinesFault) {
+  const Place place;
+  RunOptions options;
+  options.address_space_limit = 16L << 30;
+  const Outcome outcome = place.train({"--set", "model.vocab=16777216", "--set", "model.dim=4096"}, options);
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("memory"));
 }
 
 TEST(NsaTrain, TheEndOfTheDataStopsTheRun) {
@@ -349,8 +361,8 @@ TEST(NsaTrain, ATornCheckpointIsToldAndTheOneBeforeUsed) {
 }
 
 TEST(NsaTrain, SignalsEndItAfterACheckpoint) {
-  for (const auto& [signal, code] :
-       {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}, std::pair{SIGHUP, 143}, std::pair{SIGXCPU, 143}}) {
+  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}, std::pair{SIGHUP, 143},
+                                     std::pair{SIGUSR1, 143}, std::pair{SIGXCPU, 143}}) {
     const Place place;
     Child child(place.options({"--steps", "100000", "--save-every", "0", "--set", "train.eval_every=0"}),
                 place.file("child"));

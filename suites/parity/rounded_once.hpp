@@ -1,0 +1,23 @@
+// Case rounded_once: parts of the model that compute in fp32 whatever the storage type, and round their result.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+#include "harness/context.hpp"
+#include "nsa/config.hpp"
+
+namespace suites::parity_cases {
+
+// The product's own; a test puts another one in a place.
+struct ModelParts {
+  std::function<at::Tensor(const at::Tensor& x, const at::Tensor& weight)> norm;           // RmsNorm
+  std::function<at::Tensor(const at::Tensor& heads, const at::Tensor& rotations)> rotate;  // nsa::rotate
+};
+[[nodiscard]] ModelParts parts_of_product();
+
+void judge_rounding(harness::Context& context, const nsa::ModelConfig& model, at::Device device,
+                    const ModelParts& parts);
+
+}  // namespace suites::parity_cases

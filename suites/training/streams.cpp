@@ -1,0 +1,314 @@
+#include "suites/training/streams.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "nsa/train/prefetch.hpp"
+#include "suites/codes.hpp"
+#include "suites/training/cases.hpp"
+#include "suites/training/claims.hpp"
+#include "suites/training/made_text.hpp"
+#include "suites/training/plain_data.hpp"
+#include "suites/training/run_witness.hpp"
+
+namespace suites::training_cases {
+
+namespace {
+
+namespace fs = std::filesystem;
+using harness::Context;
+using nsa::train::Order;
+using nsa::train::Split;
+using nsa::train::StreamOptions;
+using Batches = std::vector<PlainBatch>;
+
+constexpr std::size_t kMost = 1000;  // batches of a stream that should have ended long before
+
+Batches rest_of(nsa::train::BatchStream& stream, std::size_t most = kMost) {
+  Batches all;
+  while (all.size() < most) {
+    const nsa::train::Batch batch = stream.next();
+    if (!batch.tokens.defined()) break;
+    all.push_back(plain(batch));
+  }
+  return all;
+}
+
+// One kind of data, in one order.
+class StreamJudge {
+ public:
+  StreamJudge(std::string name, StreamOptions options, const OpenStream& open)
+      : options_(std::move(options)),
+        open_(open),
+        claims_("batches of " + name, codes::kBatchOrder),
+        documents_("documents of " + name, codes::kDocuments) {}
+
+  void judge(Context& context) {
+    nsa::TrainConfig told;
+    told.data = options_.data;
+    told.batch_size = options_.batch_size;
+    told.seq_len = options_.seq_len;
+    told.validation_share = options_.validation_share;
+    told.packed = options_.packed;
+    const PlainData data(told);
+    const Batches training = data.training.batches(told), validation = data.validation.batches(told);
+    const Batches read = pass();
+    if (options_.order == Order::sequential)
+      compare("a pass", training, read, data.training, mistake_in_pass(data, training, read));
+    else
+      expect_same_rows("a pass", training, read, mistake_in_pass(data, training, read));
+    StreamOptions kept = options_;
+    kept.split = Split::validation;
+    kept.order = Order::sequential;
+    compare("validation", validation, rest_of(*open_(kept)), data.validation,
+            rest_of(*open_(kept)) == read ? "validation read what is trained on" : "");
+    judge_two_passes(read, data.training);
+    for (const std::size_t taken : {std::size_t{1}, read.size() / 2})
+      judge_continuation(read, std::min(taken, read.size()), data.training);
+    claims_.conclude(context);
+    if (options_.packed) documents_.conclude(context);
+  }
+
+ private:
+  [[nodiscard]] Batches pass(std::int64_t epochs = 1) const {
+    StreamOptions options = options_;
+    options.epochs = epochs;
+    return rest_of(*open_(options));
+  }
+
+  void compare(const std::string& where, const Batches& wanted, const Batches& read, const PlainSplit& split,
+               const std::string& as_if) {
+    const bool sound = claims_.hold();
+    claims_.equal(where, "batches", wanted.size(), read.size());
+    for (std::size_t i = 0; i < std::min(wanted.size(), read.size()); ++i) {
+      const std::string here = fmt::format("{}, batch {}", where, i + 1);
+      claims_.equal(here, "rows", wanted[i].rows.size(), read[i].rows.size());
+      for (std::size_t r = 0; r < std::min(wanted[i].rows.size(), read[i].rows.size()); ++r)
+        claims_.holds(wanted[i].rows[r] == read[i].rows[r], here, fmt::format("row {}", r + 1),
+                      shown(wanted[i].rows[r], split), shown(read[i].rows[r], split));
+      if (wanted[i].rows == read[i].rows) documents_.equal(here, "borders", wanted[i].cu_seqlens, read[i].cu_seqlens);
+    }
+    if (sound && !claims_.hold() && !as_if.empty()) claims_.explain_first(as_if);
+  }
+
+  using Rows = std::vector<std::vector<std::int64_t>>;
+  static Rows rows_of(const Batches& batches) {
+    Rows rows;
+    for (const PlainBatch& batch : batches) rows.insert(rows.end(), batch.rows.begin(), batch.rows.end());
+    return rows;
+  }
+  void expect_same_rows(const std::string& where, const Batches& wanted, const Batches& read,
+                        const std::string& as_if) {
+    const bool sound = claims_.hold();
+    const auto sorted = [](Rows rows) {
+      std::sort(rows.begin(), rows.end());
+      return rows;
+    };
+    claims_.equal(where, "batches", wanted.size(), read.size());
+    claims_.holds(sorted(rows_of(wanted)) == sorted(rows_of(read)), where, "rows", "each of the data once", "others");
+    if (sound && !claims_.hold() && !as_if.empty()) claims_.explain_first(as_if);
+    claims_.holds(wanted != read, where, "order", "shuffled", "that of the file");
+  }
+
+  // End to end: a row begins with the last token of the one before it.
+  static std::string tokens_of(const Rows& rows) {
+    std::string tokens = bytes_of(rows.front());
+    for (std::size_t i = 1; i < rows.size(); ++i) tokens += bytes_of(rows[i]).substr(1);
+    return tokens;
+  }
+  static std::string without_newlines(std::string text) {
+    std::erase(text, '\n');
+    return text;
+  }
+
+  // The mistake that gives this pass, in words; "" where none that is known does.
+  [[nodiscard]] std::string mistake_in_pass(const PlainData& data, const Batches& wanted, const Batches& read) const {
+    if (wanted == read || read.empty()) return "";
+    const Rows due = rows_of(wanted), rows = rows_of(read);
+    for (const auto& row : rows)
+      if (data.holds_validation(row)) return "what is held out for validation were trained on";
+    if (rows.size() < due.size() && options_.order == Order::sequential &&
+        std::equal(rows.begin(), rows.end(), due.begin()))
+      return fmt::format("the last {} of {} rows of the data were left out", due.size() - rows.size(), due.size());
+    if (options_.order != Order::sequential || rows.size() < 2) return "";
+    const std::string tokens = tokens_of(rows), all = tokens_of(due);
+    if (all.find('\n') == std::string::npos && tokens.find('\n') != std::string::npos)
+      return "a newline were added to every document";
+    if (without_newlines(tokens) == without_newlines(all) && tokens.size() < all.size())
+      return "the newlines that end documents were left out";
+    const auto first = data.training.tokens.find(bytes_of(rows[0])),
+               second = data.training.tokens.find(bytes_of(rows[1]));
+    const bool found = first != std::string::npos && second != std::string::npos && second > first;
+    if (found && static_cast<std::int64_t>(second - first) != options_.seq_len)
+      return fmt::format(
+          "a row began {} tokens after the one before it, not S = {}: what lies between is never predicted, or twice",
+          second - first, options_.seq_len);
+    return mistake_in_tokens(tokens, all);
+  }
+
+  // What was read goes on some tokens further, or earlier, than it should: from one place on.
+  static std::string mistake_in_tokens(const std::string& read, const std::string& due) {
+    constexpr std::size_t kMostTokens = 64, kSame = 40;
+    const auto parting = std::mismatch(read.begin(), read.end(), due.begin(), due.end());
+    const auto at = static_cast<std::size_t>(parting.first - read.begin());
+    const auto goes_on = [&](const std::string& here, const std::string& there, std::size_t shift) {
+      return at + kSame <= here.size() && at + shift + kSame <= there.size() &&
+             here.compare(at, kSame, there, at + shift, kSame) == 0;
+    };
+    for (std::size_t shift = 1; shift <= kMostTokens; ++shift) {
+      if (goes_on(read, due, shift)) return fmt::format("{} token(s) were lost at token {} of the data", shift, at);
+      if (goes_on(due, read, shift))
+        return fmt::format("{} token(s) that are not there stood at token {} of the data", shift, at);
+    }
+    return "";
+  }
+
+  // The second pass is the first again, or in another order.
+  void judge_two_passes(const Batches& first, const PlainSplit& split) {
+    const Batches both = pass(2);
+    claims_.equal("two passes", "batches", 2 * first.size(), both.size());
+    if (both.size() != 2 * first.size()) return;
+    const auto half = both.begin() + static_cast<std::ptrdiff_t>(first.size());
+    compare("the first of two passes", first, {both.begin(), half}, split, "");
+    if (options_.order == Order::sequential) return compare("the second pass", first, {half, both.end()}, split, "");
+    const bool sound = claims_.hold();
+    claims_.holds(first != Batches(half, both.end()), "the second pass", "order", "another one than in the first",
+                  "the same");
+    if (sound && !claims_.hold()) claims_.explain_first("every pass were shuffled by the same numbers");
+  }
+
+  // A second stream goes on where the first one stands, which has read ahead.
+  void judge_continuation(const Batches& all, std::size_t taken, const PlainSplit& split) {
+    nsa::train::Prefetch before(open_(options_)), after(open_(options_));
+    (void)rest_of(before, taken);
+    after.seek(before.position());
+    compare(fmt::format("continued after {} batches", taken),
+            {all.begin() + static_cast<std::ptrdiff_t>(taken), all.end()}, rest_of(after), split,
+            "a resumed run went on elsewhere in the data than where the run before it stood");
+  }
+
+  StreamOptions options_;
+  const OpenStream& open_;
+  Claims claims_, documents_;
+};
+
+void judge_crops(Context& context, StreamOptions options, const OpenStream& open) {
+  Claims claims("batches of random crops", codes::kBatchOrder);
+  options.order = Order::random_crops;
+  nsa::TrainConfig told;
+  told.data = options.data;
+  told.validation_share = options.validation_share;
+  const PlainData data(told);
+  constexpr std::size_t kTaken = 3, kAll = 8;
+  const Batches all = rest_of(*open(options), kAll), again = rest_of(*open(options), kAll);
+  claims.holds(all == again, "the same seed", "batches", "the same", "others");
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (const auto& row : all[i].rows)
+      claims.holds(static_cast<std::int64_t>(row.size()) == options.seq_len + 1 &&
+                       data.training.tokens.find(bytes_of(row)) != std::string::npos,
+                   fmt::format("batch {}", i + 1), "row", "a crop of the training part", shown(row, data.training));
+  options.seed += 1;
+  claims.holds(all != rest_of(*open(options), kAll), "another seed", "batches", "others", "the same");
+  options.seed -= 1;
+  const auto before = open(options), after = open(options);
+  (void)rest_of(*before, kTaken);
+  after->seek(before->position());
+  claims.holds(rest_of(*after, kAll - kTaken) == Batches(all.begin() + kTaken, all.end()),
+               fmt::format("continued after {} batches", kTaken), "batches", "those that follow", "others");
+  claims.conclude(context);
+}
+
+void judge_synthetic(Context& context, const StreamOptions& base, const OpenStream& open) {
+  constexpr std::size_t kTaken = 3, kAll = 6;
+  StreamOptions options = base;
+  options.data = "synthetic";
+  options.vocab = 50;
+  StreamOptions kept = options, other = options;
+  kept.split = Split::validation;
+  other.seed += 1;
+  Claims claims("batches of random tokens", codes::kBatchOrder);
+  const Batches all = rest_of(*open(options), kAll), validation = rest_of(*open(kept), kAll);
+  claims.holds(all == rest_of(*open(options), kAll), "the same seed", "batches", "the same", "others");
+  claims.holds(all != rest_of(*open(other), kAll), "another seed", "batches", "others", "the same");
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(options.vocab));
+  std::set<std::vector<std::int64_t>> rows;
+  std::size_t count = 0;
+  for (const Batches* batches : {&all, &validation})
+    for (const PlainBatch& batch : *batches)
+      for (const auto& row : batch.rows) {
+        ++count;
+        rows.insert(row);
+        for (const std::int64_t token : row) {
+          const bool known = token >= 0 && token < options.vocab;
+          claims.holds(known, "every batch", "token", fmt::format("below {}", options.vocab), token);
+          if (known) ++counts[static_cast<std::size_t>(token)];
+        }
+      }
+  claims.equal("training and validation", "rows that differ", count, rows.size());
+  if (!claims.hold() && all == validation) claims.explain_first("validation read what is trained on");
+  // Uniform: 1200 draws and more of 50 tokens leave none out.
+  const auto never = std::find(counts.begin(), counts.end(), 0);
+  const bool sound = claims.hold();
+  claims.holds(never == counts.end(), "every batch", "tokens", "all of them", "some never");
+  if (sound && !claims.hold())
+    claims.explain_first(fmt::format("token {} of {} were never drawn", never - counts.begin(), options.vocab));
+  const auto before = open(options), after = open(options);
+  (void)rest_of(*before, kTaken);
+  after->seek(before->position());
+  claims.holds(rest_of(*after, kAll - kTaken) == Batches(all.begin() + kTaken, all.end()),
+               fmt::format("continued after {} batches", kTaken), "batches", "those that follow", "others");
+  claims.conclude(context);
+}
+
+}  // namespace
+
+void judge_streams(Context& context, const OpenStream& open) {
+  const fs::path folder = context.run_folder() / fmt::format("streams-{}", ::getpid());
+  const std::string lines = (folder / "documents.jsonl").string(), text = (folder / "paragraphs.txt").string(),
+                    prose = (folder / "prose.txt").string();
+  write_text(lines, made_documents());
+  write_text(text, made_paragraphs());
+  write_text(prose, made_prose(60'000));
+  StreamOptions options;
+  options.seq_len = 48;
+  options.batch_size = 2;
+  options.seed = 20261;
+  options.validation_share = 0.25;
+  for (const std::string& file : {lines, text})
+    for (const bool packed : {false, true})
+      for (const Order order : {Order::sequential, Order::shuffled}) {
+        StreamOptions own = options;
+        own.data = file;
+        own.packed = packed;
+        own.batch_size = packed ? 1 : 2;
+        own.order = order;
+        const std::string name = fmt::format("{}{}{}", packed ? "packed " : "", file == lines ? "JSONL" : "text",
+                                             order == Order::shuffled ? ", shuffled" : "");
+        context.phase(name);
+        StreamJudge(name, own, open).judge(context);
+      }
+  // Longer than any buffer that a reader fills at once.
+  context.phase("long lines");
+  const std::string long_lines = (folder / "long.jsonl").string();
+  write_text(long_lines, made_long_documents());
+  StreamOptions wide = options;
+  wide.data = long_lines;
+  wide.seq_len = 4096;
+  StreamJudge("JSONL of long lines", wide, open).judge(context);
+  context.phase("random crops");
+  options.data = prose;
+  judge_crops(context, options, open);
+  context.phase("random tokens");
+  judge_synthetic(context, options, open);
+  fs::remove_all(folder);
+}
+
+void streams(const Subject&, Context& context) { judge_streams(context, nsa::train::open_stream); }
+
+}  // namespace suites::training_cases
