@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 
 #include "base/streams.hpp"
 #include "harness/codes.hpp"
@@ -65,12 +66,11 @@ bool tells_loss(const reports::Run& run, std::string_view stream) {
 
 namespace fs = std::filesystem;
 
-// The report that a person opens first, of those that are there.
-std::optional<fs::path> report_of(const PublishOptions& options) {
+// The report that a person opens first, of those that were written.
+std::optional<fs::path> report_of(const std::set<fs::path>& written, const PublishOptions& options) {
   if (!options.folder) return std::nullopt;
-  std::error_code error;  // what cannot be looked at cannot be opened either
   for (const char* name : {"report.md", "report.html", "report.json"})
-    if (const fs::path file = *options.folder / name; fs::is_regular_file(file, error)) return file;
+    if (const fs::path file = *options.folder / name; written.contains(file)) return file;
   return std::nullopt;
 }
 
@@ -132,6 +132,7 @@ Fd check_summary_file(const fs::path& file, const fs::path& folder) {
 
 reports::ExitCode publish(reports::Run run, std::span<const reports::CauseRule> causes, const PublishOptions& options) {
   std::vector<std::string> lost;
+  std::set<fs::path> own;  // files of this call
   const auto add_loss = [&](const std::string& what) {
     run.findings.push_back(lost_output(what));
     reports::find_causes(run, causes);
@@ -145,7 +146,7 @@ reports::ExitCode publish(reports::Run run, std::span<const reports::CauseRule> 
   const auto write_files = [&] {
     for (bool again = options.folder.has_value(); again;) {
       again = false;
-      for (const std::string& what : reports::write_all(run, *options.folder)) {
+      for (const std::string& what : reports::write_all(run, *options.folder, own)) {
         if (std::find(lost.begin(), lost.end(), what) != lost.end()) continue;
         lose(what);
         again = true;
@@ -170,7 +171,8 @@ reports::ExitCode publish(reports::Run run, std::span<const reports::CauseRule> 
     for (const std::string& what : lost) base::out("error: {}\n", what);
   }
   const std::string text = reports::to_console(run, want_color(options.color, STDOUT_FILENO));
-  if (const auto report = report_of(options); report && !options.quiet) base::out("report: {}\n", report->string());
+  if (const auto report = report_of(own, options); report && !options.quiet)
+    base::out("report: {}\n", report->string());
   base::out("{}", options.quiet ? last_line(text) : text);
 
   // What is lost now, with the files already there, is told by them all the same.

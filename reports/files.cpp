@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -74,24 +75,28 @@ int Folder::write(const std::string& name, const std::string& text) const {
   return error;
 }
 
-// Beside its place first, then moved, so that a reader never sees half of it. One that fails takes an earlier file of
-// its name with it: that would speak for a run that ended otherwise.
-void put(const Folder& folder, const std::string& name, const std::string& text) {
+// Beside its place first, then moved, so that a reader never sees half of it.
+void put(const Folder& folder, const std::string& name, const std::string& text, std::set<fs::path>& own) {
   const std::string temporary = name + ".tmp";
+  const fs::path file = folder.path_of(name);
   int error = folder.write(temporary, text);
   const bool link_in_the_way = error == ELOOP;
   if (error == 0) {
     error = folder.rename(temporary, name);
-    if (error == 0) return;
+    if (error == 0) {
+      own.insert(file);
+      return;
+    }
     folder.remove(temporary);
   }
-  folder.remove(name);
-  fail(folder.path_of(link_in_the_way ? temporary : name), error);
+  if (own.erase(file) > 0) folder.remove(name);
+  fail(link_in_the_way ? folder.path_of(temporary) : file, error);
 }
 
 }  // namespace
 
-std::vector<std::string> write_all(const Run& run, const std::filesystem::path& path) {
+std::vector<std::string> write_all(const Run& run, const std::filesystem::path& path,
+                                   std::set<std::filesystem::path>& own) {
   std::vector<std::string> lost;
   const auto attempt = [&](const auto& write) {
     try {
@@ -103,14 +108,14 @@ std::vector<std::string> write_all(const Run& run, const std::filesystem::path& 
   attempt([&] {
     fs::create_directories(path);
     const Folder folder(path);
-    attempt([&] { put(folder, "report.json", dump(to_json(run), 2) + "\n"); });
-    attempt([&] { put(folder, "report.md", to_markdown(run)); });
-    attempt([&] { put(folder, "report.html", to_html(run)); });
-    attempt([&] { put(folder, "junit.xml", to_junit(run)); });
+    attempt([&] { put(folder, "report.json", dump(to_json(run), 2) + "\n", own); });
+    attempt([&] { put(folder, "report.md", to_markdown(run), own); });
+    attempt([&] { put(folder, "report.html", to_html(run), own); });
+    attempt([&] { put(folder, "junit.xml", to_junit(run), own); });
     attempt([&] {
       const Folder suites(folder, "suites");
       for (const auto& suite : run.suites)
-        attempt([&] { put(suites, suite.name + ".json", dump(suite_to_json(run, suite), 2) + "\n"); });
+        attempt([&] { put(suites, suite.name + ".json", dump(suite_to_json(run, suite), 2) + "\n", own); });
     });
   });
   return lost;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,10 @@ inline constexpr const char* kReportSchemaVersion = "1.2.0";  // of both
 
 // Writes report.json, report.md, report.html, junit.xml and suites/*.json into `folder`, each through a temporary file
 // and rename, so that a reader never sees half a report. Returns what could not be written, a sentence each, with the
-// path and the reason (disk full, not writable): the other files are there, and of that name there is no earlier file
-// either. Who gets one adds it to the run and writes again, so that what is there tells of what is not.
-[[nodiscard]] std::vector<std::string> write_all(const Run& run, const std::filesystem::path& folder);
+// path and the reason (disk full, not writable); the other files are there. Who gets one adds it to the run and writes
+// again, so that what is there tells of what is not. `own`: the files that this caller has written; one of them that
+// cannot be written again is removed, because it does not tell of that. Others' earlier files stay as they are.
+[[nodiscard]] std::vector<std::string> write_all(const Run& run, const std::filesystem::path& folder,
+                                                 std::set<std::filesystem::path>& own);
 
 }  // namespace reports

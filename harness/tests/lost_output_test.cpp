@@ -221,7 +221,8 @@ TEST(LostOutput, AReportThatCannotBeWrittenIsToldWithTheVerdict) {
     told();
     EXPECT_THAT(fake.out(), AllOf(HasSubstr("verdict: CONDITIONAL"), HasSubstr("run/report.html\n")));
     for (const char* other : {"report.html", "report.json", "junit.xml"})
-      EXPECT_THAT(read_text(fake.run_folder() / other), HasSubstr("NSA-X009")) << other;
+      EXPECT_THAT(read_text(fake.run_folder() / other), AllOf(HasSubstr("NSA-X009"), HasSubstr("cannot be written")))
+          << other;
     fs::remove(fake.run_folder() / "report.md");
     EXPECT_EQ(fake({"report", "run"}), 0);
     expect_files_say(fake, 0, "READY");
@@ -359,8 +360,7 @@ TEST_F(SmallDisk, AReportThatIsNotThereIsNotAnnounced) {
   fill();
   EXPECT_EQ(fake_({"report", "disk/run"}), 4);
   EXPECT_THAT(fake_.err(), HasSubstr("No space left on device"));
-  // What fails takes the earlier file with it, and that room may be enough for another one.
-  EXPECT_EQ(fs::exists(disk_ / "run" / "report.md"), fake_.out().find("run/report.md\n") != std::string::npos);
+  EXPECT_THAT(fake_.out(), testing::Not(HasSubstr("report: ")));
   EXPECT_THAT(fake_.out(), testing::EndsWith("summary: 3 passed, 0 failed, 1 skipped\n"));
 }
 

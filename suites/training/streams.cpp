@@ -198,6 +198,18 @@ class StreamJudge {
   Claims claims_, documents_;
 };
 
+// Of a stream without an end, of which `all` are the first batches.
+void judge_endless_continuation(Claims& claims, const StreamOptions& options, const OpenStream& open,
+                                const Batches& all) {
+  constexpr std::size_t kTaken = 3;
+  if (all.size() <= kTaken) return claims.wrong("a stream without an end", "batches", "more", all.size());
+  const auto before = open(options), after = open(options);
+  (void)rest_of(*before, kTaken);
+  after->seek(before->position());
+  claims.holds(rest_of(*after, all.size() - kTaken) == Batches(all.begin() + kTaken, all.end()),
+               fmt::format("continued after {} batches", kTaken), "batches", "those that follow", "others");
+}
+
 void judge_crops(Context& context, StreamOptions options, const OpenStream& open) {
   Claims claims("batches of random crops", codes::kBatchOrder);
   options.order = Order::random_crops;
@@ -205,7 +217,7 @@ void judge_crops(Context& context, StreamOptions options, const OpenStream& open
   told.data = options.data;
   told.validation_share = options.validation_share;
   const PlainData data(told);
-  constexpr std::size_t kTaken = 3, kAll = 8;
+  constexpr std::size_t kAll = 8;
   const Batches all = rest_of(*open(options), kAll), again = rest_of(*open(options), kAll);
   claims.holds(all == again, "the same seed", "batches", "the same", "others");
   for (std::size_t i = 0; i < all.size(); ++i)
@@ -216,16 +228,12 @@ void judge_crops(Context& context, StreamOptions options, const OpenStream& open
   options.seed += 1;
   claims.holds(all != rest_of(*open(options), kAll), "another seed", "batches", "others", "the same");
   options.seed -= 1;
-  const auto before = open(options), after = open(options);
-  (void)rest_of(*before, kTaken);
-  after->seek(before->position());
-  claims.holds(rest_of(*after, kAll - kTaken) == Batches(all.begin() + kTaken, all.end()),
-               fmt::format("continued after {} batches", kTaken), "batches", "those that follow", "others");
+  judge_endless_continuation(claims, options, open, all);
   claims.conclude(context);
 }
 
 void judge_synthetic(Context& context, const StreamOptions& base, const OpenStream& open) {
-  constexpr std::size_t kTaken = 3, kAll = 6;
+  constexpr std::size_t kAll = 6;
   StreamOptions options = base;
   options.data = "synthetic";
   options.vocab = 50;
@@ -258,11 +266,7 @@ void judge_synthetic(Context& context, const StreamOptions& base, const OpenStre
   claims.holds(never == counts.end(), "every batch", "tokens", "all of them", "some never");
   if (sound && !claims.hold())
     claims.explain_first(fmt::format("token {} of {} were never drawn", never - counts.begin(), options.vocab));
-  const auto before = open(options), after = open(options);
-  (void)rest_of(*before, kTaken);
-  after->seek(before->position());
-  claims.holds(rest_of(*after, kAll - kTaken) == Batches(all.begin() + kTaken, all.end()),
-               fmt::format("continued after {} batches", kTaken), "batches", "those that follow", "others");
+  judge_endless_continuation(claims, options, open, all);
   claims.conclude(context);
 }
 

@@ -58,7 +58,8 @@ class StepJudge {
     // A matrix among them says more than a vector does.
     if (!wrong_moments_.empty() && moments_were_first_ &&
         std::all_of(wrong_moments_.begin(), wrong_moments_.end(), [](const auto& one) { return one.second == 1; }))
-      claims_.explain_first("the gradients of vectors (norms, biases) took no part in clipping");
+      claims_.explain_first(
+          "gradients of vectors (norms, biases) alone were clipped, scaled or lost otherwise than the others");
   }
 
  private:
