@@ -102,7 +102,9 @@ at::Tensor compressed(const PlainModel& m, const Weights& weights, const std::st
   const at::Tensor block = rows.index_select(1, token.flatten()).view({B, blocks, g.l, G, D});
   if (m.config.phi == nsa::Phi::avg) return block.to(wide(rows)).mean(2).to(rows.scalar_type());
   const at::Tensor placed = block + weights(phi + ".position").unsqueeze(1);  // [l,1,D]
-  const at::Tensor vector = placed.permute({0, 1, 3, 2, 4}).reshape({B, blocks, G, g.l * D});
+  const at::Tensor vector =
+      (m.constants.phi_by_width ? placed.permute({0, 1, 3, 4, 2}) : placed.permute({0, 1, 3, 2, 4}))
+          .reshape({B, blocks, G, g.l * D});
   return times(curve(times(vector, weights(phi + ".fc1.weight")), m.constants.phi), weights(phi + ".fc2.weight"));
 }
 
@@ -120,7 +122,7 @@ at::Tensor probabilities(const at::Tensor& q, const at::Tensor& k, const at::Ten
   const std::int64_t G = k.size(2), h = q.size(2) / G;
   const auto type = wide(q);
   const at::Tensor grouped =
-      c.heads_one_in_g ? q.to(type).unflatten(2, {h, G}).transpose(2, 3) : q.to(type).unflatten(2, {G, h});
+      c.queries_one_in_g ? q.to(type).unflatten(2, {h, G}).transpose(2, 3) : q.to(type).unflatten(2, {G, h});
   const double scale = c.attention_scale / std::sqrt(static_cast<double>(q.size(3)));
   // All heads of a group in one product, so that the gradient of its keys is one sum over queries and heads.
   const at::Tensor scores =
@@ -139,7 +141,7 @@ at::Tensor mixed(const at::Tensor& p, const at::Tensor& v, const Constants& c) {
   const at::Tensor values = v.to(p.scalar_type());
   const at::Tensor o = c.cut == kOtherHeads ? at::einsum("bghtn,bnghd->btghd", {p, of_heads(values, p.size(2), c)})
                                             : at::einsum("bghtn,bngd->btghd", {p, values});
-  return (c.heads_one_in_g ? o.transpose(2, 3) : o).flatten(2, 3).to(v.scalar_type());
+  return (c.outputs_one_in_g ? o.transpose(2, 3) : o).flatten(2, 3).to(v.scalar_type());
 }
 
 // Eq 9 and 10: p [B,G,h,T,N_c] -> [B,T,G,blocks]. In units of d a selection block has l'/d parts and a compressed block
@@ -199,7 +201,9 @@ bool runs(const PlainModel& m, ForcedBranch branch) {
 Projections project(const PlainModel& m, const Weights& weights, const at::Tensor& x, std::int64_t first) {
   const ModelConfig& c = m.config;
   const auto heads = [&](const std::string& name, std::int64_t count) {
-    return times(x, weights(name + ".weight")).unflatten(2, {count, -1});
+    const at::Tensor features = times(x, weights(name + ".weight"));
+    return m.constants.features_one_in_h ? features.unflatten(2, {-1, count}).transpose(2, 3)
+                                         : features.unflatten(2, {count, -1});
   };
   Projections p;
   const at::Tensor q = heads("q", c.n_heads);
@@ -218,12 +222,16 @@ Projections project(const PlainModel& m, const Weights& weights, const at::Tenso
     case Heads::first:
       mean = source.unflatten(2, {c.n_kv_groups, h}).select(3, 0);
       break;
+    case Heads::sum:
+      mean = source.unflatten(2, {c.n_kv_groups, h}).sum(3);
+      break;
   }
   const auto linear = [&](const at::Tensor& in, const std::string& name) {
     return times(in, weights(name + ".weight").to(wide(x))) + weights(name + ".bias").to(wide(x));
   };
   const at::Tensor raw = linear(curve(linear(mean, "gate.fc1"), m.constants.gate), "gate.fc2") / c.gate_tau;
-  p.gates = c.gate == nsa::GateActivation::softmax ? at::softmax(raw, -1) : at::sigmoid(raw);
+  const std::int64_t branches = m.constants.gate_over_groups ? -2 : -1;
+  p.gates = c.gate == nsa::GateActivation::softmax ? at::softmax(raw, branches) : at::sigmoid(raw);
   if (m.flags.uniform_gate) p.gates = at::full_like(p.gates, 1.0 / 3.0);
   constexpr ForcedBranch kOrder[] = {ForcedBranch::cmp, ForcedBranch::sel, ForcedBranch::win};
   if (m.flags.forced_branch != ForcedBranch::none) {
@@ -362,12 +370,13 @@ Pass through(const PlainModel& m, const at::Tensor& tokens, const Attend& attend
         show(name + ".attention", times(o.flatten(2), weights("o.weight"))) * c.residual_scale;
     const at::Tensor read = along(c, "through the MLP's input", c.mlp_input == Input::after_attention ? x : before);
     const at::Tensor inner = curve(times(normed(read, block("norm_mlp.weight"), c), block("mlp.fc1.weight")), c.mlp);
+    if (c.mlp_residual_is_normed) x = normed(x, block("norm_mlp.weight"), c);
     x = along(c, "along the residual past the MLP", x) +
         show(name + ".mlp", times(inner, block("mlp.fc2.weight"))) * c.residual_scale;
     show(name, x);
   }
-  x = show("norm", normed(x, m.parameters.at("norm.weight"), c));
-  pass.logits = show("logits", times(x, m.parameters.at("head.weight")));
+  const at::Tensor last = show("norm", normed(x, m.parameters.at("norm.weight"), c));
+  pass.logits = show("logits", times(c.head_reads_stream ? x : last, m.parameters.at("head.weight")));
   return pass;
 }
 
@@ -425,7 +434,9 @@ Pass loss(const PlainModel& model, const at::Tensor& tokens, const Documents& do
           const std::vector<at::Tensor>& blocks) {
   const std::int64_t S = tokens.size(1) - 1;
   Pass pass = forward(model, tokens.slice(1, 0, S), documents, blocks);
-  const at::Tensor logits = pass.logits.to(wide(pass.logits)), next = tokens.slice(1, 1);
+  const at::Tensor logits = pass.logits.to(wide(pass.logits));
+  at::Tensor next = tokens.slice(1, 1);
+  if (model.constants.targets_by_column) next = next.t().reshape(next.sizes());
   const double smoothing = model.constants.smoothing;
   at::Tensor surprise = logits.logsumexp(-1) - logits.gather(2, next.unsqueeze(2)).squeeze(2);  // [B,S]
   if (smoothing != 0) surprise = (1 - smoothing) * surprise + smoothing * (logits.logsumexp(-1) - logits.mean(-1));

@@ -25,9 +25,9 @@ using Stages = std::vector<std::pair<std::string, at::Tensor>>;
 using Documents = std::vector<std::int64_t>;  // their lengths, end to end in one row; empty: every row is one
 
 enum class Curve { silu, gelu, relu };
-enum class Pairs { interleaved, halves };                // (2i, 2i+1), or (i, i + D/2)
-enum class Heads { of_the_group, one_in_g, first };      // whose queries a group's gate averages
-enum class Input { after_attention, before_attention };  // what the MLP's norm reads
+enum class Pairs { interleaved, halves };                 // (2i, 2i+1), or (i, i + D/2)
+enum class Heads { of_the_group, one_in_g, first, sum };  // whose queries a group's gate averages; sum: the group's
+enum class Input { after_attention, before_attention };   // what the MLP's norm reads
 
 // What the description fixes and no configuration changes. The defaults are the description. Another value is a mistake
 // that is made on purpose: to show that a comparison sees the constant, or to tell a product's mistake by it.
@@ -41,22 +41,28 @@ struct Constants {
   double rope_power = 2;        // pair i turns by base^(-power i / (D - span))
   std::int64_t rope_span = 0;
   bool rope_of_queries = true, rope_of_keys = true;
-  double attention_scale = 1;                 // times 1/sqrt(Dk)
-  double residual_scale = 1;                  // of what is added to the stream
-  bool attention_residual_is_normed = false;  // instead of the stream itself
-  double embedding_scale = 1;                 // of the embedded tokens
+  double attention_scale = 1;                                                 // times 1/sqrt(Dk)
+  double residual_scale = 1;                                                  // of what is added to the stream
+  bool attention_residual_is_normed = false, mlp_residual_is_normed = false;  // instead of the stream itself
+  double embedding_scale = 1;                                                 // of the embedded tokens
   Curve mlp = Curve::silu, gate = Curve::silu, phi = Curve::silu;
   Input mlp_input = Input::after_attention;
   bool gate_after_rope = false;  // the gate's input
   Heads gate_heads = Heads::of_the_group;
+  bool gate_over_groups = false;                       // its softmax sums to 1 over the groups, not over the branches
   std::array<std::int64_t, 3> gate_order = {0, 1, 2};  // which gate weighs cmp, sel and win
   bool gates_one_in_g = false;                         // head i has the gates of group i mod G
   std::int64_t cmp_early = 0;                          // a block is seen so many tokens before its last one
-  std::int64_t sel_early = 0;     // a chosen token is seen so many tokens before itself; -1: not by itself
-  bool heads_one_in_g = false;    // head i reads the keys of group i mod G, not of its own group i / h
-  double rope_back = 1;           // gradients of RoPE are turned back; -1: on; 0: not at all
-  double smoothing = 0;           // of the loss
-  std::int64_t unpredicted = -1;  // a token that the loss leaves out
+  std::int64_t sel_early = 0;      // a chosen token is seen so many tokens before itself; -1: not by itself
+  bool features_one_in_h = false;  // feature i of a projection belongs to head i mod heads, not to its own D neighbours
+  bool phi_by_width = false;       // phi reads a block dimension after dimension, not token after token
+  // Group g has the heads g, g + G, ... for its own, not h neighbours: as they come in, and as they go out.
+  bool queries_one_in_g = false, outputs_one_in_g = false;
+  double rope_back = 1;            // gradients of RoPE are turned back; -1: on; 0: not at all
+  bool head_reads_stream = false;  // before the last norm
+  bool targets_by_column = false;  // the loss takes them token by token over the rows, not row by row
+  double smoothing = 0;            // of the loss
+  std::int64_t unpredicted = -1;   // a token that the loss leaves out
   // A path (kPaths) along which no gradient comes back; values stay as they are.
   std::string_view cut = {};
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "suites/codes.hpp"
 #include "suites/parity/against_oracle.hpp"
@@ -152,7 +153,10 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
     Shown shown;
     try {
       const probes::StaleMemory unwritten;
+      double& rope_scale = sides.product.instance.model->runtime->flags.rope_scale;
+      const double own = std::exchange(rope_scale, 3 * rope_scale);
       (void)decode(context, decoder, tokens.flip(1), walk.S - 1);
+      rope_scale = own;
       decoder.reset();
       shown = decoded(decoder);
     } catch (const c10::Error& error) {
@@ -168,7 +172,8 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
       const bool right =
           first_stage(sides, anew, answer_of(context, sides, tokens, anew.choices(model.n_layers), walk.P == 0))
               .empty();
-      if (right) return report_reset(context, stage, "another text was decoded before", what);
+      if (right)
+        return report_reset(context, stage, "another text was decoded before, with another NSA_ROPE_SCALE", what);
     }
     const std::vector<at::Tensor> blocks = shown.choices(model.n_layers);
     // The scores are the oracle's here: a step does not show its compressed keys.

@@ -10,7 +10,7 @@ namespace suites::parity_cases {
 
 std::vector<std::int64_t> document_lengths(const nsa::Geometry& g) {
   // The longest has more blocks than are chosen: a choice by another document's keys shows there.
-  return {0, 1, g.l - 1, g.l_sel + 3, 0, g.w + 5, (g.n_sel + 1) * g.l_sel + 3, g.l};
+  return {0, 1, g.l - 1, g.l_sel + 3, 0, g.w + 5, (g.n_sel + 1) * g.l_sel + 3, g.l, 0};
 }
 
 at::Tensor cumulative(const std::vector<std::int64_t>& lengths) {

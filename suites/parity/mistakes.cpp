@@ -5,6 +5,7 @@
 #include <fnmatch.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
@@ -84,6 +85,10 @@ void add_gate(std::vector<Mistake>& all) {
                          [](auto& c) { c.gate_heads = Heads::one_in_g; }));
   all.push_back(constant(kGates, "the gate of a group reads the queries of its first head, not their mean",
                          [](auto& c) { c.gate_heads = Heads::first; }));
+  all.push_back(constant(kGates, "the gate of a group reads the sum of its heads' queries, not their mean",
+                         [](auto& c) { c.gate_heads = Heads::sum; }));
+  all.push_back(constant(kGates, "the gate's softmax runs over the groups, not over the three branches",
+                         [](auto& c) { c.gate_over_groups = true; }));
   all.push_back(constant(kGates, "the gate's activation is GELU, not SiLU", [](auto& c) { c.gate = Curve::gelu; }));
   all.push_back(constant(kGates, "the gate's activation is ReLU, not SiLU", [](auto& c) { c.gate = Curve::relu; }));
   all.push_back(
@@ -95,6 +100,11 @@ void add_gate(std::vector<Mistake>& all) {
         const bool softmax = c.gate == nsa::GateActivation::softmax;
         c.gate = softmax ? nsa::GateActivation::sigmoid : nsa::GateActivation::softmax;
       }));
+  for (const char* stage : {kGates, kQueries})
+    all.push_back(constant(stage,
+                           "the features of the projections are dealt out over the heads one by one (feature i to head "
+                           "i mod heads), where a head has D neighbours",
+                           [](auto& c) { c.features_one_in_h = true; }));
   for (const char* bias : {"gate.fc1.bias", "gate.fc2.bias"})
     all.push_back({kGates, fmt::format("{} is not added", bias), [=](PlainModel& m, Documents&) { fill(m, bias, 0); }});
 }
@@ -129,7 +139,13 @@ void add_rope(std::vector<Mistake>& all) {
 void add_branches(std::vector<Mistake>& all) {
   for (const char* stage : {kCmp, kSel, kWin}) {
     all.push_back(constant(stage, "head i read the keys and values of group i mod G, not of its own group i / h",
-                           [](auto& c) { c.heads_one_in_g = true; }));
+                           [](auto& c) { c.queries_one_in_g = c.outputs_one_in_g = true; }));
+    all.push_back(constant(stage,
+                           "the query heads are divided as [h, G], not as [G, h]: group g gets the heads g, g + G, ... "
+                           "instead of h neighbours",
+                           [](auto& c) { c.queries_one_in_g = true; }));
+    all.push_back(constant(stage, "the outputs of the heads are laid down as [h, G], not as [G, h]",
+                           [](auto& c) { c.outputs_one_in_g = true; }));
     all.push_back({stage, "attention's scores are not divided by sqrt(Dk)", [](PlainModel& m, Documents&) {
                      m.constants.attention_scale = std::sqrt(static_cast<double>(m.config.d_k));
                    }});
@@ -178,6 +194,9 @@ void add_branches(std::vector<Mistake>& all) {
   for (const char* stage : {"*.cmp.k", "*.cmp.v"}) {
     all.push_back(constant(stage, "phi's activation is GELU, not SiLU", [](auto& c) { c.phi = Curve::gelu; }));
     all.push_back(constant(stage, "phi's activation is ReLU, not SiLU", [](auto& c) { c.phi = Curve::relu; }));
+    all.push_back(constant(stage,
+                           "phi reads a block dimension after dimension ([D, l]), not token after token ([l, D])",
+                           [](auto& c) { c.phi_by_width = true; }));
     all.push_back({stage, "phi adds no positions", [](PlainModel& m, Documents&) { fill(m, ".position", 0); }});
   }
   constexpr const char* kBranches[] = {"compressed", "selected", "window"};
@@ -209,6 +228,9 @@ void add_stream(std::vector<Mistake>& all) {
                              [scale = scale](auto& c) { c.residual_scale = scale; }));
   all.push_back(constant("*.mlp", "the residual past attention goes on from the normed stream, not from the stream",
                          [](auto& c) { c.attention_residual_is_normed = true; }));
+  all.push_back(constant("layers.[0-9]*",
+                         "the residual past the MLP goes on from the normed stream, not from the stream",
+                         [](auto& c) { c.mlp_residual_is_normed = true; }));
   all.push_back({"embedding", "embedded tokens are multiplied by sqrt(dim)", [](PlainModel& m, Documents&) {
                    m.constants.embedding_scale = std::sqrt(static_cast<double>(m.config.dim));
                  }});
@@ -220,6 +242,11 @@ void add_stream(std::vector<Mistake>& all) {
        }});
   all.push_back({"logits", "the head takes the embedding's weights for its own",
                  [](PlainModel& m, Documents&) { m.parameters["head.weight"] = m.parameters.at("embedding.weight"); }});
+  all.push_back(constant("logits", "the head reads the stream before the last norm, not what the norm gives",
+                         [](auto& c) { c.head_reads_stream = true; }));
+  all.push_back(constant("loss",
+                         "the targets are taken token by token over the rows of a batch, and the logits row by row",
+                         [](auto& c) { c.targets_by_column = true; }));
   for (const double smoothing : {0.01, 0.05, 0.1, 0.2})
     all.push_back(constant("loss", fmt::format("the loss smooths its labels by {:g}", smoothing),
                            [=](auto& c) { c.smoothing = smoothing; }));
@@ -282,8 +309,11 @@ std::string mistake_in(const PartedStage& parted, const PlainModel& model, const
     Documents other_documents = documents;
     mistake.make(other, other_documents);
     const at::Tensor mistaken = pass(other, other_documents).stage(parted.name);
+    if (!mistaken.defined()) continue;
     const std::int64_t rows = wanted.dim() >= 3 ? 2 : 0;
-    if (explains(parted.shown, mistaken, error, oracle::rms_law(parted.storage), rows)) return mistake.what;
+    // Larger values are rounded more coarsely.
+    const double larger = std::max(1.0, (mistaken.detach().to(at::kDouble).norm() / wanted.norm()).item<double>());
+    if (explains(parted.shown, mistaken, larger * error, oracle::rms_law(parted.storage), rows)) return mistake.what;
   }
   return "";
 }

@@ -7,10 +7,16 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <array>
+
 #include "harness/compare.hpp"
+#include "nsa/call.hpp"
+#include "nsa/dispatch.hpp"
 #include "nsa/model/norm.hpp"
 #include "nsa/model/rope.hpp"
 #include "suites/codes.hpp"
+#include "suites/oracle/op_case.hpp"
 #include "suites/parity/cases.hpp"
 
 namespace suites::parity_cases {
@@ -22,11 +28,14 @@ using harness::Context;
 // Times the error of one rounding. A norm that rounds its mean and its products makes 1.7 times that of one rounding
 // and more; one that does not, 1.0.
 constexpr double kMost = 1.3;
-constexpr double kOnlyRounded = 6;  // what is off by more computes something else
+constexpr double kMostOfGradients = 2.2;  // with an output kept in 16 bits, and sums over chunks of queries: 1.75
+constexpr double kOnlyRounded = 6;        // what is off by more computes something else
+constexpr std::int64_t kBatch = 2, kTokens = 256;
 
 double rms(const at::Tensor& t) { return t.to(at::kDouble).square().mean().sqrt().item<double>(); }
 
-void expect_one_rounding(Context& context, const std::string& what, const at::Tensor& value, const at::Tensor& exact) {
+void expect_one_rounding(Context& context, const std::string& what, const at::Tensor& value, const at::Tensor& exact,
+                         double most = kMost) {
   const double once = rms(exact.to(at::kBFloat16).to(at::kDouble) - exact), own = rms(value.to(at::kDouble) - exact),
                ratio = own / once;
   context.metric("error of " + what, ratio, "of one rounding");
@@ -35,15 +44,36 @@ void expect_one_rounding(Context& context, const std::string& what, const at::Te
                             {"rms_error", reports::number(own)},
                             {"rms_of_one_rounding", reports::number(once)}};
   if (harness::at_most(ratio, kOnlyRounded)) evidence["rounded"] = what;
-  context.expect(what + " is rounded once", harness::at_most(ratio, kMost),
+  context.expect(what + " is rounded once", harness::at_most(ratio, most),
                  fmt::format("{} in bf16 is off by {:.3g} RMS, {:.2f} times what one rounding costs; allowed {}", what,
-                             own, ratio, kMost),
+                             own, ratio, most),
                  codes::kOutputBudget, evidence);
+}
+
+// On the CPU attention's backward pass works in fp32 between its 16-bit inputs and gradients; it keeps its output in 16
+// bits. (Tensor cores take probabilities in 16 bits.)
+void judge_gradients(Context& context, const nsa::ModelConfig& model, const nsa::Ops& ops) {
+  const nsa::Ops reference = nsa::backend_ops(nsa::Backend::reference);
+  oracle::OpShape shape = oracle::parity_shape(model.nsa);
+  shape.B = 1;
+  shape.G = std::min<std::int64_t>(model.n_kv_groups, 2);
+  shape.Hq = shape.G * std::min<std::int64_t>(model.n_heads / model.n_kv_groups, 4);
+  shape.Dk = model.d_k;  // equal widths go another way than different ones
+  shape.Dv = model.d_v;
+  for (const nsa::Op op : {nsa::Op::attend_compressed, nsa::Op::attend_selected, nsa::Op::attend_window}) {
+    context.phase(fmt::format("gradients of {}", nsa::to_string(op)));
+    const oracle::OpCase c = make_op_case(op, shape, at::kBFloat16, at::kCPU, context.seed("inputs"));
+    const oracle::Evaluation own = evaluate(c, ops, {at::kBFloat16, true}),
+                             exact = evaluate(c, reference, {at::kDouble, true});
+    for (std::size_t i = 0; i < c.inputs.size(); ++i)
+      expect_one_rounding(context, fmt::format("the gradient of {} of {}", c.input_names[i], nsa::to_string(op)),
+                          own.gradients[i], exact.gradients[i], kMostOfGradients);
+  }
 }
 
 }  // namespace
 
-ModelParts parts_of_product() {
+ModelParts parts_of_product(nsa::Ops ops) {
   return {.norm =
               [](const at::Tensor& x, const at::Tensor& weight) {
                 nsa::RmsNorm norm(weight.size(0));
@@ -54,11 +84,11 @@ ModelParts parts_of_product() {
                 }
                 return norm->forward(x);
               },
-          .rotate = nsa::rotate};
+          .rotate = nsa::rotate,
+          .ops = std::move(ops)};
 }
 
 void judge_rounding(Context& context, const nsa::ModelConfig& model, at::Device device, const ModelParts& parts) {
-  constexpr std::int64_t kTokens = 256;
   constexpr double kEpsilon = 1e-6;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(context.seed("inputs"));
   const auto draw = [&](at::IntArrayRef sizes) {
@@ -66,8 +96,8 @@ void judge_rounding(Context& context, const nsa::ModelConfig& model, at::Device 
   };
 
   context.phase("norm");
-  const at::Tensor x = draw({2, kTokens, model.dim}).requires_grad_(), weight = draw({model.dim}),
-                   upstream = draw({2, kTokens, model.dim});
+  const at::Tensor x = draw({kBatch, kTokens, model.dim}).requires_grad_(), weight = draw({model.dim}),
+                   upstream = draw({kBatch, kTokens, model.dim});
   const at::Tensor y = parts.norm(x, weight);
   const at::Tensor dx = torch::autograd::grad({y}, {x}, {upstream})[0];
   const at::Tensor wide = x.detach().to(at::kDouble).requires_grad_();
@@ -79,15 +109,42 @@ void judge_rounding(Context& context, const nsa::ModelConfig& model, at::Device 
 
   context.phase("RoPE");
   const at::Tensor rotations = nsa::rope_rotations(kTokens, model.d_k, model.rope_base, 1.0, {}, weight.options());
-  const at::Tensor q = draw({2, kTokens, model.n_heads, model.d_k});
+  const at::Tensor q = draw({kBatch, kTokens, model.n_heads, model.d_k});
   const at::Tensor pairs = at::view_as_complex(q.to(at::kDouble).unflatten(3, {model.d_k / 2, 2}).contiguous());
   const at::Tensor turned =
       at::view_as_real(pairs * rotations.to(at::kComplexDouble).view({1, kTokens, 1, model.d_k / 2})).flatten(3);
   expect_one_rounding(context, "RoPE", parts.rotate(q, rotations), turned);
+
+  context.phase("sum of the branches");
+  const std::int64_t G = model.n_kv_groups, h = model.n_heads / G;
+  const at::Tensor gates = draw({kBatch, kTokens, G, 3}).to(at::kFloat).sigmoid();  // fp32, as the model has them
+  const std::array<at::Tensor, 3> outputs = {draw({kBatch, kTokens, model.n_heads, model.d_v}),
+                                             draw({kBatch, kTokens, model.n_heads, model.d_v}),
+                                             draw({kBatch, kTokens, model.n_heads, model.d_v})};
+  at::Tensor sum = at::zeros_like(outputs[0], at::kDouble);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const at::Tensor gate = gates.select(3, static_cast<std::int64_t>(i)).to(at::kDouble).repeat_interleave(h, 2);
+    sum += outputs[i].to(at::kDouble) * gate.unsqueeze(3);
+  }
+  expect_one_rounding(context, "the gated sum of the branches",
+                      parts.ops.combine({gates, outputs[0], outputs[1], outputs[2]}), sum);
+
+  context.phase("compression");
+  const nsa::Geometry& g = model.nsa;
+  const auto pooled_by_hand = [&](const at::Tensor& rows) { return rows.to(at::kDouble).unfold(1, g.l, g.d).mean(-1); };
+  const at::Tensor k = draw({kBatch, kTokens + g.l, G, model.d_k}), v = draw({kBatch, kTokens + g.l, G, model.d_v});
+  const nsa::Compressed pooled = parts.ops.compress({k, v, g, {}, {}, {}});
+  expect_one_rounding(context, "the mean of a block's keys", pooled.k, pooled_by_hand(k));
+  expect_one_rounding(context, "the mean of a block's values", pooled.v, pooled_by_hand(v));
+  if (device.is_cpu()) judge_gradients(context, model, parts.ops);
 }
 
 void rounded_once(Context& context, const Subject& subject) {
-  judge_rounding(context, subject.config(context).model, device_of(context), parts_of_product());
+  nsa::ModelConfig model = subject.config(context).model;
+  model.phi = nsa::Phi::avg;  // what phi = mlp computes are products of matrices
+  const at::Device device = device_of(context);
+  const nsa::Call call = nsa::call_of(model, kBatch, kTokens, nsa::Precision::bf16, device, /*training=*/true);
+  judge_rounding(context, model, device, parts_of_product(subject.ops(subject.flags(), call)));
 }
 
 }  // namespace suites::parity_cases

@@ -7,6 +7,7 @@
 
 #include "harness/context.hpp"
 #include "nsa/config.hpp"
+#include "nsa/ops.hpp"
 
 namespace suites::parity_cases {
 
@@ -14,8 +15,10 @@ namespace suites::parity_cases {
 struct ModelParts {
   std::function<at::Tensor(const at::Tensor& x, const at::Tensor& weight)> norm;           // RmsNorm
   std::function<at::Tensor(const at::Tensor& heads, const at::Tensor& rotations)> rotate;  // nsa::rotate
+  nsa::Ops ops;                                                                            // compress, combine
 };
-[[nodiscard]] ModelParts parts_of_product();
+// `ops`: as the product assembles them for bf16.
+[[nodiscard]] ModelParts parts_of_product(nsa::Ops ops);
 
 void judge_rounding(harness::Context& context, const nsa::ModelConfig& model, at::Device device,
                     const ModelParts& parts);

@@ -37,6 +37,17 @@ std::string made_documents() {
   return lines;
 }
 
+std::string made_documents_and_bad_lines() {
+  constexpr const char* kBad[] = {"no JSON", R"(["an array"])", R"({"title": "no text"})", R"({"text": 7})", ""};
+  std::string lines;
+  std::size_t number = 0, bad = 0;
+  for (const char c : made_documents()) {
+    lines += c;
+    if (c == '\n' && ++number % 3 == 0) lines += fmt::format("{}\n", kBad[bad++ % std::size(kBad)]);
+  }
+  return lines;
+}
+
 std::string made_long_documents() {
   std::string lines;
   for (int i = 0; i < 6; ++i) {

@@ -12,6 +12,8 @@ namespace suites::training_cases {
 // A .jsonl with documents of awkward lengths: nothing, one token, rows of S = 48 and S + 1 exactly, two rows and more,
 // and so many of one token that a whole row predicts nothing.
 [[nodiscard]] std::string made_documents();
+// The same, and after every third line one that is no document: no JSON, no object, or without its text.
+[[nodiscard]] std::string made_documents_and_bad_lines();
 // A .jsonl with lines that are longer than any buffer that a reader fills at once; a byte a letter.
 [[nodiscard]] std::string made_long_documents();
 // Paragraphs of awkward lengths and with lines in them; the second row of S = 48 begins between two ends of lines.

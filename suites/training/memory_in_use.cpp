@@ -3,6 +3,7 @@
 #include <ATen/ops/ones.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <malloc.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -26,6 +27,12 @@ std::int64_t resident_bytes() {
 }
 
 }  // namespace
+
+std::int64_t peak_resident_bytes() {
+  struct rusage usage {};
+  if (::getrusage(RUSAGE_SELF, &usage) != 0) throw std::runtime_error("getrusage failed");
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
 
 MemoryMeter::MemoryMeter(at::Device device) : device_(device) {
   constexpr std::int64_t kTrial = 4 << 20;

@@ -16,6 +16,8 @@ struct MemoryInUse {
   std::int64_t device_reserved_bytes = 0;  // of the driver, used or not
 };
 
+[[nodiscard]] std::int64_t peak_resident_bytes();  // of this process so far
+
 class MemoryMeter {
  public:
   // Tries whether the C library's account sees a tensor. Where another allocator is loaded in front of it, it does not;

@@ -52,8 +52,10 @@ void read_jsonl(const std::string& text, const nsa::TrainConfig& config, PlainDa
   for (std::uint64_t number = 0; std::getline(lines, line); ++number) {
     PlainSplit& split = held_out(number, config.validation_share) ? data.validation : data.training;
     const auto parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!parsed.is_object() || !parsed.contains("text") || !parsed["text"].is_string())
+    if (!parsed.is_object() || !parsed.contains("text") || !parsed["text"].is_string()) {
+      if (config.skip_bad_lines) continue;
       throw std::runtime_error(config.data + ": a line without \"text\"");
+    }
     const std::string document = parsed["text"].get<std::string>() + (config.packed ? "" : "\n");
     if (!document.empty()) split.begins.push_back(split.tokens.size());
     split.tokens += document;

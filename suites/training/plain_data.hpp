@@ -37,7 +37,7 @@ struct PlainSplit {
 struct PlainData {
   // A text, whose validation part are the last bytes and whose documents are its paragraphs, or a .jsonl, where a hash
   // of the line's number decides. Throws std::runtime_error for a file that is missing, empty, or has a line without
-  // "text".
+  // "text", unless such lines are passed over (skip_bad_lines).
   explicit PlainData(const nsa::TrainConfig& config);
 
   // Whether a row has text of validation alone: a stretch of it, or one of its documents. A short document may stand in

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "nsa/model/make.hpp"
@@ -18,7 +19,34 @@ std::int64_t predicted_by(const std::vector<PlainBatch>& batches) {
   return all;
 }
 
+// Layers have the same number of tokens and groups.
+GateFigures figures_of(const std::map<std::string, at::Tensor>& gates) {
+  GateFigures figures;
+  figures.entropy_min = std::log(3.0);
+  const auto layers = static_cast<double>(gates.size());
+  for (const auto& [name, value] : gates) {
+    const at::Tensor wide = value.to(at::kDouble).cpu().reshape({-1, 3}), shares = wide / wide.sum(1, true),
+                     entropy = -(shares * shares.clamp_min(1e-300).log()).sum(1), most = std::get<0>(shares.max(1));
+    const double mean = entropy.mean().item<double>();
+    figures.entropy_of_layer[name.substr(0, name.rfind('.'))] = mean;
+    figures.entropy_mean += mean / layers;
+    figures.entropy_min = std::min(figures.entropy_min, entropy.min().item<double>());
+    figures.largest = std::max(figures.largest, most.max().item<double>());
+    figures.collapsed += most.gt(0.9).to(at::kDouble).mean().item<double>() / layers;
+    for (std::size_t branch = 0; branch < figures.shares.size(); ++branch)
+      figures.shares[branch] += shares.select(1, static_cast<std::int64_t>(branch)).mean().item<double>() / layers;
+  }
+  return figures;
+}
+
 }  // namespace
+
+LossOf mean_of(const std::vector<double>& losses, const std::vector<PlainBatch>& batches) {
+  LossOf of{0, predicted_by(batches)};
+  for (std::size_t i = 0; i < batches.size(); ++i)
+    of.loss += losses[i] * static_cast<double>(predicted(batches[i])) / static_cast<double>(of.predictions);
+  return of;
+}
 
 RunTwin::RunTwin(const nsa::Config& config, at::Device device)
     : config_(config.train),
@@ -34,7 +62,11 @@ RunTwin::RunTwin(const nsa::Config& config, at::Device device)
 RunTwin::Step RunTwin::step(const SeenStep& seen) {
   take(seen.before);
   model_->train();
-  Step step{.of = {0, predicted_by(seen.batches)}, .grad_norm = 0, .by_batch = {}};
+  std::map<std::string, at::Tensor> gates;
+  model_->runtime->watch_gates = [&](std::string_view layer, const at::Tensor& value) {
+    gates[std::string(layer)] = value.detach();
+  };
+  Step step{.of = {0, predicted_by(seen.batches)}, .grad_norm = 0, .by_batch = {}, .gates = {}};
   for (const PlainBatch& batch : seen.batches) {
     const nsa::train::Batch given = unplain(batch);
     const double share = static_cast<double>(predicted(batch)) / static_cast<double>(step.of.predictions);
@@ -43,6 +75,8 @@ RunTwin::Step RunTwin::step(const SeenStep& seen) {
     step.by_batch.push_back(loss.item<double>());
     step.of.loss += step.by_batch.back() * share;
   }
+  model_->runtime->watch_gates = {};
+  step.gates = figures_of(gates);
   double squares = 0;
   for (const at::Tensor& parameter : model_->parameters()) {
     if (parameter.grad().defined()) squares += parameter.grad().to(at::kDouble).square().sum().item<double>();
@@ -52,17 +86,16 @@ RunTwin::Step RunTwin::step(const SeenStep& seen) {
   return step;
 }
 
-LossOf RunTwin::loss(const Weights& weights, const std::vector<PlainBatch>& batches) {
+std::vector<double> RunTwin::losses(const Weights& weights, const std::vector<PlainBatch>& batches) {
   take(weights);
   const at::NoGradGuard no_grad;
   model_->eval();
-  LossOf of{0, predicted_by(batches)};
+  std::vector<double> all;
   for (const PlainBatch& batch : batches) {
     const nsa::train::Batch given = unplain(batch);
-    const double share = static_cast<double>(predicted(batch)) / static_cast<double>(of.predictions);
-    of.loss += model_->loss(given.tokens.to(device_), given.cu_seqlens).item<double>() * share;
+    all.push_back(model_->loss(given.tokens.to(device_), given.cu_seqlens).item<double>());
   }
-  return of;
+  return all;
 }
 
 LossOf RunTwin::loss_of_documents(const Weights& weights, const std::vector<PlainBatch>& batches) {

@@ -2,6 +2,7 @@
 // weights before each step, and AdamW's moments in fp64 from the gradients.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -22,6 +23,16 @@ struct LossOf {
   double loss = 0;  // nats a prediction
   std::int64_t predictions = 0;
 };
+// Of batches with these losses: each counts as often as it predicts.
+[[nodiscard]] LossOf mean_of(const std::vector<double>& losses, const std::vector<PlainBatch>& batches);
+
+// How the gates of a pass stand: of each token and group the three are taken as shares of their sum.
+struct GateFigures {
+  double entropy_mean = 0, entropy_min = 0, largest = 0;
+  double collapsed = 0;  // share of those whose largest is above 0.9
+  std::array<double, 3> shares = {};
+  std::map<std::string, double> entropy_of_layer;  // "layers.0"
+};
 
 class RunTwin {
  public:
@@ -32,13 +43,14 @@ class RunTwin {
     LossOf of;
     double grad_norm = 0;
     std::vector<double> by_batch;  // loss of each accumulated batch
+    GateFigures gates;             // of the last of them
   };
   Step step(const SeenStep& seen);
   [[nodiscard]] const std::map<std::string, Moments>& moments() const { return moments_; }  // after the last step
 
-  // Without gradients, with these weights.
-  [[nodiscard]] LossOf loss(const Weights& weights, const std::vector<PlainBatch>& batches);
-  // The same, each document of a packed batch by itself: what the batch's borders promise.
+  // Of each batch, without gradients, with these weights.
+  [[nodiscard]] std::vector<double> losses(const Weights& weights, const std::vector<PlainBatch>& batches);
+  // Of all of them, each document of a packed batch by itself: what the batch's borders promise.
   [[nodiscard]] LossOf loss_of_documents(const Weights& weights, const std::vector<PlainBatch>& batches);
 
  private:

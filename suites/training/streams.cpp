@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -56,6 +57,7 @@ class StreamJudge {
     told.seq_len = options_.seq_len;
     told.validation_share = options_.validation_share;
     told.packed = options_.packed;
+    told.skip_bad_lines = options_.skip_bad_lines;
     const PlainData data(told);
     const Batches training = data.training.batches(told), validation = data.validation.batches(told);
     const Batches read = pass();
@@ -132,12 +134,21 @@ class StreamJudge {
     if (wanted == read || read.empty()) return "";
     const Rows due = rows_of(wanted), rows = rows_of(read);
     for (const auto& row : rows)
+      if (std::any_of(row.begin(), row.end(), [](std::int64_t token) { return token < 0; }))
+        return "the bytes from 128 on were signed: they become negative tokens";
+    for (const auto& row : rows)
       if (data.holds_validation(row)) return "what is held out for validation were trained on";
+    const std::set<std::vector<std::int64_t>> once(rows.begin(), rows.end());
+    if (options_.order == Order::shuffled && once.size() < rows.size() && rows.size() == due.size())
+      return fmt::format("rows were drawn anew each time: of {} rows {} came in a pass, some of them again", due.size(),
+                         once.size());
     if (rows.size() < due.size() && options_.order == Order::sequential &&
         std::equal(rows.begin(), rows.end(), due.begin()))
       return fmt::format("the last {} of {} rows of the data were left out", due.size() - rows.size(), due.size());
     if (options_.order != Order::sequential || rows.size() < 2) return "";
     const std::string tokens = tokens_of(rows), all = tokens_of(due);
+    if (tokens.size() < all.size() && all.starts_with(tokens))
+      return fmt::format("the last {} of {} tokens of the data were left out", all.size() - tokens.size(), all.size());
     if (all.find('\n') == std::string::npos && tokens.find('\n') != std::string::npos)
       return "a newline were added to every document";
     if (without_newlines(tokens) == without_newlines(all) && tokens.size() < all.size())
@@ -260,6 +271,8 @@ void judge_synthetic(Context& context, const StreamOptions& base, const OpenStre
       }
   claims.equal("training and validation", "rows that differ", count, rows.size());
   if (!claims.hold() && all == validation) claims.explain_first("validation read what is trained on");
+  if (!claims.hold() && all.size() > 1 && all[0] == all[1])
+    claims.explain_first("every batch were the first one again");
   // Uniform: 1200 draws and more of 50 tokens leave none out.
   const auto never = std::find(counts.begin(), counts.end(), 0);
   const bool sound = claims.hold();
@@ -267,6 +280,32 @@ void judge_synthetic(Context& context, const StreamOptions& base, const OpenStre
   if (sound && !claims.hold())
     claims.explain_first(fmt::format("token {} of {} were never drawn", never - counts.begin(), options.vocab));
   judge_endless_continuation(claims, options, open, all);
+  claims.conclude(context);
+}
+
+// A line that holds no document ends the run with an error that names it, read ahead or not, and every time it is
+// asked.
+void judge_bad_line(Context& context, const StreamOptions& options, const OpenStream& open) {
+  Claims claims("a JSONL with a bad line", codes::kBatchOrder);
+  for (const bool ahead : {false, true}) {
+    const std::string where = ahead ? "read ahead" : "read in its turn";
+    std::unique_ptr<nsa::train::BatchStream> stream = open(options);
+    if (ahead) stream = std::make_unique<nsa::train::Prefetch>(std::move(stream));
+    for (const char* when : {"the first time", "asked again"}) {
+      std::string told;
+      std::size_t before = 0;
+      try {
+        before = rest_of(*stream).size();
+      } catch (const std::exception& error) {
+        told = error.what();
+      }
+      const bool sound = claims.hold();
+      claims.holds(told.find(options.data + ":") != std::string::npos, fmt::format("{}, {}", where, when), "end",
+                   told.empty() ? fmt::format("the end of the data, after {} batches", before) : told,
+                   "an error that names the file and the line");
+      if (sound && !claims.hold() && told.empty()) claims.explain_first("a line that holds no document ended the data");
+    }
+  }
   claims.conclude(context);
 }
 
@@ -297,6 +336,22 @@ void judge_streams(Context& context, const OpenStream& open) {
         context.phase(name);
         StreamJudge(name, own, open).judge(context);
       }
+  context.phase("an end without a newline");
+  const std::string unended = (folder / "unended.jsonl").string();
+  std::string without = made_documents();
+  without.pop_back();
+  write_text(unended, without);
+  StreamOptions last = options;
+  last.data = unended;
+  StreamJudge("JSONL without a newline at its end", last, open).judge(context);
+  context.phase("bad lines");
+  const std::string bad = (folder / "bad.jsonl").string();
+  write_text(bad, made_documents_and_bad_lines());
+  StreamOptions skipping = options;
+  skipping.data = bad;
+  judge_bad_line(context, skipping, open);
+  skipping.skip_bad_lines = true;
+  StreamJudge("JSONL whose bad lines are passed over", skipping, open).judge(context);
   // Longer than any buffer that a reader fills at once.
   context.phase("long lines");
   const std::string long_lines = (folder / "long.jsonl").string();

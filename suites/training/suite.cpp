@@ -141,7 +141,11 @@ harness::Suite training(const Subject& subject) {
         {.name = "guards", .params = {}, .run = with_subject(training_cases::guards)},
         {.name = "streams", .params = {}, .run = with_subject(training_cases::streams)},
         {.name = "trainer_parts", .params = {}, .run = with_subject(training_cases::trainer_parts)},
-        {.name = "captured_step", .params = {}, .needs_cuda = true, .run = with_subject(training_cases::captured_step)},
+        // What is captured nowhere but on a GPU is the same step in other words elsewhere.
+        {.name = "captured_step",
+         .params = {},
+         .level = settings.text("run.device") == "cuda" ? Level::smoke : Level::standard,
+         .run = with_subject(training_cases::captured_step)},
     };
     plan_written_down(subject, settings, cases);
     cases.push_back(standard("variants", {}, [subject](Context& c) { training_cases::variants(subject, c); }));

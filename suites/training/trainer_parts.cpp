@@ -13,6 +13,7 @@
 
 #include "harness/compare.hpp"
 #include "nsa/train/adamw.hpp"
+#include "nsa/train/checkpoint.hpp"
 #include "nsa/train/divergence.hpp"
 #include "nsa/train/evaluation.hpp"
 #include "nsa/train/gradients.hpp"
@@ -31,6 +32,30 @@ namespace {
 namespace fs = std::filesystem;
 using harness::Context;
 using harness::Json;
+
+// Updates of a 16-bit parameter, each a fraction of the step between two of its values: its wide copy adds them up.
+void small_updates(Context& context, const TrainerParts& parts) {
+  constexpr int kUpdates = 64;
+  constexpr double kRate = 1.0 / 2048;  // between 0.5 and 1 values of bf16 are 1/256 apart
+  const at::Tensor parameter =
+      at::full({16}, 0.75, at::TensorOptions(device_of(context)).dtype(at::kBFloat16)).requires_grad_();
+  const TrainerParts::Update update = parts.optimizer(parameter, /*weight_decay=*/0);
+  for (int i = 0; i < kUpdates; ++i) {
+    parameter.mutable_grad() = at::ones_like(parameter);
+    update(kRate);  // of a gradient that is always the same AdamW's step is the rate
+  }
+  const double moved = 0.75 - parameter.detach().to(at::kDouble).mean().item<double>(), wanted = kUpdates * kRate;
+  context.expect("small updates of a 16-bit parameter add up", harness::at_most(std::abs(moved - wanted), 1.0 / 256),
+                 fmt::format("{} updates of {:.3g} moved a bf16 parameter by {:.3g}, not by {:.3g}: they are rounded "
+                             "away",
+                             kUpdates, kRate, moved, wanted),
+                 codes::kWrongUpdate,
+                 {{"as_if",
+                   "every update were rounded to 16 bits: those of less than half a step are lost (no fp32 "
+                   "copy is kept, or it is not kept from update to update)"},
+                  {"moved", reports::number(moved)},
+                  {"wanted", reports::number(wanted)}});
+}
 
 // Gradients from far below epsilon to far above 1, in a parameter of each storage type.
 void optimizer(Context& context, const TrainerParts& parts) {
@@ -70,6 +95,8 @@ void optimizer(Context& context, const TrainerParts& parts) {
     check_updates(run, context, "one of gradients of every size, " + name);
   }
 
+  small_updates(context, parts);
+
   // Of a whole model's parameters every copy counts.
   const at::Tensor large =
       at::zeros({1 << 20}, at::TensorOptions(device_of(context)).dtype(at::kFloat)).requires_grad_();
@@ -90,23 +117,29 @@ void norm(Context& context, const TrainerParts& parts) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(context.seed("gradients"));
   for (const auto precision : {nsa::Precision::fp32, nsa::Precision::bf16}) {
     torch::nn::Module module;
-    double squares = 0;
+    double squares = 0, sum = 0, largest = 0;
     for (const std::int64_t size : {3, 700, 5000}) {
       const at::Tensor gradient = at::randn({size}, generator, at::TensorOptions(at::kDouble))
                                       .to(device_of(context), nsa::storage_type(precision));
       at::Tensor& parameter = module.register_parameter(fmt::format("p{}", size), at::zeros_like(gradient));
       parameter.mutable_grad() = gradient;
-      squares += gradient.to(at::kDouble).square().sum().item<double>();
+      const double own = gradient.to(at::kDouble).norm().item<double>();
+      squares += own * own;
+      sum += own;
+      largest = std::max(largest, own);
     }
     const double wanted = std::sqrt(squares), told = parts.norm(module);
+    harness::Json evidence = {
+        {"precision", nsa::to_string(precision)}, {"norm", reports::number(told)}, {"wanted", reports::number(wanted)}};
+    for (const auto& [value, as_if] : {std::pair(sum, "the norms of the parameters were added"),
+                                       std::pair(largest, "the largest of the parameters' norms were taken"),
+                                       std::pair(squares, "its root were not taken")})
+      if (std::abs(told - value) <= 1e-3 * value) evidence["as_if"] = as_if;
     context.expect(fmt::format("norm of gradients, {}", nsa::to_string(precision)),
                    harness::at_most(std::abs(told - wanted), 1e-5 * wanted),
                    fmt::format("the norm of gradients in {} is {:.8g}, and {:.8g} is right", nsa::to_string(precision),
                                told, wanted),
-                   codes::kGradientNorm,
-                   {{"precision", nsa::to_string(precision)},
-                    {"norm", reports::number(told)},
-                    {"wanted", reports::number(wanted)}});
+                   codes::kGradientNorm, evidence);
   }
 }
 
@@ -207,6 +240,27 @@ void evaluation(const Subject& subject, Context& context, const TrainerParts& pa
                           {"largest", bytes.largest(5)}});
 }
 
+// A save that fails takes nothing with it: here a folder stands in the place of the new file.
+void saving(Context& context, const TrainerParts& parts) {
+  const fs::path folder = context.run_folder() / fmt::format("trainer-parts-{}", ::getpid());
+  const auto file = [&](std::int64_t step) { return folder / fmt::format("step_{:08}.safetensors", step); };
+  parts.save(folder, 1);
+  fs::create_directories(file(2) / "in the way");
+  std::string told;
+  try {
+    parts.save(folder, 2);
+  } catch (const std::exception& error) {
+    told = error.what();
+  }
+  const bool stays = fs::is_regular_file(file(1));
+  context.expect("a save that fails is told, and what was saved before stays", !told.empty() && stays,
+                 fmt::format("a checkpoint could not be written ({}), and the one before {}",
+                             told.empty() ? "which nobody was told" : told, stays ? "is there" : "is gone"),
+                 codes::kGuardMissed,
+                 {{"promise", "a checkpoint that cannot be written is told and takes no older one with it"}});
+  fs::remove_all(folder);
+}
+
 // Bytes that this process has read so far; nothing where the system does not tell.
 std::optional<double> bytes_read() {
   std::ifstream stream("/proc/self/io");
@@ -278,6 +332,12 @@ TrainerParts parts_of_product() {
     while (stream->next().tokens.defined()) ++batches;
     return batches;
   };
+  parts.save = [](const fs::path& folder, std::int64_t step) {
+    nsa::train::TrainState state;
+    state.tensors["model/weight"] = at::ones({3});
+    state.facts = {{"step", step}};
+    nsa::train::CheckpointStore(folder, /*keep=*/1).save(state);
+  };
   return parts;
 }
 
@@ -293,6 +353,8 @@ void judge_trainer_parts(const Subject& subject, Context& context, const Trainer
   divergence(context, parts, config.model.vocab);
   context.phase("evaluation");
   evaluation(subject, context, parts);
+  context.phase("saving");
+  saving(context, parts);
   context.phase("reading");
   reading(context, parts);
 }

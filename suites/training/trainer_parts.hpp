@@ -28,6 +28,8 @@ struct TrainerParts {
   std::function<void(const nsa::LanguageModel&, nsa::train::BatchStream&, std::int64_t batches)> evaluate;
   // All of it, so many times; returns the number of batches.
   std::function<std::int64_t(const std::filesystem::path& jsonl, std::int64_t epochs)> read;
+  // A checkpoint of this step into a folder that keeps the newest one.
+  std::function<void(const std::filesystem::path& folder, std::int64_t step)> save;
 };
 [[nodiscard]] TrainerParts parts_of_product();
 

@@ -17,6 +17,7 @@
 #include "suites/training/cases.hpp"
 #include "suites/training/claims.hpp"
 #include "suites/training/made_text.hpp"
+#include "suites/training/told_files.hpp"
 
 namespace suites::training_cases {
 
@@ -72,6 +73,7 @@ WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device d
   // The seed is not the default, which one that is lost would be.
   trial.settings = {{"model.n_layers", std::to_string(layers)},
                     {"model.dim", std::to_string(dim)},
+                    {"nsa.gate", packed ? "sigmoid" : "softmax"},
                     {"train.data", file.string()},
                     {"train.precision", packed ? "fp32" : "bf16"},
                     {"train.steps", std::to_string(kSteps)},
@@ -142,7 +144,7 @@ class Halting : public nsa::train::BatchStream {
   Halting(std::shared_ptr<nsa::train::BatchStream> source, int number, fs::path file)
       : source_(std::move(source)), left_(number), file_(std::move(file)) {}
   nsa::train::Batch next() override {
-    if (--left_ == 0) write_text(file_, "");
+    if (--left_ == 0) write_text(file_, "\xe9t\xe9");  // no UTF-8: an operator may write anything
     return source_->next();
   }
   [[nodiscard]] nlohmann::json position() const override { return source_->position(); }
@@ -185,9 +187,9 @@ void judge_stop(const WrittenTrial& trial, Context& context) {
   const auto made = static_cast<std::int64_t>(witness.steps().size());
   const bool halted = code == static_cast<int>(nsa::train::ExitCode::halted);
   context.expect(
-      "an empty .HALT stops a run that trains", halted,
+      "a .HALT stops a run that trains", halted,
       fmt::format("nsa-train ended with {} after {} steps, though a .HALT lay there from step 5 on", code, made),
-      codes::kGuardMissed, {{"guard", "an empty .HALT in the folder of a run that trains"}, {"steps", made}});
+      codes::kGuardMissed, {{"guard", "a .HALT in the folder of a run that trains"}, {"steps", made}});
   if (!halted) return;
   std::set<std::string> kept;
   for (const auto& file : fs::directory_iterator(stopped.folder / "checkpoints")) kept.insert(file.path().filename());
@@ -205,16 +207,67 @@ void judge_stop(const WrittenTrial& trial, Context& context) {
       {{"guard", "train.keep_checkpoints (the newest stay, and so many of them)"}, {"kept", kept}, {"wanted", wanted}});
 }
 
+void judge_divergence(const WrittenTrial& trial, Context& context) {
+  context.phase("a run that diverges");
+  WrittenTrial diverging = trial;
+  diverging.folder = trial.folder.parent_path() / "diverged";
+  constexpr const char* kOther[][2] = {{"train.precision", "fp32"},
+                                       {"train.lr", "1"},
+                                       {"train.steps", "60"},
+                                       {"train.save_every", "3"},
+                                       {"train.keep_checkpoints", "2"}};
+  for (auto& [key, value] : diverging.settings)
+    for (const auto& [other, wanted] : kOther)
+      if (key == other) value = wanted;
+  diverging.settings.emplace_back("train.stop_on_divergence", "true");
+  diverging.cut = 60;
+  const int code = run_nsa_train(arguments_of(diverging, false), {}).exit_code;
+  constexpr int kAnomaly = static_cast<int>(nsa::train::ExitCode::anomaly);
+  context.expect("a run that diverges is stopped", code == kAnomaly,
+                 fmt::format("nsa-train with train.lr = 1 ended with {} instead of {}", code, kAnomaly),
+                 codes::kGuardMissed, {{"guard", "divergence of a run"}, {"exit_code", code}});
+  if (code != kAnomaly) return;
+  std::set<std::string> kept;
+  for (const auto& file : fs::directory_iterator(diverging.folder / "checkpoints")) kept.insert(file.path().filename());
+  context.expect("a run that has diverged removes no checkpoint", kept.size() == 3,
+                 fmt::format("two checkpoints were kept while the run went on, and the one of its stop makes three; "
+                             "there are {}",
+                             fmt::join(kept, ", ")),
+                 codes::kGuardMissed,
+                 {{"promise", "the checkpoint of a run that has diverged removes no older one"}, {"kept", kept}});
+}
+
+void judge_rows(const fs::path& table, const std::vector<std::int64_t>& steps, Context& context) {
+  const std::string name = table.filename();
+  std::vector<std::int64_t> told;
+  std::string unreadable;
+  try {
+    for (const ToldRow& row : told_table(table)) told.push_back(row.step);
+  } catch (const Unreadable& error) {
+    unreadable = error.what();
+  }
+  context.expect(name + " has every step once", unreadable.empty() && told == steps,
+                 unreadable.empty() ? fmt::format("{} has the steps {} after a resume; wanted are {}", name,
+                                                  fmt::join(told, ", "), fmt::join(steps, ", "))
+                                    : unreadable,
+                 codes::kGuardMissed,
+                 {{"promise", fmt::format("a resume cuts {} back to its checkpoint", name)}, {"steps", told}});
+}
+
 void judge_refusals(const WrittenTrial& trial, Context& context) {
-  context.phase("an empty .HALT");
   const fs::path halt = trial.folder / ".HALT";
-  write_text(halt, "");
   constexpr int kHalted = static_cast<int>(nsa::train::ExitCode::halted);
-  const int stopped = run_nsa_train(arguments_of(trial, true), {}).exit_code;
-  context.expect("an empty .HALT stops nsa-train", stopped == kHalted,
-                 fmt::format("nsa-train --resume ended with {} instead of {}", stopped, kHalted), codes::kGuardMissed,
-                 {{"guard", "an empty .HALT in the run's folder"}, {"exit_code", stopped}});
-  fs::remove(halt);
+  for (const auto& [text, what] :
+       {std::pair("", "an empty .HALT"), std::pair("\xe9t\xe9", "a .HALT that is no UTF-8")}) {
+    context.phase(what);
+    write_text(halt, text);
+    const int stopped = run_nsa_train(arguments_of(trial, true), {}).exit_code;
+    context.expect(fmt::format("{} stops nsa-train", what), stopped == kHalted,
+                   fmt::format("with {} nsa-train --resume ended with {} instead of {}", what, stopped, kHalted),
+                   codes::kGuardMissed,
+                   {{"guard", fmt::format("{} in the run's folder", what)}, {"exit_code", stopped}});
+    fs::remove(halt);
+  }
 
   context.phase("a finished run");
   RunWitness witness;
@@ -228,12 +281,24 @@ void judge_refusals(const WrittenTrial& trial, Context& context) {
   context.phase("a damaged checkpoint");
   const fs::path newest = trial.folder / "checkpoints" / fmt::format("step_{:08}.safetensors", kSteps);
   flip_a_bit(newest);
-  const int resumed = run_nsa_train(arguments_of(trial, true), {}).exit_code;
+  RunWitness again;
+  const int resumed = run_nsa_train(arguments_of(trial, true), again.next_start()).exit_code;
   const bool aside = fs::exists(newest.string() + ".broken");
   context.expect("a checkpoint with a flipped bit is set aside", aside && resumed == 0,
                  fmt::format("nsa-train --resume ended with {}, and {} was {}", resumed, newest.filename().string(),
                              aside ? "set aside" : "taken for whole"),
                  codes::kGuardMissed, {{"guard", "checksum of a checkpoint"}, {"exit_code", resumed}});
+  // Checkpoints are of the steps 3, 5 and 7.
+  const std::size_t made = again.steps().size(), wanted = kSteps - 5;
+  context.expect(
+      "a resume goes on from the newest checkpoint that is whole", made == wanted,
+      fmt::format("nsa-train --resume with checkpoints of steps 3, 5 and a broken one of step {} made {} "
+                  "steps; {} were lost",
+                  kSteps, made, wanted),
+      codes::kGuardMissed,
+      {{"promise", "a resume goes on from the newest whole checkpoint, past a broken one"}, {"steps", made}});
+  judge_rows(trial.folder / "metrics.csv", {1, 2, 3, 4, 5, 6, 7}, context);
+  judge_rows(trial.folder / "validation.csv", {2, 4, 6}, context);
 
   const at::NoGradGuard no_grad;
   torch::nn::Linear weights(7, 5);
@@ -258,6 +323,7 @@ void written_down(const Subject& subject, Context& context, WrittenData data) {
   judge_files(run, context);
   if (data == WrittenData::text && run.finished()) {
     judge_stop(trial, context);
+    judge_divergence(trial, context);
     judge_refusals(trial, context);
   }
   fs::remove_all(folder);

@@ -62,8 +62,13 @@ void judge_files(const WrittenRun& run, harness::Context& context);
 
 // Another run, which is asked to stop between two checkpoints, leaves one of its last step (kGuardMissed).
 void judge_stop(const WrittenTrial& trial, harness::Context& context);
-// Of a finished run, whose folder is used up: nsa-train stops for an empty .HALT, sets a checkpoint aside in which one
-// bit of a tensor is another, and its hash sees the last number of a tensor (kGuardMissed).
+// And another one, whose rate is far too high, is stopped, and keeps the checkpoints from before (kGuardMissed).
+void judge_divergence(const WrittenTrial& trial, harness::Context& context);
+// A table of a run that was resumed has these steps in its first column (kGuardMissed).
+void judge_rows(const std::filesystem::path& table, const std::vector<std::int64_t>& steps, harness::Context& context);
+// Of a finished run, whose folder is used up: nsa-train stops for any .HALT, sets a checkpoint aside in which one
+// bit of a tensor is another, goes on from the one before and cuts its tables back to it, and its hash sees the last
+// number of a tensor (kGuardMissed).
 void judge_refusals(const WrittenTrial& trial, harness::Context& context);
 
 // What the cases run. `data` is written to `folder`, which is made.

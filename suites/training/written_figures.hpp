@@ -41,6 +41,9 @@ struct StepFigures {
   std::int64_t tokens = 0;            // predictions since the first step
   LossOf validation;                  // where one was due
   std::vector<double> by_batch = {};  // loss of each accumulated batch
+  std::vector<double> validation_by_batch = {};
+  GateFigures gates = {};
+  std::optional<double> of_one_text = {};  // packed: the loss if a row's documents were one text
 };
 
 // How far the twin may be from the run: it computes the same operations, in another order where sums have none.
@@ -63,8 +66,10 @@ class Figures {
                      std::optional<double> rate) const;
 
  private:
-  // The mistake that gives a wrong loss, in words; "" where none that is known does.
+  // The mistake that gives a wrong number, in words; "" where none that is known does.
   [[nodiscard]] std::string mistake_in_loss(std::int64_t step, double told) const;
+  [[nodiscard]] std::string mistake_in_validation(std::int64_t step, double told) const;
+  [[nodiscard]] std::string mistake_in_norm(std::int64_t step, double told) const;
 
   const nsa::TrainConfig& train_;
   Slack slack_;

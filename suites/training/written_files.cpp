@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <numbers>
 #include <set>
 
 #include "suites/codes.hpp"
+#include "suites/training/memory_in_use.hpp"
 #include "suites/training/written_figures.hpp"
 
 namespace suites::training_cases {
@@ -151,11 +153,52 @@ class FileJudge {
       claims.equal(where, "pid", member(event.record, "pid"), ::getpid());
       claims.holds(ts >= time, where, "ts", reports::number(ts), fmt::format("not before {}", time));
       time = ts;
+      std::tm moment{};
+      const char* const end = ::strptime(event.record.value("iso", "").c_str(), "%Y-%m-%dT%H:%M:%S.", &moment);
+      claims.holds(end != nullptr && static_cast<double>(::timegm(&moment)) == std::floor(ts), where, "iso",
+                   member(event.record, "iso"), fmt::format("the same moment as ts, {:.3f}", ts));
+      judge_memory(claims, where, event.record);
       if (kAnyTime.contains(name)) continue;
       told.push_back(fmt::format("{}@{}", name, step));
       judge_event(claims, fmt::format("{}, {} of step {}", where, name, step), name, step, event.record);
     }
     claims.equal("all lines", "events and their steps", told, wanted_events());
+  }
+
+  // What this process, and torch in it, could have had at that time.
+  void judge_memory(Claims& claims, const std::string& where, const ToldJson& record) const {
+    constexpr double kLeast = 16 << 20, kMost = 1.05;  // the kernel counts in portions, thread by thread
+    const double resident = number_in(record, "rss_bytes").value_or(NAN);
+    const auto peak = static_cast<double>(peak_resident_bytes());
+    claims.holds(resident >= kLeast && resident <= kMost * peak, where, "rss_bytes", reports::number(resident),
+                 fmt::format("at most {:.0f}, this process's peak", peak));
+    if (!run_.device.is_cuda()) return;
+    const double allocated = number_in(record, "gpu_allocated_bytes").value_or(NAN),
+                 most = number_in(record, "gpu_allocated_peak_bytes").value_or(NAN),
+                 reserved = number_in(record, "gpu_reserved_bytes").value_or(NAN);
+    claims.holds(allocated >= 0 && allocated <= most && allocated <= reserved, where,
+                 "gpu_allocated_bytes, gpu_allocated_peak_bytes, gpu_reserved_bytes",
+                 Json::array({reports::number(allocated), reports::number(most), reports::number(reserved)}),
+                 "the first at most the others");
+  }
+
+  static void judge_gates(Claims& claims, const std::string& where, const GateFigures& seen, const ToldJson& record) {
+    constexpr double kSlack = 5e-3;  // of shares and nats: what a twin in the same precision is off by
+    const auto near = [&](const char* name, double value) {
+      claims.near(where, name, number_in(record, name), value, kSlack);
+    };
+    near("gate_entropy_mean", seen.entropy_mean);
+    near("gate_entropy_min", seen.entropy_min);
+    near("gate_max_gate", seen.largest);
+    near("gate_collapsed_share", seen.collapsed);
+    const ToldJson shares = record.value("gate_branch_shares", ToldJson::array()),
+                   layers = record.value("gate_entropy_per_layer", ToldJson::object());
+    for (std::size_t i = 0; i < seen.shares.size(); ++i)
+      claims.near(where, "gate_branch_shares",
+                  i < shares.size() && shares[i].is_number() ? std::optional(shares[i].get<double>()) : std::nullopt,
+                  seen.shares[i], kSlack);
+    for (const auto& [layer, entropy] : seen.entropy_of_layer)
+      claims.near(where, "gate_entropy_per_layer, " + layer, number_in(layers, layer.c_str()), entropy, kSlack);
   }
 
   void judge_event(Claims& claims, const std::string& where, const std::string& event, std::int64_t step,
@@ -167,6 +210,7 @@ class FileJudge {
       figures_.loss(claims, where, step, number_in(record, "loss"));
       figures_.norm_and_rate(claims, where, step, number_in(record, "grad_norm"), number_in(record, "lr"));
       claims.equal(where, "tokens", member(record, "tokens"), figures_.at(step)->tokens);
+      judge_gates(claims, where, figures_.at(step)->gates, record);
     } else if (event == "validation") {
       figures_.validation_loss(claims, where, step, number_in(record, "loss"));
       claims.equal(where, "tokens", member(record, "tokens"), figures_.at(step)->validation.predictions);

@@ -66,6 +66,20 @@ TEST(Autograd, NamesCompressedKeysThatAreDetached) {
   EXPECT_EQ(only(per_op).findings[0].evidence["input"], "k_cmp");
 }
 
+TEST(Autograd, FindsAShortTextThatLeavesTheGraph) {
+  const Change fresh = [](nsa::Ops ops, const nsa::Call&) {
+    ops.replace(&nsa::Ops::attend_compressed, [inner = ops.attend_compressed](const nsa::AttendCompressedArgs& args) {
+      nsa::Attended result = inner(args);
+      if (args.kv.k.size(1) == 0) result.o = at::zeros_like(result.o, result.o.options().requires_grad(false));
+      return result;
+    });
+    return ops;
+  };
+  const auto cases = run({fresh, {}}, "gradcheck[backend=sdpa,op=attend_compressed]");
+  EXPECT_EQ(only(cases).grave_codes(), Codes{std::string(codes::kGraphBreak)});
+  EXPECT_EQ(only(cases).findings[0].evidence["S"], 3);
+}
+
 TEST(Autograd, SaysThatOnlyTheGatesFirstLayerIsSilent) {
   const auto zero_fc2 = [](nsa::LanguageModelImpl& model) {
     const at::NoGradGuard no_grad;

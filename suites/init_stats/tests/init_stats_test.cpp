@@ -36,6 +36,25 @@ at::Tensor parameter(nsa::LanguageModelImpl& model, const std::string& name) { r
 
 TEST(InitStats, CleanModelIsSilent) { EXPECT_EQ(found_with(nullptr), Codes{}); }
 
+TEST(InitStats, ALoadThatTakesTensorsOverIsFound) {
+  const Subject subject(std::make_shared<Seams>());
+  const harness::Settings settings = tests::default_settings();
+  tests::RecordingContext context(settings);
+  Instance instance = subject.model({.config = subject.config(context).model, .flags = {}});
+  for (const bool converts : {false, true}) {
+    context.findings.clear();
+    init_checks::loaded_parameters(
+        context, instance.model, 1, [=](const nsa::LanguageModel& model, const std::map<std::string, at::Tensor>& all) {
+          for (auto& item : model->named_parameters())
+            item.value().set_data(converts ? all.at(item.key()).to(item.value().options()) : all.at(item.key()));
+        });
+    ASSERT_EQ(context.grave_codes(), Codes{code(codes::kParameterSet)});
+    EXPECT_NE(context.findings[0].message.find(converts ? "shares its memory" : "is Double afterwards"),
+              std::string::npos)
+        << context.findings[0].message;
+  }
+}
+
 TEST(InitStats, CleanForManySeedsAndWithLearnedCompression) {
   const Subject subject(std::make_shared<Seams>());
   const harness::Settings settings = tests::default_settings();

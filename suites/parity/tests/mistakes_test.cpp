@@ -84,7 +84,15 @@ TEST_F(Mistakes, AMistakeOfAStageIsToldByItself) {
   EXPECT_THAT(told_of_constants({.gate_heads = oracle::Heads::one_in_g}), HasSubstr("j + G"));
   EXPECT_THAT(told_of_constants({.gate_order = {1, 0, 2}}), HasSubstr("mixed up"));
   EXPECT_THAT(told_of_constants({.gates_one_in_g = true}), HasSubstr("group i mod G"));
-  EXPECT_THAT(told_of_constants({.heads_one_in_g = true}), HasSubstr("keys and values of group i mod G"));
+  EXPECT_THAT(told_of_constants({.queries_one_in_g = true, .outputs_one_in_g = true}),
+              HasSubstr("keys and values of group i mod G"));
+  EXPECT_THAT(told_of_constants({.queries_one_in_g = true}), HasSubstr("divided as [h, G]"));
+  EXPECT_THAT(told_of_constants({.outputs_one_in_g = true}), HasSubstr("laid down as [h, G]"));
+  EXPECT_THAT(told_of_constants({.gate_heads = oracle::Heads::sum}), HasSubstr("the sum of its heads' queries"));
+  EXPECT_THAT(told_of_constants({.features_one_in_h = true}), HasSubstr("feature i to head i mod heads"));
+  EXPECT_THAT(told_of_constants({.mlp_residual_is_normed = true}),
+              HasSubstr("past the MLP goes on from the normed stream"));
+  EXPECT_THAT(told_of_constants({.head_reads_stream = true}), HasSubstr("before the last norm"));
   EXPECT_THAT(told_of_constants({.cmp_early = 1}), HasSubstr("before it is complete"));
   EXPECT_THAT(told_of_constants({.sel_early = -1}), HasSubstr("own token"));
   EXPECT_THAT(told_of_constants({.smoothing = 0.1}), HasSubstr("smooths its labels by 0.1"));

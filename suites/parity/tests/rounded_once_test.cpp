@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "nsa/dispatch.hpp"
 #include "nsa/model/rope.hpp"
 #include "suites/codes.hpp"
 #include "suites/tests/recording_context.hpp"
@@ -14,13 +15,15 @@ class RoundedOnce : public testing::Test {
  protected:
   harness::Settings settings{{}};
   tests::RecordingContext context{settings};
-  ModelParts parts = parts_of_product();
+  ModelParts parts = parts_of_product(nsa::backend_ops(nsa::Backend::sdpa));
   // What was rounded more than once.
   std::vector<std::string> judge() {
     nsa::ModelConfig model;
     model.dim = 96;
     model.n_heads = 4;
     model.d_k = 32;
+    model.d_v = 16;
+    model.nsa = {.l = 8, .d = 4, .l_sel = 16, .n_sel = 4, .w = 32};
     judge_rounding(context, model, at::kCPU, parts);
     std::vector<std::string> found;
     for (const auto& finding : context.findings) found.push_back(finding.evidence.at("part"));
@@ -47,6 +50,37 @@ TEST_F(RoundedOnce, ARotationOfRoundedProductsIsFound) {
     return at::stack({a * c - b * s, a * s + b * c}, 4).flatten(3);
   };
   EXPECT_EQ(judge(), Names{"RoPE"});
+}
+
+TEST_F(RoundedOnce, AGatedSumInTheStorageTypeIsFound) {
+  parts.ops.replace(&nsa::Ops::combine, [combine = parts.ops.combine](const nsa::CombineArgs& args) {
+    nsa::CombineArgs rounded = args;
+    rounded.gates = args.gates.to(args.o_cmp.scalar_type());
+    return combine(rounded);
+  });
+  EXPECT_EQ(judge(), Names{"the gated sum of the branches"});
+}
+
+TEST_F(RoundedOnce, AMeanOfRoundedSumsIsFound) {
+  parts.ops.replace(&nsa::Ops::compress, [compress = parts.ops.compress](const nsa::CompressArgs& args) {
+    nsa::Compressed pooled = compress(args);
+    at::Tensor sum = at::zeros_like(pooled.v);
+    for (std::int64_t i = 0; i < args.geometry.l; ++i)
+      sum = sum + args.v.slice(1, i, i + args.v.size(1) - args.geometry.l + 1, args.geometry.d);
+    pooled.v = sum / args.geometry.l;
+    return pooled;
+  });
+  EXPECT_EQ(judge(), Names{"the mean of a block's values"});
+}
+
+TEST_F(RoundedOnce, AGradientThatIsOffByOnePercentIsFound) {
+  parts.ops.replace(&nsa::Ops::attend_window, [window = parts.ops.attend_window](const nsa::AttendWindowArgs& args) {
+    nsa::AttendWindowArgs watched = args;
+    watched.q = args.q.view_as(args.q);
+    watched.q.register_hook([](const at::Tensor& gradient) { return gradient * 1.01; });
+    return window(watched);
+  });
+  EXPECT_EQ(judge(), Names{"the gradient of q of attend_window"});
 }
 
 }  // namespace

@@ -103,6 +103,46 @@ TEST_F(Streams, AContinuationElsewhereIsFound) {
             "a resumed run went on elsewhere in the data than where the run before it stood");
 }
 
+TEST_F(Streams, AnErrorThatIsTakenForTheEndIsFound) {
+  judge_streams(context, [](const StreamOptions& options) {
+    return std::make_unique<Changed>(options, [](BatchStream& source) {
+      try {
+        return source.next();
+      } catch (const std::runtime_error&) {
+        return nsa::train::Batch();
+      }
+    });
+  });
+  EXPECT_EQ(as_if(codes::kBatchOrder), "a line that holds no document ended the data");
+}
+
+TEST_F(Streams, TokensThatAreLeftOutAtTheEndAreFound) {
+  judge_streams(context, [](const StreamOptions& options) {
+    return std::make_unique<Changed>(options, [S = options.seq_len](BatchStream& source) {
+      nsa::train::Batch batch = source.next();
+      const bool last = batch.tokens.defined() && !batch.cu_seqlens && batch.tokens.size(1) <= S;
+      if (last && batch.tokens.size(1) > 2) batch.tokens = batch.tokens.slice(1, 0, -1);
+      return batch;
+    });
+  });
+  EXPECT_THAT(as_if(codes::kBatchOrder), testing::HasSubstr("tokens of the data were left out"));
+}
+
+TEST_F(Streams, RowsThatAreDrawnAnewAreFound) {
+  judge_streams(context, [](const StreamOptions& options) -> std::unique_ptr<BatchStream> {
+    if (options.order != Order::shuffled || options.packed) return product(options);
+    auto first = std::make_shared<at::Tensor>();
+    return std::make_unique<Changed>(options, [first, S = options.seq_len](BatchStream& source) {
+      nsa::train::Batch batch = source.next();
+      if (!batch.tokens.defined() || batch.tokens.size(1) <= S) return batch;
+      if (!first->defined()) *first = batch.tokens;
+      if (first->sizes() == batch.tokens.sizes()) batch.tokens = *first;
+      return batch;
+    });
+  });
+  EXPECT_THAT(as_if(codes::kBatchOrder), testing::HasSubstr("rows were drawn anew each time"));
+}
+
 TEST_F(Streams, BordersThatAreLostAreFound) {
   judge_streams(context, [](const StreamOptions& options) {
     return std::make_unique<Changed>(options, [](BatchStream& source) {

@@ -112,6 +112,28 @@ TEST_F(Parts, AnEvaluationWithAGraphIsFound) {
   EXPECT_TRUE(found(context, codes::kStepBytes)) << listed(context) << context.metrics.dump(1);
 }
 
+TEST_F(Parts, UpdatesThatAreRoundedAwayAreFound) {
+  use(torch::optim::AdamWOptions());  // keeps no copy in fp32
+  judge();
+  bool said = false;
+  for (const auto& finding : context.findings)
+    said = said || finding.message.find("they are rounded away") != std::string::npos;
+  EXPECT_TRUE(said) << listed(context);
+}
+
+TEST_F(Parts, ASaveThatMakesRoomFirstIsFound) {
+  parts.save = [inner = parts.save](const std::filesystem::path& folder, std::int64_t step) {
+    for (const auto& file : std::filesystem::directory_iterator(folder.parent_path()))
+      if (file.path() == folder)
+        for (const auto& older : std::filesystem::directory_iterator(folder))
+          if (older.is_regular_file()) std::filesystem::remove(older);
+    inner(folder, step);
+  };
+  judge();
+  ASSERT_TRUE(found(context, codes::kGuardMissed)) << listed(context);
+  EXPECT_THAT(finding(context, codes::kGuardMissed).message, testing::HasSubstr("the one before is gone"));
+}
+
 TEST_F(Parts, AFileThatIsReadForEveryLineIsFound) {
   parts.read = [inner = parts.read](const std::filesystem::path& jsonl, std::int64_t epochs) {
     std::string line;

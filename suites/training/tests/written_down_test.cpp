@@ -14,6 +14,7 @@
 #include "suites/codes.hpp"
 #include "suites/probes/one_thread.hpp"
 #include "suites/training/claims.hpp"
+#include "suites/training/made_text.hpp"
 #include "suites/training/tests/support.hpp"
 
 namespace suites::training_cases {
@@ -126,7 +127,7 @@ std::string content(const fs::path& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-void write(const fs::path& file, const std::string& text) { std::ofstream(file, std::ios::binary) << text; }
+void write(const fs::path& file, const std::string& text) { write_text(file, text); }
 
 // Changes the fields of a table; line 0 has the names.
 std::function<void(const fs::path&)> in_table(const std::string& name, const std::function<void(Lines&)>& change) {
@@ -245,6 +246,11 @@ TEST_F(WrittenDown, ALieInTheHeartbeatIsFound) {
             "loss as it stands elsewhere");
   EXPECT_EQ(heartbeat("checkpoint", [](nlohmann::json& r) { r["bytes"] = 8; }), "bytes");
   EXPECT_EQ(heartbeat("boot", [](nlohmann::json& r) { r["run"] = "another"; }), "run");
+  EXPECT_EQ(heartbeat("boot", [](nlohmann::json& r) { r["rss_bytes"] = r["rss_bytes"].get<double>() * 50; }),
+            "rss_bytes");
+  EXPECT_EQ(heartbeat("progress", [](nlohmann::json& r) { r["gate_branch_shares"][1] = 0.5; }), "gate_branch_shares");
+  EXPECT_EQ(heartbeat("progress", [](nlohmann::json& r) { r.erase("gate_entropy_min"); }), "gate_entropy_min");
+  EXPECT_EQ(heartbeat("boot", [](nlohmann::json& r) { r["iso"] = "2020-01-31T23:59:59.123Z"; }), "iso");
 }
 
 TEST_F(WrittenDown, ALieOfTheRunAboutItselfIsFound) {
@@ -499,7 +505,23 @@ TEST_F(WrittenDown, RefusalsOfTheProductHold) {
   ASSERT_TRUE(make_written_run(trial, context).finished());
   judge_refusals(trial, context);
   EXPECT_TRUE(context.findings.empty()) << listed(context);
-  EXPECT_EQ(context.checks, 4);
+  EXPECT_EQ(context.checks, 8);
+}
+
+TEST_F(WrittenDown, ADivergenceOfTheProductIsStoppedWithItsCheckpoints) {
+  judge_divergence(quick_trial(WrittenData::text, folder), context);
+  EXPECT_TRUE(context.findings.empty()) << listed(context);
+  EXPECT_EQ(context.checks, 2);
+}
+
+TEST_F(WrittenDown, ARowThatStandsTwiceIsFound) {
+  write(folder / "metrics.csv", "step,loss\n1,5.5\n2,5.4\n");
+  judge_rows(folder / "metrics.csv", {1, 2}, context);
+  EXPECT_TRUE(context.findings.empty()) << listed(context);
+  write(folder / "metrics.csv", "step,loss\n1,5.5\n2,5.4\n2,5.4\n");
+  judge_rows(folder / "metrics.csv", {1, 2}, context);
+  EXPECT_EQ(finding(context, codes::kGuardMissed).evidence["promise"],
+            "a resume cuts metrics.csv back to its checkpoint");
 }
 
 TEST_F(WrittenDown, AValidationOnTrainingDataIsFound) {
