@@ -1,9 +1,11 @@
+#include "harness/codes.hpp"
 #include "suites/causes/clues.hpp"
 #include "suites/codes.hpp"
 
 namespace suites::cause_table {
 
 using namespace codes;
+using harness::codes::kException;
 
 Rules operations() {
   return {
@@ -28,6 +30,16 @@ Rules operations() {
        .what = "{stage} reads tokens after its own: row {row} changes when only later tokens do",
        .weight = 86,
        .clue = {.codes = {kFutureLeak}, .evidence = {{"stage", "*"}, {"row", "*"}}},
+       .explains = of_wrong_values()},
+      // The two gather the same rows, into a buffer that is used again or into fresh tensors.
+      {.id = "reused-workspace",
+       .what =
+           "attend_selected is wrong by way of the workspace that it uses again (packed), and right in fresh tensors "
+           "(packed_safe): the workspace is shared or overwritten before it is read",
+       .weight = 86,
+       .clue = {.codes = {kFutureLeak, kOutputBudget, kException}, .cases = "parity/*\\[backend=sdpa_packed,*"},
+       .clean = {"parity/op\\[backend=sdpa,*op=attend_selected*",
+                 "parity/causality\\[backend=sdpa,*op=attend_selected*"},
        .explains = of_wrong_values()},
       {.id = "future-leak-of-an-op",
        .what = "{op} reads tokens after its own",

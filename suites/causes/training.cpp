@@ -106,8 +106,7 @@ Rules training() {
        .weight = 37,
        .clue = {.codes = {kToldOtherwise},
                 .evidence = {{"file", "batches of validation"}, {"where", "*"}, {"what", "*"}}},
-       .excluded_by = {{.codes = {kBatchOrder, kDocuments}, .cases = "training/written_down*"},
-                       {.codes = {kToldOtherwise}, .evidence = {{"what", "exit code"}}}},
+       .excluded_by = {{.codes = {kBatchOrder, kDocuments}, .cases = "training/written_down*"}},
        .explains = {{.codes = {kToldOtherwise, kValidationLoss}}}},
       {.id = "predictions-as-if",
        .what =
@@ -135,9 +134,11 @@ Rules training() {
                 .evidence = {{"file", "*"}, {"where", "*"}, {"what", "exp_avg*"}, {"told", "*"}}},
        .explains = {{.codes = {kToldOtherwise, kGradientNorm, kAccumulationDiffers}}}},
       {.id = "exit-code-of-training",
-       .what = "nsa-train does not go through a short run and its continuation: {where} ends with exit code {told}",
+       .what =
+           "nsa-train does not go through a short run and its continuation: {where} ends with exit code {told}: {said}",
        .weight = 35,
-       .clue = {.codes = {kToldOtherwise}, .evidence = {{"what", "exit code"}, {"told", "*"}, {"where", "*"}}},
+       .clue = {.codes = {kToldOtherwise},
+                .evidence = {{"what", "exit code"}, {"told", "*"}, {"where", "*"}, {"said", "*"}}},
        .explains = {{.codes = {kToldOtherwise, kBatchOrder, kDocuments}}}},
       // Every file tells the same number, and the same batch with the same weights gives another one.
       {.id = "loss-by-history",

@@ -68,7 +68,8 @@ void parameter_set(Context& context, const ModelOptions& options, nsa::LanguageM
   context.expect("parameter_set", wrong.empty(),
                  fmt::format("{} parameter(s) are not as described; the first: {}", wrong.size(),
                              wrong.empty() ? "" : wrong.front().get<std::string>()),
-                 codes::kParameterSet, {{"differences", wrong}});
+                 codes::kParameterSet,
+                 {{"difference", wrong.empty() ? Json("") : wrong.front()}, {"differences", wrong}});
   context.expect_equal("parameter_count", found_count, count, codes::kParameterSet);
   context.expect("placement", misplaced.empty(),
                  fmt::format("{} tensor(s) are not {}; the first: {}", misplaced.size(), place,

@@ -1,6 +1,7 @@
 // The whole model against the plain one: a training step, and every constant of a configuration.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -154,11 +155,23 @@ bool expect_gradients(Context& context, const Sides& sides, const Shown& shown, 
 }
 
 bool expect_parameters(Context& context, const Sides& sides, const std::string& what) {
-  std::map<std::string, std::vector<std::int64_t>> own;
-  for (const auto& [name, value] : sides.plain.parameters) own[name] = value.sizes().vec();
-  return context.expect_equal("the parameters are those of the description", Json(own),
-                              Json(oracle::parameter_shapes(sides.plain.config)), codes::kParameterSet,
-                              {{"model", what}});
+  const auto wanted = oracle::parameter_shapes(sides.plain.config);
+  std::vector<std::string> differences;
+  for (const auto& [name, shape] : wanted) {
+    const auto own = sides.plain.parameters.find(name);
+    if (own == sides.plain.parameters.end())
+      differences.push_back(name + " is missing");
+    else if (own->second.sizes() != at::IntArrayRef(shape))
+      differences.push_back(
+          fmt::format("{} is [{}], not [{}]", name, fmt::join(own->second.sizes(), ", "), fmt::join(shape, ", ")));
+  }
+  for (const auto& [name, value] : sides.plain.parameters)
+    if (!wanted.contains(name)) differences.push_back(name + " is not in the description");
+  const std::string first = differences.empty() ? "" : differences.front();
+  return context.expect("the parameters are those of the description", differences.empty(),
+                        fmt::format("{}: {} parameter(s) are not those of the description; the first: {}", what,
+                                    differences.size(), first),
+                        codes::kParameterSet, {{"model", what}, {"difference", first}, {"differences", differences}});
 }
 
 // Tokens of a length that is called by its meaning.

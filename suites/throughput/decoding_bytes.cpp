@@ -21,8 +21,9 @@ using harness::Context;
 using harness::Json;
 
 struct Decoding {
-  probes::OpBytes least;  // of a few steps after the prefill: a cache may grow in one of them, a block may end
-  std::int64_t kept = 0;  // bytes, of the prefill
+  probes::OpBytes least;   // of a few steps after the prefill: a cache may grow in one of them, a block may end
+  std::int64_t kept = 0;   // bytes, of the prefill
+  std::int64_t rings = 0;  // of those, what has a limit: the window's rows, and those that the next block is made of
 };
 
 Decoding decode(const Subject& subject, const Bench& bench, const at::Tensor& tokens) {
@@ -31,7 +32,10 @@ Decoding decode(const Subject& subject, const Bench& bench, const at::Tensor& to
   nsa::decode::Decoder decoder = subject.decoder(bench.instance, {.capacity = 1});
   Decoding decoding;
   (void)decoder.prefill(tokens);
-  for (const nsa::decode::LayerCache& cache : decoder.caches()) decoding.kept += cache.bytes();
+  for (const nsa::decode::LayerCache& cache : decoder.caches()) {
+    decoding.kept += cache.bytes();
+    decoding.rings += cache.k_win.bytes() + cache.v_win.bytes() + cache.k_raw.bytes() + cache.v_raw.bytes();
+  }
   const at::Tensor next = tokens.narrow(1, 0, 1);
   (void)decoder.step(next);  // makes room for more
   decoding.least.allocated = std::numeric_limits<std::int64_t>::max();
@@ -81,6 +85,11 @@ void decoding_bytes(const Subject& subject, Context& context) {
                           {"needed", reports::number(needed)},
                           {"tokens", Json::array({shorter, longer})},
                           {"kept_bytes", Json::array({before.kept, after.kept})}});
+
+  const double rings = copy * static_cast<double>((g.w + g.l) * m.n_layers);
+  context.expect_at_most("what_the_rings_take_to_what_they_hold", static_cast<double>(after.rings) / rings, 1.05, "1",
+                         codes::kCacheKeepsAll,
+                         {{"ring_bytes", after.rings}, {"needed_bytes", rings}, {"rows", Json::array({g.w, g.l})}});
 }
 
 }  // namespace suites::throughput_cases

@@ -44,6 +44,9 @@ std::vector<UpdateRule> known_mistakes(const nsa::TrainConfig& config) {
   if (config.weight_decay != 0) {
     rules.push_back({.what = "there is no weight decay", .decay = 0});
     rules.push_back({.what = "weight decay is applied twice", .decay = 2});
+    rules.push_back({.what = "weight decay and epsilon stand in each other's place",
+                     .epsilon = config.weight_decay,
+                     .decay = 1e-8 / config.weight_decay});
     rules.push_back({.what = "weight decay is added to the gradient (Adam, not AdamW)", .decay_is_decoupled = false});
   }
   return rules;

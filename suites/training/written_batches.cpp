@@ -167,15 +167,17 @@ class BatchJudge {
       validation_.equal(where, "validations", due ? 1 : 0, validations.size());
       for (const auto& batches : validations) {
         if (first == nullptr) first = &batches;
-        judge_validation(batches, *first, where);
+        // An error may have ended the run, and this with it: judge_ends tells.
+        const bool broken_off = i + 1 == run_.steps.size() && run_.starts.back().end.exit_code != 0;
+        judge_validation(batches, *first, where, broken_off);
       }
     }
   }
 
   void judge_validation(const std::vector<PlainBatch>& batches, const std::vector<PlainBatch>& first,
-                        const std::string& where) {
+                        const std::string& where, bool broken_off) {
     const auto most = static_cast<std::size_t>(train_.eval_batches);
-    validation_.equal(where, "batches", crops() ? most : std::min(most, kept_.size()), batches.size());
+    if (!broken_off) validation_.equal(where, "batches", crops() ? most : std::min(most, kept_.size()), batches.size());
     for (std::size_t b = 0; b < batches.size(); ++b) {
       const std::string what = fmt::format("batch {}", b + 1);
       if (b >= first.size() || (!crops() && b >= kept_.size())) break;  // too many: told above

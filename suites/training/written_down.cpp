@@ -128,8 +128,10 @@ WrittenRun make_written_run(const WrittenTrial& trial, Context& context) {
 
 void judge_ends(const WrittenRun& run, Context& context) {
   Claims claims("the two starts", codes::kToldOtherwise);
-  for (std::size_t i = 0; i < run.starts.size(); ++i)
+  for (std::size_t i = 0; i < run.starts.size(); ++i) {
     claims.equal(fmt::format("start {}", i + 1), "exit code", run.starts[i].end.exit_code, 0);
+    if (!claims.hold()) claims.note_first("said", run.starts[i].end.error);
+  }
   std::vector<std::int64_t> made(run.starts.size());
   for (const SeenStep& step : run.steps) ++made[static_cast<std::size_t>(step.start)];
   claims.equal("all starts", "steps made", std::vector<std::int64_t>{run.cut, run.config.train.steps - run.cut}, made);

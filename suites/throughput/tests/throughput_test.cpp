@@ -172,6 +172,20 @@ TEST(Throughput, RowsThatAreKeptForGoodAreFound) {
   EXPECT_EQ(find(context, codes::kDecodeCopies), nullptr) << listed(context);
 }
 
+TEST(Throughput, ARingThatIsLargerThanItMustBeIsFound) {
+  auto seams = std::make_shared<Seams>();
+  seams->decode.push_back([](nsa::decode::StepOps ops) {
+    ops.remember = [inner = ops.remember](nsa::decode::LayerCache& cache, const nsa::Projected& tokens) {
+      if (cache.k_raw.seen() == 0) cache.k_raw = cache.v_raw = nsa::decode::Stream(/*limit=*/64);  // l = 8
+      inner(cache, tokens);
+    };
+    return ops;
+  });
+  const RecordingContext context = run("decoding_bytes", seams);
+  ASSERT_NE(find(context, codes::kCacheKeepsAll), nullptr) << listed(context) << context.metrics.dump();
+  EXPECT_TRUE(find(context, codes::kCacheKeepsAll)->evidence.contains("ring_bytes"));
+}
+
 TEST(Throughput, AWindowOverAllKeysIsFound) {
   const RecordingContext context =
       run("work_law", on_ops([](nsa::Ops ops, const nsa::Call&) {
