@@ -188,6 +188,12 @@ Rules speed() {
        .weight = 28,
        .clue = {.codes = {kMemoryLaw}, .cases = "throughput/work_law", .evidence = {{"op", "*"}, {"grown", "*"}}},
        .explains = {{.codes = {kMemoryLaw, kStepBytes, kBelowGate, kFarBelowGate}}}},
+      {.id = "bytes-of-a-gathered-selection",
+       .what = "A gathered selection holds {ratio} times the bytes that the route reckons with ({reckoned_bytes}): its "
+               "budget refuses too late",
+       .weight = 28,
+       .clue = {.codes = {kMemoryLaw}, .evidence = {{"ratio", "*"}, {"reckoned_bytes", "*"}}},
+       .explains = {{.codes = {kMemoryLaw, kStepBytes}}}},
       {.id = "bytes-of-a-part",
        .what = "{part} allocates {ratio} times {what}",
        .weight = 28,

@@ -72,7 +72,7 @@ harness::Suite init_stats(const Subject& subject) {
                      }});
     cases.push_back({.name = "loaded_parameters", .params = {}, .run = [=](Context& context) {
                        ModelOptions asked = options(context);
-                       asked.config.n_layers = std::min<std::int64_t>(asked.config.n_layers, 3);
+                       asked.config.n_layers = std::min<std::int64_t>(asked.config.n_layers, 2);
                        asked.precision = nsa::Precision::fp32;  // which has more to lose
                        checks::loaded_parameters(context, subject.model(asked).model, context.seed("loaded"),
                                                  nsa::load_parameters);

@@ -150,18 +150,20 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
     };
     nsa::decode::Decoder decoder = subject.decoder(sides.product.instance, walk.room),
                          fresh = subject.decoder(sides.product.instance, walk.room);
-    Shown shown;
-    try {
+    {
       const probes::StaleMemory unwritten;
       double& rope_scale = sides.product.instance.model->runtime->flags.rope_scale;
       const double own = std::exchange(rope_scale, 3 * rope_scale);
-      (void)decode(context, decoder, tokens.flip(1), walk.S - 1);
+      (void)decode(context, decoder, tokens.narrow(0, 0, 1).flip(1), walk.S - 1);
       rope_scale = own;
       decoder.reset();
+    }
+    Shown shown;
+    try {
       shown = decoded(decoder);
-    } catch (const c10::Error& error) {
+    } catch (const std::exception& error) {
       (void)decoded(fresh);  // what a fresh one throws too is no matter of the reset
-      const std::string all = error.what_without_backtrace();
+      const std::string all = error.what();
       report_reset(context, "what its caches hold", all.substr(0, all.find('\n')), what);
       return;
     }
@@ -173,7 +175,8 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
           first_stage(sides, anew, answer_of(context, sides, tokens, anew.choices(model.n_layers), walk.P == 0))
               .empty();
       if (right)
-        return report_reset(context, stage, "another text was decoded before, with another NSA_ROPE_SCALE", what);
+        return report_reset(context, stage, "another text was decoded before, alone and with another NSA_ROPE_SCALE",
+                            what);
     }
     const std::vector<at::Tensor> blocks = shown.choices(model.n_layers);
     // The scores are the oracle's here: a step does not show its compressed keys.

@@ -40,8 +40,9 @@ class Plan {
  public:
   explicit Plan(const Subject& subject) : subject_(subject) {}
 
-  void op(const std::string& name, const OpRun& run, void (*body)(Context&, const Subject&, const OpRun&)) {
-    Case c = make(name);
+  void op(const std::string& name, const OpRun& run, void (*body)(Context&, const Subject&, const OpRun&),
+          harness::Level level = harness::Level::smoke) {
+    Case c = make(name, level);
     c.params.set("backend", run.way);
     c.params.set("dtype", dtype_name(run.dtype));
     c.params.set("op", op_name(run));
@@ -158,21 +159,25 @@ class Plan {
 std::vector<Phi> phis(Op op) { return op == Op::compress ? std::vector{Phi::avg, Phi::mlp} : std::vector{Phi::avg}; }
 
 // Every way but the reference itself, in every dtype that it serves on this level (fp64 is for identities).
-void plan_ops(Plan& plan) {
+void plan_ops(Plan& plan, bool cuda) {
   for (const Way& way : ways()) {
     if (way.name == "reference") continue;
+    // Where there are kernels, sdpa's other ways to select run only when somebody asks for them.
+    const bool asked_for = way.name == "sdpa_packed" || way.name == "sdpa_masked";
+    const auto level = cuda && asked_for ? harness::Level::standard : harness::Level::smoke;
     for (const Op op : way.ops) {
       for (const Phi phi : phis(op)) {
         for (const at::ScalarType dtype : way.dtypes) {
           if (dtype != at::kDouble) plan.op("op", {way.name, op, phi, dtype}, parity_cases::against_reference);
         }
         const at::ScalarType exact = way.needs_cuda ? at::kBFloat16 : at::kFloat;
-        if (op != Op::combine) plan.op("causality", {way.name, op, phi, exact}, parity_cases::causality);
+        if (op != Op::combine) plan.op("causality", {way.name, op, phi, exact}, parity_cases::causality, level);
         const at::ScalarType packed = way.needs_cuda ? at::kBFloat16 : at::kDouble;
         if (op != Op::combine && way.name != "flash_dense") {
-          plan.op("packed", {way.name, op, phi, packed}, parity_cases::packed);
+          plan.op("packed", {way.name, op, phi, packed}, parity_cases::packed, level);
         }
-        if (op != Op::select) plan.op("nan_visible", {way.name, op, phi, exact}, parity_cases::nan_stays_visible);
+        if (op != Op::select)
+          plan.op("nan_visible", {way.name, op, phi, exact}, parity_cases::nan_stays_visible, level);
       }
     }
   }
@@ -221,7 +226,8 @@ void plan_standard(Plan& plan) {
 
 std::vector<Case> plan_cases(const Subject& subject, const harness::Settings& settings) {
   Plan plan(subject);
-  plan_ops(plan);
+  const bool cuda = settings.text("run.device") == "cuda";
+  plan_ops(plan, cuda);
   const bool named = settings.values().at("parity.lengths").origin != "default";
   for (const std::int64_t S : settings.integers("parity.lengths")) plan.attention(S, named);
   plan.attention_in_training();
@@ -230,7 +236,7 @@ std::vector<Case> plan_cases(const Subject& subject, const harness::Settings& se
   plan.plain("rounded_once", parity_cases::rounded_once);
   plan.plain("equal_scores", parity_cases::equal_scores);
   for (const std::string& name : parity_cases::identity_names()) plan.identity(name);
-  plan_whole(plan, settings.text("run.device") == "cuda");
+  plan_whole(plan, cuda);
   plan.plain("model_causality", parity_cases::model_causality);
   plan.plain("model_packed", parity_cases::model_packed);
   plan.plain("model_batch_of_two", parity_cases::model_batch_of_two);

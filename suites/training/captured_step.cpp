@@ -300,6 +300,9 @@ void captured_step(const Subject& subject, Context& context) {
   train.steps = GraphStep::kWarmUp + trial.replays;
   train.warmup_steps = train.steps;  // another rate in every step: one that was read at the capture shows
   train.stop_on_divergence = false;
+  // What a run on a GPU accumulates is held against a twin (written_down).
+  if (!trial.plan.device.is_cuda())
+    train.accumulate_grad_batches = std::max<std::int64_t>(train.accumulate_grad_batches, 2);
   const FixedOrder fixed(train.deterministic);
   judge_captured_steps(subject, trial, context);
 

@@ -17,6 +17,7 @@
 #include "suites/training/made_text.hpp"
 #include "suites/training/plain_data.hpp"
 #include "suites/training/run_witness.hpp"
+#include "suites/training/stream_mistakes.hpp"
 
 namespace suites::training_cases {
 
@@ -27,7 +28,6 @@ using harness::Context;
 using nsa::train::Order;
 using nsa::train::Split;
 using nsa::train::StreamOptions;
-using Batches = std::vector<PlainBatch>;
 
 constexpr std::size_t kMost = 1000;  // batches of a stream that should have ended long before
 
@@ -62,9 +62,9 @@ class StreamJudge {
     const Batches training = data.training.batches(told), validation = data.validation.batches(told);
     const Batches read = pass();
     if (options_.order == Order::sequential)
-      compare("a pass", training, read, data.training, mistake_in_pass(data, training, read));
+      compare("a pass", training, read, data.training, mistake_in_pass(options_, data, training, read));
     else
-      expect_same_rows("a pass", training, read, mistake_in_pass(data, training, read));
+      expect_same_rows("a pass", training, read, mistake_in_pass(options_, data, training, read));
     StreamOptions kept = options_;
     kept.split = Split::validation;
     kept.order = Order::sequential;
@@ -99,12 +99,6 @@ class StreamJudge {
     if (sound && !claims_.hold() && !as_if.empty()) claims_.explain_first(as_if);
   }
 
-  using Rows = std::vector<std::vector<std::int64_t>>;
-  static Rows rows_of(const Batches& batches) {
-    Rows rows;
-    for (const PlainBatch& batch : batches) rows.insert(rows.end(), batch.rows.begin(), batch.rows.end());
-    return rows;
-  }
   void expect_same_rows(const std::string& where, const Batches& wanted, const Batches& read,
                         const std::string& as_if) {
     const bool sound = claims_.hold();
@@ -116,68 +110,6 @@ class StreamJudge {
     claims_.holds(sorted(rows_of(wanted)) == sorted(rows_of(read)), where, "rows", "each of the data once", "others");
     if (sound && !claims_.hold() && !as_if.empty()) claims_.explain_first(as_if);
     claims_.holds(wanted != read, where, "order", "shuffled", "that of the file");
-  }
-
-  // End to end: a row begins with the last token of the one before it.
-  static std::string tokens_of(const Rows& rows) {
-    std::string tokens = bytes_of(rows.front());
-    for (std::size_t i = 1; i < rows.size(); ++i) tokens += bytes_of(rows[i]).substr(1);
-    return tokens;
-  }
-  static std::string without_newlines(std::string text) {
-    std::erase(text, '\n');
-    return text;
-  }
-
-  // The mistake that gives this pass, in words; "" where none that is known does.
-  [[nodiscard]] std::string mistake_in_pass(const PlainData& data, const Batches& wanted, const Batches& read) const {
-    if (wanted == read || read.empty()) return "";
-    const Rows due = rows_of(wanted), rows = rows_of(read);
-    for (const auto& row : rows)
-      if (std::any_of(row.begin(), row.end(), [](std::int64_t token) { return token < 0; }))
-        return "the bytes from 128 on were signed: they become negative tokens";
-    for (const auto& row : rows)
-      if (data.holds_validation(row)) return "what is held out for validation were trained on";
-    const std::set<std::vector<std::int64_t>> once(rows.begin(), rows.end());
-    if (options_.order == Order::shuffled && once.size() < rows.size() && rows.size() == due.size())
-      return fmt::format("rows were drawn anew each time: of {} rows {} came in a pass, some of them again", due.size(),
-                         once.size());
-    if (rows.size() < due.size() && options_.order == Order::sequential &&
-        std::equal(rows.begin(), rows.end(), due.begin()))
-      return fmt::format("the last {} of {} rows of the data were left out", due.size() - rows.size(), due.size());
-    if (options_.order != Order::sequential || rows.size() < 2) return "";
-    const std::string tokens = tokens_of(rows), all = tokens_of(due);
-    if (tokens.size() < all.size() && all.starts_with(tokens))
-      return fmt::format("the last {} of {} tokens of the data were left out", all.size() - tokens.size(), all.size());
-    if (all.find('\n') == std::string::npos && tokens.find('\n') != std::string::npos)
-      return "a newline were added to every document";
-    if (without_newlines(tokens) == without_newlines(all) && tokens.size() < all.size())
-      return "the newlines that end documents were left out";
-    const auto first = data.training.tokens.find(bytes_of(rows[0])),
-               second = data.training.tokens.find(bytes_of(rows[1]));
-    const bool found = first != std::string::npos && second != std::string::npos && second > first;
-    if (found && static_cast<std::int64_t>(second - first) != options_.seq_len)
-      return fmt::format(
-          "a row began {} tokens after the one before it, not S = {}: what lies between is never predicted, or twice",
-          second - first, options_.seq_len);
-    return mistake_in_tokens(tokens, all);
-  }
-
-  // What was read goes on some tokens further, or earlier, than it should: from one place on.
-  static std::string mistake_in_tokens(const std::string& read, const std::string& due) {
-    constexpr std::size_t kMostTokens = 64, kSame = 40;
-    const auto parting = std::mismatch(read.begin(), read.end(), due.begin(), due.end());
-    const auto at = static_cast<std::size_t>(parting.first - read.begin());
-    const auto goes_on = [&](const std::string& here, const std::string& there, std::size_t shift) {
-      return at + kSame <= here.size() && at + shift + kSame <= there.size() &&
-             here.compare(at, kSame, there, at + shift, kSame) == 0;
-    };
-    for (std::size_t shift = 1; shift <= kMostTokens; ++shift) {
-      if (goes_on(read, due, shift)) return fmt::format("{} token(s) were lost at token {} of the data", shift, at);
-      if (goes_on(due, read, shift))
-        return fmt::format("{} token(s) that are not there stood at token {} of the data", shift, at);
-    }
-    return "";
   }
 
   // The second pass is the first again, or in another order.

@@ -33,6 +33,9 @@ struct TrainerParts {
 };
 [[nodiscard]] TrainerParts parts_of_product();
 
+// What it computes: updates, norms, rates, the bounds of divergence.
+void judge_numbers(harness::Context& context, const nsa::Config& config, const TrainerParts& parts);
+// All of it.
 void judge_trainer_parts(const Subject& subject, harness::Context& context, const TrainerParts& parts);
 
 }  // namespace suites::training_cases

@@ -2,22 +2,15 @@
 #include "suites/training/written_down.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <fstream>
-#include <set>
 
-#include "nsa/train/hash.hpp"
-#include "nsa/train/run/exit_code.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/one_thread.hpp"
 #include "suites/training/cases.hpp"
 #include "suites/training/claims.hpp"
 #include "suites/training/made_text.hpp"
-#include "suites/training/told_files.hpp"
 
 namespace suites::training_cases {
 
@@ -25,9 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 using harness::Context;
-using harness::Json;
 
-constexpr std::int64_t kSteps = 7;
+nsa::Config configuration(const WrittenTrial& trial) {
+  std::vector<nsa::Override> overrides;
+  for (const auto& [key, value] : trial.settings) overrides.push_back({key, value, "written_down"});
+  return nsa::load_config(trial.model, overrides);
+}
+
+}  // namespace
 
 std::vector<std::string> arguments_of(const WrittenTrial& trial, bool second) {
   std::vector<std::string> arguments = {"--config", trial.model.string(),
@@ -42,14 +40,6 @@ std::vector<std::string> arguments_of(const WrittenTrial& trial, bool second) {
     arguments.insert(arguments.end(), {"--steps", std::to_string(trial.cut)});
   return arguments;
 }
-
-nsa::Config configuration(const WrittenTrial& trial) {
-  std::vector<nsa::Override> overrides;
-  for (const auto& [key, value] : trial.settings) overrides.push_back({key, value, "written_down"});
-  return nsa::load_config(trial.model, overrides);
-}
-
-}  // namespace
 
 std::string_view to_string(WrittenData data) {
   if (data == WrittenData::packed) return "packed";
@@ -76,7 +66,7 @@ WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device d
                     {"nsa.gate", packed ? "sigmoid" : "softmax"},
                     {"train.data", file.string()},
                     {"train.precision", packed ? "fp32" : "bf16"},
-                    {"train.steps", std::to_string(kSteps)},
+                    {"train.steps", std::to_string(kWrittenSteps)},
                     {"train.warmup_steps", "3"},
                     {"train.lr", "1e-3"},
                     {"train.seed", "20261"},
@@ -136,179 +126,6 @@ void judge_ends(const WrittenRun& run, Context& context) {
   for (const SeenStep& step : run.steps) ++made[static_cast<std::size_t>(step.start)];
   claims.equal("all starts", "steps made", std::vector<std::int64_t>{run.cut, run.config.train.steps - run.cut}, made);
   claims.conclude(context);
-}
-
-namespace {
-
-// Writes a file while batch `number`, from 1, is asked for.
-class Halting : public nsa::train::BatchStream {
- public:
-  Halting(std::shared_ptr<nsa::train::BatchStream> source, int number, fs::path file)
-      : source_(std::move(source)), left_(number), file_(std::move(file)) {}
-  nsa::train::Batch next() override {
-    if (--left_ == 0) write_text(file_, "\xe9t\xe9");  // no UTF-8: an operator may write anything
-    return source_->next();
-  }
-  [[nodiscard]] nlohmann::json position() const override { return source_->position(); }
-  void seek(const nlohmann::json& position) override { source_->seek(position); }
-
- private:
-  std::shared_ptr<nsa::train::BatchStream> source_;
-  int left_;
-  fs::path file_;
-};
-
-void flip_a_bit(const fs::path& file) {
-  std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
-  const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
-  stream.seekg(middle);
-  const int byte = stream.get();
-  stream.seekp(middle);
-  stream.put(static_cast<char>(byte ^ 1));
-  if (!stream.flush()) throw std::runtime_error("written_down: cannot change " + file.string());
-}
-
-}  // namespace
-
-void judge_stop(const WrittenTrial& trial, Context& context) {
-  context.phase("a .HALT between two checkpoints");
-  WrittenTrial stopped = trial;
-  stopped.folder = trial.folder.parent_path() / "stopped";
-  for (auto& [key, value] : stopped.settings) {
-    if (key == "train.save_every" || key == "train.keep_checkpoints") value = "2";
-    if (key == "train.prefetch_batches") value = "0";  // a batch is read in the step that takes it
-  }
-  stopped.cut = kSteps;
-  // Written while step 5 reads its first batch: the run stops before step 6.
-  RunWitness witness([folder = stopped.folder](std::shared_ptr<nsa::train::BatchStream> source, nsa::train::Split of,
-                                               int) -> std::shared_ptr<nsa::train::BatchStream> {
-    if (of != nsa::train::Split::train) return source;
-    return std::make_shared<Halting>(std::move(source), 9, folder / ".HALT");
-  });
-  const int code = run_nsa_train(arguments_of(stopped, false), witness.next_start()).exit_code;
-  const auto made = static_cast<std::int64_t>(witness.steps().size());
-  const bool halted = code == static_cast<int>(nsa::train::ExitCode::halted);
-  context.expect(
-      "a .HALT stops a run that trains", halted,
-      fmt::format("nsa-train ended with {} after {} steps, though a .HALT lay there from step 5 on", code, made),
-      codes::kGuardMissed, {{"guard", "a .HALT in the folder of a run that trains"}, {"steps", made}});
-  if (!halted) return;
-  std::set<std::string> kept;
-  for (const auto& file : fs::directory_iterator(stopped.folder / "checkpoints")) kept.insert(file.path().filename());
-  const auto name = [](std::int64_t step) { return fmt::format("step_{:08}.safetensors", step); };
-  context.expect("a run that is asked to stop saves its last step", kept.contains(name(made)),
-                 fmt::format("nsa-train was stopped after {} steps, and of the last one there is no checkpoint", made),
-                 codes::kGuardMissed,
-                 {{"guard", "a checkpoint of the last step when a run is asked to stop"}, {"steps", made}});
-  const std::set<std::string> wanted = {name(made % 2 == 0 ? made - 2 : made - 1), name(made)};
-  context.expect(
-      "as many checkpoints stay as are asked for", kept == wanted,
-      fmt::format("train.keep_checkpoints = 2 left {} and should leave {}", fmt::join(kept, ", "),
-                  fmt::join(wanted, ", ")),
-      codes::kGuardMissed,
-      {{"guard", "train.keep_checkpoints (the newest stay, and so many of them)"}, {"kept", kept}, {"wanted", wanted}});
-}
-
-void judge_divergence(const WrittenTrial& trial, Context& context) {
-  context.phase("a run that diverges");
-  WrittenTrial diverging = trial;
-  diverging.folder = trial.folder.parent_path() / "diverged";
-  constexpr const char* kOther[][2] = {{"train.precision", "fp32"},
-                                       {"train.lr", "1"},
-                                       {"train.steps", "60"},
-                                       {"train.save_every", "3"},
-                                       {"train.keep_checkpoints", "2"}};
-  for (auto& [key, value] : diverging.settings)
-    for (const auto& [other, wanted] : kOther)
-      if (key == other) value = wanted;
-  diverging.settings.emplace_back("train.stop_on_divergence", "true");
-  diverging.cut = 60;
-  const int code = run_nsa_train(arguments_of(diverging, false), {}).exit_code;
-  constexpr int kAnomaly = static_cast<int>(nsa::train::ExitCode::anomaly);
-  context.expect("a run that diverges is stopped", code == kAnomaly,
-                 fmt::format("nsa-train with train.lr = 1 ended with {} instead of {}", code, kAnomaly),
-                 codes::kGuardMissed, {{"guard", "divergence of a run"}, {"exit_code", code}});
-  if (code != kAnomaly) return;
-  std::set<std::string> kept;
-  for (const auto& file : fs::directory_iterator(diverging.folder / "checkpoints")) kept.insert(file.path().filename());
-  context.expect("a run that has diverged removes no checkpoint", kept.size() == 3,
-                 fmt::format("two checkpoints were kept while the run went on, and the one of its stop makes three; "
-                             "there are {}",
-                             fmt::join(kept, ", ")),
-                 codes::kGuardMissed,
-                 {{"promise", "the checkpoint of a run that has diverged removes no older one"}, {"kept", kept}});
-}
-
-void judge_rows(const fs::path& table, const std::vector<std::int64_t>& steps, Context& context) {
-  const std::string name = table.filename();
-  std::vector<std::int64_t> told;
-  std::string unreadable;
-  try {
-    for (const ToldRow& row : told_table(table)) told.push_back(row.step);
-  } catch (const Unreadable& error) {
-    unreadable = error.what();
-  }
-  context.expect(name + " has every step once", unreadable.empty() && told == steps,
-                 unreadable.empty() ? fmt::format("{} has the steps {} after a resume; wanted are {}", name,
-                                                  fmt::join(told, ", "), fmt::join(steps, ", "))
-                                    : unreadable,
-                 codes::kGuardMissed,
-                 {{"promise", fmt::format("a resume cuts {} back to its checkpoint", name)}, {"steps", told}});
-}
-
-void judge_refusals(const WrittenTrial& trial, Context& context) {
-  const fs::path halt = trial.folder / ".HALT";
-  constexpr int kHalted = static_cast<int>(nsa::train::ExitCode::halted);
-  for (const auto& [text, what] :
-       {std::pair("", "an empty .HALT"), std::pair("\xe9t\xe9", "a .HALT that is no UTF-8")}) {
-    context.phase(what);
-    write_text(halt, text);
-    const int stopped = run_nsa_train(arguments_of(trial, true), {}).exit_code;
-    context.expect(fmt::format("{} stops nsa-train", what), stopped == kHalted,
-                   fmt::format("with {} nsa-train --resume ended with {} instead of {}", what, stopped, kHalted),
-                   codes::kGuardMissed,
-                   {{"guard", fmt::format("{} in the run's folder", what)}, {"exit_code", stopped}});
-    fs::remove(halt);
-  }
-
-  context.phase("a finished run");
-  RunWitness witness;
-  const int repeated = run_nsa_train(arguments_of(trial, true), witness.next_start()).exit_code;
-  context.expect("a finished run has nothing left to do", repeated == 0 && witness.steps().empty(),
-                 fmt::format("nsa-train --resume of a finished run ended with {} and made {} steps", repeated,
-                             witness.steps().size()),
-                 codes::kGuardMissed,
-                 {{"guard", "a resume from the newest checkpoint"}, {"steps", witness.steps().size()}});
-
-  context.phase("a damaged checkpoint");
-  const fs::path newest = trial.folder / "checkpoints" / fmt::format("step_{:08}.safetensors", kSteps);
-  flip_a_bit(newest);
-  RunWitness again;
-  const int resumed = run_nsa_train(arguments_of(trial, true), again.next_start()).exit_code;
-  const bool aside = fs::exists(newest.string() + ".broken");
-  context.expect("a checkpoint with a flipped bit is set aside", aside && resumed == 0,
-                 fmt::format("nsa-train --resume ended with {}, and {} was {}", resumed, newest.filename().string(),
-                             aside ? "set aside" : "taken for whole"),
-                 codes::kGuardMissed, {{"guard", "checksum of a checkpoint"}, {"exit_code", resumed}});
-  // Checkpoints are of the steps 3, 5 and 7.
-  const std::size_t made = again.steps().size(), wanted = kSteps - 5;
-  context.expect(
-      "a resume goes on from the newest checkpoint that is whole", made == wanted,
-      fmt::format("nsa-train --resume with checkpoints of steps 3, 5 and a broken one of step {} made {} "
-                  "steps; {} were lost",
-                  kSteps, made, wanted),
-      codes::kGuardMissed,
-      {{"promise", "a resume goes on from the newest whole checkpoint, past a broken one"}, {"steps", made}});
-  judge_rows(trial.folder / "metrics.csv", {1, 2, 3, 4, 5, 6, 7}, context);
-  judge_rows(trial.folder / "validation.csv", {2, 4, 6}, context);
-
-  const at::NoGradGuard no_grad;
-  torch::nn::Linear weights(7, 5);
-  const std::string before = nsa::train::weights_hash(*weights);
-  weights->weight[4][6] += 1;
-  context.expect("the hash of the weights sees the last of them", before != nsa::train::weights_hash(*weights),
-                 "two tensors that differ in their last number have the same hash", codes::kGuardMissed,
-                 {{"guard", "hash of the weights"}});
 }
 
 void written_down(const Subject& subject, Context& context, WrittenData data) {

@@ -25,6 +25,9 @@ struct WrittenTrial {
   StreamChange stream = {};      // for tests
 };
 
+// What nsa-train is given for the first start of a trial, or for the one that goes on.
+[[nodiscard]] std::vector<std::string> arguments_of(const WrittenTrial& trial, bool second);
+
 struct WrittenRun {
   nsa::Config config;  // as the arguments say it
   at::Device device = at::kCPU;
@@ -71,6 +74,7 @@ void judge_rows(const std::filesystem::path& table, const std::vector<std::int64
 // number of a tensor (kGuardMissed).
 void judge_refusals(const WrittenTrial& trial, harness::Context& context);
 
+inline constexpr std::int64_t kWrittenSteps = 7;  // of a trial, which saves after the steps 3 (its cut), 5 and 7
 // What the cases run. `data` is written to `folder`, which is made.
 enum class WrittenData { text, crops, shuffled, packed, paragraphs };
 [[nodiscard]] std::string_view to_string(WrittenData data);

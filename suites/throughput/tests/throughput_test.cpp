@@ -197,6 +197,19 @@ TEST(Throughput, AWindowOverAllKeysIsFound) {
   EXPECT_EQ(finding->evidence["op"], "attend_window");
 }
 
+TEST(Throughput, AGatheredSelectionThatKeepsMoreThanItsBudgetIsFound) {
+  const RecordingContext context =
+      run("work_law", on_ops([](nsa::Ops ops, const nsa::Call&) {
+            ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
+              return nsa::Attended{inner(args).o * 0.5 + inner(args).o * 0.5, {}};
+            });
+            return ops;
+          }));
+  const auto* finding = find(context, codes::kMemoryLaw);
+  ASSERT_NE(finding, nullptr) << listed(context) << context.metrics.dump();
+  EXPECT_TRUE(finding->evidence.contains("reckoned_bytes"));
+}
+
 TEST(Throughput, PackingIntoFreshTensorsWithoutGradientsIsCaught) {
   const RecordingContext context = run("packing", on_ops([](nsa::Ops ops, const nsa::Call&) {
                                          const nsa::Ops safe = nsa::backend_ops(nsa::Backend::sdpa);

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 
@@ -88,6 +90,18 @@ TEST_F(Parts, AGuardThatForgetsItsFirstLossIsFound) {
   judge();
   ASSERT_TRUE(found(context, codes::kGuardMissed)) << listed(context);
   EXPECT_THAT(finding(context, codes::kGuardMissed).message, testing::HasSubstr("resumed after step 1 (loss"));
+}
+
+// Its best median is the newest one, so its bound rises with the losses.
+TEST_F(Parts, AGuardThatRisesWithItsLossIsFound) {
+  parts.diverged = [inner = parts.diverged](std::int64_t vocab, const std::vector<double>& losses, std::size_t saved) {
+    const double lowest = *std::min_element(losses.begin(), losses.end()), last = losses.back();
+    const bool slow = losses.size() > 8 * 64 && last < std::log(static_cast<double>(vocab)) && lowest < last;
+    return !slow && inner(vocab, losses, saved);
+  };
+  judge();
+  ASSERT_TRUE(found(context, codes::kGuardMissed)) << listed(context);
+  EXPECT_THAT(finding(context, codes::kGuardMissed).message, testing::HasSubstr("forgets slowly"));
 }
 
 TEST_F(Parts, ANormInTheStorageTypeIsFound) {
