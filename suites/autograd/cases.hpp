@@ -53,6 +53,9 @@ void arrivals(harness::Context& context, const Subject& subject, const StepOptio
 // recomputation.cpp: recomputing activations changes memory and nothing else; `packed`: with documents.
 void recomputation(harness::Context& context, const Subject& subject, bool packed);
 
+// frozen.cpp: where some parameters are frozen the others learn as they did, and the frozen ones do not.
+void frozen(harness::Context& context, const Subject& subject, const StepOptions& options);
+
 // accumulation.cpp
 // Gradients of accumulated batches are those of one large batch.
 void accumulation(harness::Context& context, const Subject& subject, const StepOptions& options);

@@ -119,6 +119,8 @@ void plan_smoke(Planner& planner, bool cuda) {
   planner.add("graph", autograd_cases::graph);
   planner.add("parameter_gradients", autograd_cases::parameter_gradients);
   planner.add("anomaly_mode", autograd_cases::anomaly_mode);
+  Case& frozen = planner.add("frozen", autograd_cases::frozen);
+  if (cuda) frozen.level = Level::standard;
 }
 
 void plan_standard(Planner& planner) {
@@ -131,6 +133,7 @@ void plan_standard(Planner& planner) {
     standard(planner.add("anomaly_mode", autograd_cases::anomaly_mode, {.way = way.name, .layers = 1}));
     standard(planner.add("arrivals", autograd_cases::arrivals, options));
     standard(planner.add("second_backward", autograd_cases::second_backward, options));
+    standard(planner.add("frozen", autograd_cases::frozen, options));
     if (way.recompute) continue;  // one forward pass is what it is
     standard(planner.add("future", autograd_cases::future, options));
     standard(planner.add("graph", autograd_cases::graph, options));

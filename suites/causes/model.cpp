@@ -145,8 +145,21 @@ Rules stages() {
        .clean = {"parity/whole_step*"},
        .explains = {{.codes = {kFlagIgnored, kRouteRecord, kFlagOrigin, kOutputBudget, kEffectiveFlags,
                                kRefusalWithoutReason}}}},
-      {.id = "flag-without-effect",
+      {.id = "reason-of-a-route",
+       .what = "A route's reason does not fit the call that it was chosen for, so the call is read wrongly or the rule "
+               "is: {first}",
        .weight = 69,
+       .clue = {.codes = {kRefusalWithoutReason}, .evidence = {{"first", "*?*"}}},
+       .clean = {"parity/whole_step*"},
+       .explains = {{.codes = {kRouteRecord, kFlagOrigin, kEffectiveFlags}}}},
+      {.id = "flag-field",
+       .what = "A flag is read wrongly, or its record is: {first}",
+       .weight = 69,
+       .clue = {.codes = {kFlagOrigin}, .evidence = {{"first", "*?*"}}},
+       .clean = {"parity/whole_step*"},
+       .explains = {{.codes = {kFlagOrigin, kFlagIgnored, kRouteRecord, kEffectiveFlags, kRefusalWithoutReason}}}},
+      {.id = "flag-without-effect",
+       .weight = 68,
        .clue = {{kFlagIgnored}},
        .clean = {"parity/whole_step*"},
        .explains = {{.codes = {kRouteRecord, kFlagOrigin, kOutputBudget, kEffectiveFlags, kRefusalWithoutReason}}}},
@@ -228,6 +241,17 @@ Rules stages() {
        .clue = {.codes = {kWaysDiffer}, .cases = "parity/whole_decoding*", .evidence = {{"way", "*"}, {"stage", "*"}}},
        .clean = {"parity/whole_step*"},
        .explains = {{.codes = {kWaysDiffer, kModelIdentity}}}},
+      // The walk from nothing comes first, and was right.
+      {.id = "decoding-after-a-prefill",
+       .what =
+           "Decoding after a prefill of {prefill} tokens parts from the pass at once in {stage} ({where}); token by "
+           "token from nothing it is right: what a prefill leaves in a cache (rows of a ring, their order or places)",
+       .weight = 57,
+       .clue = {.codes = {kWaysDiffer},
+                .cases = "parity/whole_decoding*",
+                .evidence = {{"prefill", "*"}, {"stage", "*.???.o"}, {"where", "*"}}},
+       .clean = {"parity/whole_step*"},
+       .explains = of_decoding()},
       decoding(
           "decoding-window", "*.win.o",
           "Decoding parts from the pass at once in {stage} ({where}): the window's cache (its rows, their order, their "
@@ -273,12 +297,21 @@ Rules stages() {
                 .evidence = {{"parameter", "*"}, {"model", "*bf16*"}, {"where", "*"}}},
        .clean = {"parity/whole_step*precision=fp32*"},
        .explains = of_wrong_gradients()},
+      {.id = "no-gradient-of-a-parameter",
+       .what =
+           "No gradient reaches {parameter} ({model}), and all values are right: it does not ask for one, or its way "
+           "to the loss is cut",
+       .weight = 53,
+       .clue = {.codes = {kGraphBreak},
+                .cases = "parity/whole_step*",
+                .evidence = {{"parameter", "*"}, {"model", "*"}}},
+       .explains = of_wrong_gradients()},
       {.id = "gradient-of-a-parameter",
        .what = "The gradient of {parameter} is wrong ({where}) and all values are right: on the way back to it "
                "something is "
                "cut off, lost, scaled or counted twice",
        .weight = 52,
-       .clue = {.codes = {kGradientBudget, kGraphBreak},
+       .clue = {.codes = {kGradientBudget},
                 .cases = "parity/whole_step*",
                 .evidence = {{"parameter", "*"}, {"model", "*"}, {"where", "*"}}},
        .explains = of_wrong_gradients()},

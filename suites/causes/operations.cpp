@@ -7,8 +7,43 @@ namespace suites::cause_table {
 using namespace codes;
 using harness::codes::kException;
 
+namespace {
+
+// The model by the reference's functions parts from the independent model, by this run's own it does not.
+CauseRule of_the_reference(std::string_view id, std::string_view code, std::string_view said,
+                           std::vector<std::pair<std::string_view, std::string_view>> evidence, int weight) {
+  return {.id = id,
+          .what = said,
+          .weight = weight,
+          .clue = {.codes = {code}, .cases = "parity/whole_reference*", .evidence = std::move(evidence)},
+          .clean = {"parity/whole_step*"},
+          .explains = together({of_wrong_values(), of_wrong_gradients(), of_decoding()})};
+}
+
+}  // namespace
+
 Rules operations() {
   return {
+      of_the_reference("reference-as-if", kOutputBudget,
+                       "The reference, which backends are compared with, is wrong itself: {stage} is what it would be "
+                       "if {as_if}; by this run's own backends the model is right",
+                       {{"stage", "*"}, {"as_if", "*"}}, 92),
+      of_the_reference("reference", kOutputBudget,
+                       "The reference, which backends are compared with, is wrong itself in {stage} ({where}); by this "
+                       "run's own backends the model is right",
+                       {{"stage", "*"}, {"where", "*"}}, 91),
+      of_the_reference("reference-chooses-as-if", kSelectionDiffers,
+                       "The reference, which backends are compared with, chooses blocks as if {as_if}; this run's own "
+                       "backends choose rightly",
+                       {{"as_if", "*"}}, 91),
+      of_the_reference("reference-chooses", kSelectionDiffers,
+                       "The reference, which backends are compared with, chooses blocks that the scores do not "
+                       "justify; this run's own backends choose rightly",
+                       {}, 90),
+      of_the_reference("reference-gradient", kGradientBudget,
+                       "The reference, which backends are compared with, gives a wrong gradient of {parameter} "
+                       "({where}); its values are right, and so are this run's own backends",
+                       {{"parameter", "*"}, {"where", "*"}}, 91),
       // What is read of another sequence is as much "later" as any: this comes before leaks of the future.
       {.id = "sequences-mixed",
        .what = "{op} takes one sequence of a batch for another: {output} is wrong {where}",
@@ -85,6 +120,17 @@ Rules operations() {
                 .evidence = {{"op", "!attend"}, {"where", "*"}},
                 .values = kFinite},
        .explains = of_wrong_values()},
+      {.id = "attend-in-documents",
+       .what =
+           "{output} is wrong in packed batches alone ({op}, {where}): documents see each other there, or their ends "
+           "are taken wrongly; without documents it is right",
+       .weight = 83,
+       .clue = {.codes = {kOutputBudget},
+                .cases = "parity/attention_packed",
+                .evidence = {{"op", "attend*documents=*"}, {"output", "*"}, {"where", "*"}},
+                .values = kFinite},
+       .clean = {"parity/attention\\[*", "parity/whole_step\\[S=2w+lsel+3*"},
+       .explains = together({of_wrong_values(), {{.codes = {kDocuments, kToldOtherwise}}}})},
       {.id = "attend-values",
        .what = "{op} computes wrong values in {output} ({where})",
        .weight = 81,

@@ -112,7 +112,13 @@ void cover_array(Context& context) {
 }
 
 void origins(Context& context) {
-  std::vector<nsa::Environment> all = matrix().environments;
+  // Each value of each variable alone first, so that what is told names as little as it can.
+  std::vector<nsa::Environment> all = {{}};
+  for (const covering::Factor& factor : matrix().problem.factors)
+    for (const std::string& value : factor.values)
+      if (const nsa::Environment alone = {{factor.name, value}}; !value.empty() && !flag_truth::contradictory(alone))
+        all.push_back(alone);
+  all.insert(all.end(), matrix().environments.begin(), matrix().environments.end());
   for (const flag_truth::Fa2Row& row : flag_truth::fa2_table()) all.push_back(row.environment());
   for (const flag_truth::Setting& setting : flag_truth::settings()) {
     nsa::Environment environment = flag_truth::together({&setting});
@@ -121,11 +127,11 @@ void origins(Context& context) {
   Json wrong = Json::array();
   for (const nsa::Environment& environment : all)
     for (const std::string& line : differences(environment)) wrong.push_back(line);
+  const std::string first = wrong.empty() ? "" : wrong[0].get<std::string>();
   context.metric("environments", static_cast<double>(all.size()), "1");
   context.expect("fields_and_origins", wrong.empty(),
-                 fmt::format("{} field(s) are wrong in value or origin; the first: {}", wrong.size(),
-                             wrong.empty() ? "" : wrong[0].get<std::string>()),
-                 codes::kFlagOrigin, {{"wrong", wrong}});
+                 fmt::format("{} field(s) are wrong in value or origin; the first: {}", wrong.size(), first),
+                 codes::kFlagOrigin, {{"first", first}, {"wrong", wrong}});
 }
 
 void cover(const Subject& subject, Context& context, const flag_execution::Plan& plan) {

@@ -63,6 +63,8 @@ harness::Suite flag_matrix(const Subject& subject) {
     add("fa2_truth_table", checks::fa2_truth_table);
     add("settings_in_force", checks::settings_in_force);
     add("illegal_settings", checks::illegal_settings);
+    add("cover_array", checks::cover_array);
+    add("origins", checks::origins);
     add("singles", [=](Context& x) { checks::singles(subject, x, plan(subject, x)); });
     add("pairs", [=](Context& x) { checks::pairs(subject, x, plan(subject, x)); });
     add("fa2_executed", [=](Context& x) { checks::fa2_executed(subject, x, plan(subject, x)); }).needs_cuda = true;
@@ -72,8 +74,6 @@ harness::Suite flag_matrix(const Subject& subject) {
       c.level = harness::Level::standard;
       return c;
     };
-    deeper("cover_array", checks::cover_array);
-    deeper("origins", checks::origins);
     deeper("contracts", [=](Context& x) { checks::contracts(subject, x, plan(subject, x)); });
     deeper("after_construction", [=](Context& x) { checks::after_construction(subject, x, plan(subject, x)); });
     for (const bool packed : {false, true})

@@ -232,6 +232,7 @@ bool expect_stages(Context& context, const Sides& sides, const Shown& shown, con
   const oracle::RmsVerdict& v = parting.verdict;
   const probes::Stage where = probes::parse_stage(parting.stage);
   Json evidence = v.evidence();
+  evidence.update(compared.evidence);
   evidence["stage"] = parting.stage;
   evidence["layer"] = where.layer;
   evidence["branch"] = where.branch;

@@ -64,6 +64,7 @@ struct Compared {
   oracle::Documents documents = {};
   double tie = 1e-5;  // gap between scores, of a row's largest, within which another choice is as good
   PassBy again = {};  // to look for the mistake that explains what parts; empty: nobody looks
+  harness::Json evidence = harness::Json::object();  // of what parts, besides its own
 };
 bool expect_choices(harness::Context& context, const Sides& sides, const Shown& shown, const Compared& compared);
 bool expect_stages(harness::Context& context, const Sides& sides, const Shown& shown, const oracle::Pass& exact,

@@ -91,6 +91,7 @@ struct WholeStep {
   std::string model;  // "subject", "small"
   nsa::Precision precision = nsa::Precision::fp32;
   std::string tokens = "2w+lsel+3";  // or another length by its meaning; "documents": a packed batch
+  bool by_reference = false;         // every function by the reference, else by this run's flags
 };
 // A training step: choices, every stage, logits, loss, every parameter's gradient.
 void whole_step(harness::Context& context, const Subject& subject, const WholeStep& step);

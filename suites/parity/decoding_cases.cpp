@@ -187,7 +187,8 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
     const Compared compared{.what = what,
                             .code = codes::kWaysDiffer,
                             .tie = step.precision == nsa::Precision::bf16 ? 0.1 : 1e-4,
-                            .again = again};
+                            .again = again,
+                            .evidence = walk.P > 0 ? Json{{"prefill", walk.P}} : Json::object()};
     if (!expect_stages(context, sides, shown, wanted, rounded, compared)) return;
     if (walk.P > 0 && !expect_sequential(context, decoder, tokens, wanted, rounded, compared)) return;
     for (std::size_t layer = 0; layer < keys.size(); ++layer)

@@ -14,6 +14,7 @@
 #include "suites/parity/cases.hpp"
 #include "suites/parity/documents.hpp"
 #include "suites/probes/stages.hpp"
+#include "suites/ways.hpp"
 
 namespace suites::parity_cases {
 
@@ -201,7 +202,8 @@ void add_rare_tokens(at::Tensor& tokens, std::int64_t vocab) {
 void whole_step(Context& context, const Subject& subject, const WholeStep& step) {
   // The one length of 16 bits and the usual one keep the whole width.
   const bool packed = step.tokens == "documents",
-             usual = step.tokens == WholeStep{}.tokens || step.precision == nsa::Precision::bf16;
+             usual =
+                 !step.by_reference && (step.tokens == WholeStep{}.tokens || step.precision == nsa::Precision::bf16);
   const nsa::Config config = three_layers(context, subject, step.model, usual ? Stream::as_it_is : Stream::narrow);
   const std::vector<std::int64_t> lengths = packed ? document_lengths(config.model.nsa) : std::vector<std::int64_t>{};
   // A packed text's last token is predicted and no more.
@@ -212,9 +214,10 @@ void whole_step(Context& context, const Subject& subject, const WholeStep& step)
     throw harness::Skipped{"too_long", fmt::format("the fp64 oracle of {} tokens and {} heads would hold more than {} "
                                                    "scores",
                                                    S, config.model.n_heads, kMostScores)};
-  const std::string what =
-      fmt::format("{}, {}, S = {}{}", step.model, nsa::to_string(step.precision), S, packed ? " in documents" : "");
-  Sides sides = both_sides(context, subject, config, step.precision, subject.flags());
+  const std::string what = fmt::format("{}, {}, S = {}{}{}", step.model, nsa::to_string(step.precision), S,
+                                       packed ? " in documents" : "", step.by_reference ? ", by the reference" : "");
+  const nsa::EffectiveFlags flags = step.by_reference ? way_named("reference").flags(subject.flags()) : subject.flags();
+  Sides sides = both_sides(context, subject, config, step.precision, flags);
   if (!expect_parameters(context, sides, what)) return;
   at::Tensor tokens = probes::text_tokens(context, config, {B, S});
   add_rare_tokens(tokens, config.model.vocab);
@@ -239,7 +242,8 @@ void whole_step(Context& context, const Subject& subject, const WholeStep& step)
   auto wanted_gradients = gradients(exact, wanted.loss);
   context.progress();
   auto rounded_gradients = naive_gradients(naive, rounded.loss, wanted_gradients);
-  if (!expect_gradients(context, sides, shown, wanted_gradients, rounded_gradients, tokens, compared) || !packed)
+  if (!expect_gradients(context, sides, shown, wanted_gradients, rounded_gradients, tokens, compared) || !packed ||
+      step.by_reference)
     return;
 
   // The same with recomputed activations; then with an embedding that is not trained, after which nothing that a layer

@@ -28,6 +28,12 @@ using harness::Json;
   return text.substr(0, text.find('\n'));
 }
 
+// -- keys.cpp
+// Every key of a configuration file reaches the field that it is named after, and no other, and what is set from
+// outside wins over the file. `load` takes the file's text.
+using LoadConfig = std::function<nsa::Config(const std::string& yaml, const std::vector<nsa::Override>& overrides)>;
+void configuration_keys(Context& context, const LoadConfig& load);
+
 // -- software.cpp
 // `found` of the loaded library against `built`, the headers that the program was compiled with ("2.11.0").
 void torch_version(Context& context, const std::string& built, const std::string& found);

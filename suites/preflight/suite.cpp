@@ -1,6 +1,7 @@
 #include <torch/version.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "nsa/cuda/architectures.hpp"
 #include "suites/preflight/checks.hpp"
@@ -39,6 +40,14 @@ harness::Suite preflight(const Subject& subject) {
     add("gpu_processes", checks::gpu_processes).needs_cuda = true;
     add("halt_files", checks::halt_files);
     add("configuration", [=](Context& x) { checks::configuration(subject, x); }).brought_by = {"preflight.expect"};
+    add("configuration_keys", [](Context& x) {
+      const std::filesystem::path file = x.run_folder() / "keys.yaml";
+      checks::configuration_keys(x, [&](const std::string& yaml, const std::vector<nsa::Override>& overrides) {
+        std::ofstream(file) << yaml;
+        return nsa::load_config(file, overrides);
+      });
+      std::filesystem::remove(file);
+    });
     add("flags", [](Context& x) { checks::flags(x, nsa::read_environment()); });
     add("flags_obeyed",
         [=](Context& x) { checks::flags_obeyed(x, subject.flags(), checks::training_call(subject, x)); });

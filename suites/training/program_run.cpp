@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <sstream>
 #include <stdexcept>
 
 #include "base/streams.hpp"
@@ -17,21 +16,20 @@ namespace suites::training_cases {
 
 namespace {
 
-// A standard stream goes to a file in memory for as long as this lives.
-class Heard {
+// Standard output goes to a file in memory for as long as this lives.
+class HeardOutput {
  public:
-  explicit Heard(std::FILE* stream)
-      : stream_(stream), heard_(::fdopen(::memfd_create("heard", MFD_CLOEXEC), "w+")), own_(::dup(::fileno(stream))) {
-    std::fflush(stream_);
-    if (heard_ == nullptr || own_ < 0 || ::dup2(::fileno(heard_), ::fileno(stream_)) < 0)
-      throw std::runtime_error(fmt::format("a standard stream cannot be listened to: {}", std::strerror(errno)));
+  HeardOutput() : heard_(::fdopen(::memfd_create("output", MFD_CLOEXEC), "w+")), own_(::dup(STDOUT_FILENO)) {
+    std::fflush(stdout);
+    if (heard_ == nullptr || own_ < 0 || ::dup2(::fileno(heard_), STDOUT_FILENO) < 0)
+      throw std::runtime_error(fmt::format("standard output cannot be listened to: {}", std::strerror(errno)));
   }
-  ~Heard() {
+  ~HeardOutput() {
     give_back();
     std::fclose(heard_);
   }
-  Heard(const Heard&) = delete;
-  Heard& operator=(const Heard&) = delete;
+  HeardOutput(const HeardOutput&) = delete;
+  HeardOutput& operator=(const HeardOutput&) = delete;
 
   std::string text() {
     give_back();
@@ -44,24 +42,15 @@ class Heard {
  private:
   void give_back() {
     if (own_ < 0) return;
-    std::fflush(stream_);
-    ::dup2(own_, ::fileno(stream_));
+    std::fflush(stdout);
+    ::dup2(own_, STDOUT_FILENO);
     ::close(own_);
     own_ = -1;
   }
 
-  std::FILE* stream_;
   std::FILE* heard_;
   int own_;
 };
-
-std::string last_error_in(const std::string& text) {
-  std::istringstream lines(text);
-  std::string found;
-  for (std::string line; std::getline(lines, line);)
-    if (const auto at = line.find("error: "); at != std::string::npos) found = line.substr(at + 7);
-  return found;
-}
 
 }  // namespace
 
@@ -69,14 +58,13 @@ ProgramEnd run_nsa_train(std::vector<std::string> arguments, const nsa::train::S
   arguments.insert(arguments.begin(), "nsa-train");
   std::vector<const char*> argv;
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  Heard output(stdout), error(stderr);
+  HeardOutput output;
   ProgramEnd end;
-  end.exit_code = nsa::train::run_program(static_cast<int>(argv.size()), argv.data(), seams);
+  nsa::train::Seams heard = seams;
+  heard.failed = [&end](const std::string& why) { end.error = why; };
+  end.exit_code = nsa::train::run_program(static_cast<int>(argv.size()), argv.data(), heard);
   end.output = output.text();
-  const std::string said = error.text();
-  end.error = last_error_in(said);
   base::out("{}", end.output);
-  std::fputs(said.c_str(), stderr);
   return end;
 }
 

@@ -141,6 +141,27 @@ class StreamJudge {
   Claims claims_, documents_;
 };
 
+// Crops begin anywhere in the training part, its two ends included: in a text that has room for five, all five come.
+void judge_starts_of_crops(Claims& claims, StreamOptions options, const OpenStream& open, const fs::path& folder) {
+  constexpr std::size_t kStarts = 5, kDrawn = 64;
+  options.data = (folder / "short.txt").string();
+  options.order = Order::random_crops;
+  options.validation_share = 0;
+  const std::size_t length = static_cast<std::size_t>(options.seq_len) + kStarts;
+  const std::string text = made_prose(length).substr(0, length);
+  write_text(options.data, text);
+  std::set<std::size_t> begun;
+  for (const PlainBatch& batch : rest_of(*open(options), kDrawn))
+    for (const auto& row : batch.rows) begun.insert(text.find(bytes_of(row)));
+  const bool sound = claims.hold();
+  for (std::size_t start = 0; start < kStarts; ++start)
+    claims.holds(begun.contains(start), "a text with room for five crops", fmt::format("crop from byte {}", start),
+                 fmt::format("among {} draws", kDrawn * static_cast<std::size_t>(options.batch_size)), "never");
+  if (sound && !claims.hold() && begun.size() + 1 == kStarts)
+    claims.explain_first(begun.contains(0) ? "the last crop of a text were never drawn"
+                                           : "the first crop of a text were never drawn");
+}
+
 // Of a stream without an end, of which `all` are the first batches.
 void judge_endless_continuation(Claims& claims, const StreamOptions& options, const OpenStream& open,
                                 const Batches& all) {
@@ -172,6 +193,7 @@ void judge_crops(Context& context, StreamOptions options, const OpenStream& open
   claims.holds(all != rest_of(*open(options), kAll), "another seed", "batches", "others", "the same");
   options.seed -= 1;
   judge_endless_continuation(claims, options, open, all);
+  judge_starts_of_crops(claims, options, open, fs::path(options.data).parent_path());
   claims.conclude(context);
 }
 

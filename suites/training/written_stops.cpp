@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 #include <torch/nn/modules/linear.h>
 
+#include <csignal>
 #include <fstream>
+#include <functional>
 #include <set>
 
 #include "nsa/train/hash.hpp"
@@ -20,13 +22,13 @@ namespace {
 namespace fs = std::filesystem;
 using harness::Context;
 
-// Writes a file while batch `number`, from 1, is asked for.
+// Does something while batch `number`, from 1, is asked for.
 class Halting : public nsa::train::BatchStream {
  public:
-  Halting(std::shared_ptr<nsa::train::BatchStream> source, int number, fs::path file)
-      : source_(std::move(source)), left_(number), file_(std::move(file)) {}
+  Halting(std::shared_ptr<nsa::train::BatchStream> source, int number, std::function<void()> then)
+      : source_(std::move(source)), left_(number), then_(std::move(then)) {}
   nsa::train::Batch next() override {
-    if (--left_ == 0) write_text(file_, "\xe9t\xe9");  // no UTF-8: an operator may write anything
+    if (--left_ == 0) then_();
     return source_->next();
   }
   [[nodiscard]] nlohmann::json position() const override { return source_->position(); }
@@ -35,7 +37,14 @@ class Halting : public nsa::train::BatchStream {
  private:
   std::shared_ptr<nsa::train::BatchStream> source_;
   int left_;
-  fs::path file_;
+  std::function<void()> then_;
+};
+
+// How somebody asks a run that trains to stop, and how it must end.
+struct Ask {
+  std::string what;
+  std::function<void(const fs::path& folder)> ask;
+  int exit_code;
 };
 
 void flip_a_bit(const fs::path& file) {
@@ -48,38 +57,42 @@ void flip_a_bit(const fs::path& file) {
   if (!stream.flush()) throw std::runtime_error("written_down: cannot change " + file.string());
 }
 
-}  // namespace
-
-void judge_stop(const WrittenTrial& trial, Context& context) {
-  context.phase("a .HALT between two checkpoints");
+// Asked while step 5 reads its first batch: the run stops before step 6 and leaves what it has learnt. Checkpoints are
+// due every second step, and two of them stay.
+void judge_stop_by(const Ask& ask, const WrittenTrial& trial, Context& context) {
+  context.phase(ask.what + " between two checkpoints");
   WrittenTrial stopped = trial;
   stopped.folder = trial.folder.parent_path() / "stopped";
+  fs::remove_all(stopped.folder);
   for (auto& [key, value] : stopped.settings) {
     if (key == "train.save_every" || key == "train.keep_checkpoints") value = "2";
     if (key == "train.prefetch_batches") value = "0";  // a batch is read in the step that takes it
   }
   stopped.cut = kWrittenSteps;
-  // Written while step 5 reads its first batch: the run stops before step 6.
-  RunWitness witness([folder = stopped.folder](std::shared_ptr<nsa::train::BatchStream> source, nsa::train::Split of,
-                                               int) -> std::shared_ptr<nsa::train::BatchStream> {
+  RunWitness witness([&](std::shared_ptr<nsa::train::BatchStream> source, nsa::train::Split of,
+                         int) -> std::shared_ptr<nsa::train::BatchStream> {
     if (of != nsa::train::Split::train) return source;
-    return std::make_shared<Halting>(std::move(source), 9, folder / ".HALT");
+    return std::make_shared<Halting>(std::move(source), 9, [ask = ask.ask, folder = stopped.folder] { ask(folder); });
   });
   const int code = run_nsa_train(arguments_of(stopped, false), witness.next_start()).exit_code;
   const auto made = static_cast<std::int64_t>(witness.steps().size());
-  const bool halted = code == static_cast<int>(nsa::train::ExitCode::halted);
-  context.expect(
-      "a .HALT stops a run that trains", halted,
-      fmt::format("nsa-train ended with {} after {} steps, though a .HALT lay there from step 5 on", code, made),
-      codes::kGuardMissed, {{"guard", "a .HALT in the folder of a run that trains"}, {"steps", made}});
+  const bool halted = code == ask.exit_code;
+  context.expect(ask.what + " stops a run that trains", halted,
+                 fmt::format("nsa-train ended with {} after {} steps instead of with {}, though {} came in step 5",
+                             code, made, ask.exit_code, ask.what),
+                 codes::kGuardMissed,
+                 {{"guard", ask.what + " of a run that trains"}, {"steps", made}, {"exit_code", code}});
   if (!halted) return;
   std::set<std::string> kept;
   for (const auto& file : fs::directory_iterator(stopped.folder / "checkpoints")) kept.insert(file.path().filename());
   const auto name = [](std::int64_t step) { return fmt::format("step_{:08}.safetensors", step); };
-  context.expect("a run that is asked to stop saves its last step", kept.contains(name(made)),
-                 fmt::format("nsa-train was stopped after {} steps, and of the last one there is no checkpoint", made),
-                 codes::kGuardMissed,
-                 {{"guard", "a checkpoint of the last step when a run is asked to stop"}, {"steps", made}});
+  context.expect(
+      fmt::format("a run that is asked to stop by {} saves its last step", ask.what), kept.contains(name(made)),
+      fmt::format("nsa-train was stopped after {} steps by {}, and of the last one there is no checkpoint", made,
+                  ask.what),
+      codes::kGuardMissed,
+      {{"promise", fmt::format("a run that is asked to stop by {} saves its last step", ask.what)}, {"steps", made}});
+  if (!kept.contains(name(made))) return;
   const std::set<std::string> wanted = {name(made % 2 == 0 ? made - 2 : made - 1), name(made)};
   context.expect(
       "as many checkpoints stay as are asked for", kept == wanted,
@@ -87,6 +100,18 @@ void judge_stop(const WrittenTrial& trial, Context& context) {
                   fmt::join(wanted, ", ")),
       codes::kGuardMissed,
       {{"guard", "train.keep_checkpoints (the newest stay, and so many of them)"}, {"kept", kept}, {"wanted", wanted}});
+}
+
+}  // namespace
+
+void judge_stop(const WrittenTrial& trial, Context& context) {
+  // No UTF-8: an operator may write anything.
+  judge_stop_by({"a .HALT", [](const fs::path& folder) { write_text(folder / ".HALT", "\xe9t\xe9"); },
+                 static_cast<int>(nsa::train::ExitCode::halted)},
+                trial, context);
+  judge_stop_by(
+      {"SIGTERM", [](const fs::path&) { (void)::raise(SIGTERM); }, static_cast<int>(nsa::train::ExitCode::terminated)},
+      trial, context);
 }
 
 void judge_divergence(const WrittenTrial& trial, Context& context) {

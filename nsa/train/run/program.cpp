@@ -32,52 +32,47 @@ void refuse_lost_streams() {
       throw DeviceError(fmt::format("{} cannot be written: {}; nothing was done", stream, *why));
 }
 
-ExitCode fail(ExitCode code, const std::string& message) {
-  base::complain(message, "nsa-train: ");
-  return code;
-}
+struct Failure {
+  ExitCode code;
+  std::string message;
+};
 
-// The exit code of the exception that is being handled, which is told.
-ExitCode explain() {
+// What the exception that is being handled means.
+Failure explain() {
   try {
     throw;
   } catch (const UsageError& error) {
-    return fail(ExitCode::usage, error.what());
+    return {ExitCode::usage, error.what()};
   } catch (const ConfigInvalid& error) {
-    return fail(ExitCode::usage,
-                fmt::format("{} mistake(s) in the configuration:\n{}", error.errors.size(), error.what()));
+    return {ExitCode::usage, fmt::format("{} mistake(s) in the configuration:\n{}", error.errors.size(), error.what())};
   } catch (const FlagInvalid& error) {
-    return fail(ExitCode::usage, error.what());
+    return {ExitCode::usage, error.what()};
   } catch (const Unsupported& error) {
-    return fail(ExitCode::usage, error.what());
+    return {ExitCode::usage, error.what()};
   } catch (const StateMismatch& error) {
-    return fail(ExitCode::usage, fmt::format("the checkpoint is {}", error.what()));
+    return {ExitCode::usage, fmt::format("the checkpoint is {}", error.what())};
   } catch (const DataError& error) {
-    return fail(ExitCode::infrastructure, error.what());
+    return {ExitCode::infrastructure, error.what()};
   } catch (const FileError& error) {
-    return fail(ExitCode::infrastructure, error.what());
+    return {ExitCode::infrastructure, error.what()};
   } catch (const std::filesystem::filesystem_error& error) {
-    return fail(ExitCode::infrastructure, error.what());
+    return {ExitCode::infrastructure, error.what()};
   } catch (const DeviceError& error) {
-    return fail(ExitCode::infrastructure, error.what());
+    return {ExitCode::infrastructure, error.what()};
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     // torch's allocators tell of memory by words alone: those of a GPU begin with its name.
     const bool machine =
         text.find("CUDA") != std::string::npos || text.find("DefaultCPUAllocator") != std::string::npos;
-    return fail(machine ? ExitCode::infrastructure : ExitCode::internal, text);
+    return {machine ? ExitCode::infrastructure : ExitCode::internal, text};
   } catch (const std::bad_alloc&) {
-    return fail(ExitCode::infrastructure, "there is not enough memory for this run");
+    return {ExitCode::infrastructure, "there is not enough memory for this run"};
   } catch (const std::system_error& error) {  // a thread that could not be started, say
-    return fail(ExitCode::infrastructure, error.what());
+    return {ExitCode::infrastructure, error.what()};
   } catch (const std::exception& error) {
-    return fail(ExitCode::internal, error.what());
+    return {ExitCode::internal, error.what()};
   }
 }
-
-}  // namespace
-
-namespace {
 
 ExitCode guarded(int argc, const char* const* argv, const Seams& seams) {
   try {
@@ -86,7 +81,10 @@ ExitCode guarded(int argc, const char* const* argv, const Seams& seams) {
     refuse_lost_streams();
     return train(*options, {argv + 1, argv + argc}, seams);
   } catch (const std::exception&) {
-    return explain();
+    const Failure failure = explain();
+    base::complain(failure.message, "nsa-train: ");
+    if (seams.failed) seams.failed(failure.message);
+    return failure.code;
   }
 }
 

@@ -22,6 +22,8 @@ struct Seams {
   std::function<std::shared_ptr<BatchStream>(std::shared_ptr<BatchStream>, Split)> data = {};
   // After every step that was made, before a word of it is written down.
   std::function<void(const Trainer&)> after_step = {};
+  // Why the program ends with an error, as standard error is told.
+  std::function<void(const std::string&)> failed = {};
 };
 
 // The configuration with the overrides of the command line. The schedule has train.steps steps, or --steps when that is

@@ -66,6 +66,7 @@ TEST(AutogradStandard, FutureIsSilentOnTheProduct) { expect_silent("autograd/fut
 TEST(AutogradStandard, KeysAreSilentOnTheProduct) { expect_silent("autograd/keys", 10); }
 TEST(AutogradStandard, ArrivalsAreSilentOnTheProduct) { expect_silent("autograd/arrivals", 5); }
 TEST(AutogradStandard, RecomputationIsSilentOnTheProduct) { expect_silent("autograd/recomputation", 2); }
+TEST(AutogradStandard, FrozenIsSilentOnTheProduct) { expect_silent("autograd/frozen", 6); }
 TEST(AutogradStandard, AccumulationIsSilentOnTheProduct) { expect_silent("autograd/accumulation", 2); }
 TEST(AutogradStandard, SecondBackwardIsSilentOnTheProduct) { expect_silent("autograd/second_backward", 5); }
 TEST(AutogradStandard, DoubleBackwardIsSilentOnTheProduct) { expect_silent("autograd/double_backward", 12); }
@@ -130,6 +131,27 @@ TEST(AutogradStandard, AForcedBranchThatIsNotForcedIsFound) {
   ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kNotSilenced));
   EXPECT_EQ(cases[0].context.findings[0].evidence["parameters"][0], "layers.1.attention.v_win.weight");
   EXPECT_EQ(found({{}, leak}, "parameter_gradients[way=forced_cmp]"), code(codes::kNotSilenced));
+}
+
+// -- frozen
+
+// What the window gives where the embedding does not learn.
+Planted where_the_embedding_is_frozen(const std::function<at::Tensor(const at::Tensor&)>& change) {
+  auto embedding = std::make_shared<at::Tensor>();
+  return {window([embedding, change](const nsa::AttendWindowArgs&, const nsa::Attended& out) {
+            return embedding->requires_grad() ? out : nsa::Attended{change(out.o), out.lse};
+          }),
+          [embedding](nsa::LanguageModelImpl& model) { *embedding = model.embedding->weight; }};
+}
+
+TEST(AutogradStandard, AParameterThatLosesItsGradientBesideAFrozenOneIsFound) {
+  const Planted cut = where_the_embedding_is_frozen([](const at::Tensor& o) { return o.detach(); });
+  EXPECT_EQ(found(cut, "frozen[way=sdpa]"), code(codes::kNoGradient));
+}
+
+TEST(AutogradStandard, AGradientThatIsAnotherBesideAFrozenParameterIsFound) {
+  const Planted doubled = where_the_embedding_is_frozen([](const at::Tensor& o) { return 2 * o - o.detach(); });
+  EXPECT_EQ(found(doubled, "frozen[way=sdpa]"), code(codes::kFrozenDiffers));
 }
 
 // -- future and keys

@@ -69,6 +69,19 @@ TEST(OracleCases, NamesTheFirstParameterWhoseGradientIsOff) {
   EXPECT_TRUE(std::string(context.findings[0].evidence["parameter"]).starts_with("layers.1.mlp"));
 }
 
+TEST(OracleCases, TheReferenceIsJudgedByItself) {
+  const Subject subject(std::make_shared<Seams>());
+  for (const std::string S : {"2w+lsel+3", "documents"}) {
+    const auto context = of_step(subject, {"subject", nsa::Precision::fp64, S, /*by_reference=*/true});
+    EXPECT_TRUE(context.findings.empty()) << context.findings.front().message;
+    EXPECT_GE(context.checks, 4);
+    const auto dispatchers = subject.take_dispatchers();
+    ASSERT_EQ(dispatchers.size(), 1U);
+    for (const nsa::Taken& taken : dispatchers[0]->routes_taken())
+      EXPECT_EQ(taken.choice.backend, nsa::Backend::reference) << nsa::to_string(taken.op);
+  }
+}
+
 TEST(OracleCases, NanPassesNowhere) {
   const auto context = of_step(changed(scaled("layers.1.mlp", NAN)), {"subject", nsa::Precision::bf16});
   ASSERT_EQ(context.findings.size(), 1U);

@@ -49,6 +49,38 @@ class Preflight : public ::testing::Test {
   std::filesystem::path folder;
 };
 
+// -- keys
+
+class Keys : public Preflight {
+ protected:
+  [[nodiscard]] nsa::Config load(const std::string& yaml, const std::vector<nsa::Override>& overrides) const {
+    write("keys.yaml", yaml);
+    return nsa::load_config(folder / "keys.yaml", overrides);
+  }
+};
+
+TEST_F(Keys, OfTheProductReachTheirFields) {
+  checks::configuration_keys(context, [&](const auto& yaml, const auto& overrides) { return load(yaml, overrides); });
+  EXPECT_TRUE(context.findings.empty()) << context.findings.front().message;
+  EXPECT_EQ(context.checks, 2);
+}
+
+TEST_F(Keys, OneThatIsBoundToAnotherFieldIsFound) {
+  checks::configuration_keys(context, [&](const auto& yaml, const auto& overrides) {
+    nsa::Config config = load(yaml, overrides);
+    config.train.deterministic = std::exchange(config.train.gradient_checkpointing, false);
+    return config;
+  });
+  ASSERT_EQ(all_codes(), Codes{code(codes::kConfigKey)});
+  EXPECT_EQ(context.findings[0].evidence["said"], "train.gradient_checkpointing = true does not reach its field");
+}
+
+TEST_F(Keys, AnOverrideThatLosesToTheFileIsFound) {
+  checks::configuration_keys(context, [&](const auto& yaml, const auto&) { return load(yaml, {}); });
+  ASSERT_EQ(all_codes(), Codes{code(codes::kConfigKey)});
+  EXPECT_EQ(context.findings[0].evidence["said"], "model.name = other of a file is not overridden from outside");
+}
+
 // -- software
 
 TEST_F(Preflight, TorchOfThisBuildIsTheOneThatIsLoaded) {

@@ -4,12 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "suites/codes.hpp"
 #include "suites/training/tests/support.hpp"
 
 namespace suites::training_cases {
 namespace {
 
+namespace fs = std::filesystem;
 using nsa::train::BatchStream;
 using nsa::train::Order;
 using nsa::train::Split;
@@ -141,6 +144,18 @@ TEST_F(Streams, RowsThatAreDrawnAnewAreFound) {
     });
   });
   EXPECT_THAT(as_if(codes::kBatchOrder), testing::HasSubstr("rows were drawn anew each time"));
+}
+
+TEST_F(Streams, ALastCropThatIsNeverDrawnIsFound) {
+  judge_streams(context, [](const StreamOptions& options) {
+    if (!options.data.ends_with("short.txt")) return product(options);
+    StreamOptions shorter = options;
+    shorter.data += ".cut";
+    fs::copy_file(options.data, shorter.data, fs::copy_options::overwrite_existing);
+    fs::resize_file(shorter.data, fs::file_size(shorter.data) - 1);
+    return product(shorter);
+  });
+  EXPECT_EQ(as_if(codes::kBatchOrder), "the last crop of a text were never drawn");
 }
 
 TEST_F(Streams, BordersThatAreLostAreFound) {
