@@ -20,9 +20,11 @@ Json case_end_event(const std::string& id, const CaseEnd& end, double duration_s
                 {"reason_code", end.reason_code},
                 {"reason", end.reason},
                 {"duration_s", duration_s}};
-  // What this machine cannot do is not missing evidence; any other skip of a required case is.
-  if (end.status == Status::skip && (end.reason_code == "no_cuda" || end.reason_code == "unsupported"))
-    event["required"] = false;
+  // What this machine cannot do, and what is not claimed by what is judged, is no missing evidence; any other skip of a
+  // required case is.
+  const bool excused =
+      end.reason_code == "no_cuda" || end.reason_code == "unsupported" || end.reason_code == "not_applicable";
+  if (end.status == Status::skip && excused) event["required"] = false;
   return event;
 }
 

@@ -24,8 +24,29 @@ std::vector<harness::SettingSpec> common_settings() {
        .meaning = "text that training reads as bytes; empty: train.data of the model's configuration",
        .allowed = "a path",
        .path_to = harness::PathTo::file},
+      {.key = "implementation",
+       .type = text,
+       .default_value = "",
+       .meaning = "adapter of an implementation in Python that is judged instead of our own functions (adapters/)",
+       .allowed = "a path to a .py file, or empty",
+       .path_to = harness::PathTo::file},
+      {.key = "python",
+       .type = text,
+       .default_value = "python3",
+       .meaning = "interpreter in which that implementation runs: its own torch, its own packages",
+       .allowed = "a path, or a name in PATH",
+       .path_to = harness::PathTo::file},
+      {.key = "python_timeout_s",
+       .type = real,
+       .default_value = "60",
+       .meaning = "seconds that one call of that implementation may take before it counts as hanging",
+       .allowed = "0.1 or more",
+       .minimum = 0.1,
+       .maximum = 86400},
   };
 }
+
+bool judges_implementation(const harness::Settings& settings) { return !settings.text("implementation").empty(); }
 
 std::filesystem::path data_folder() {
   harness::Program self;

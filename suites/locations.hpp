@@ -11,7 +11,7 @@
 namespace suites {
 
 // Keys that every suite may read: `model` (path, name in configs/models, or auto), `data` (text file; default: that of
-// the model's configuration).
+// the model's configuration), `implementation` (adapter of what is judged instead of our own functions), `python`.
 [[nodiscard]] std::vector<harness::SettingSpec> common_settings();
 
 // The file that the setting `model` names (a path, a name in configs/models, or "auto": tiny when `run.device` is cpu,
@@ -19,6 +19,8 @@ namespace suites {
 [[nodiscard]] std::filesystem::path model_file(const harness::Settings& settings);
 // The text that training reads: the setting `data`, else train.data of `config`, relative to the data folder.
 [[nodiscard]] std::filesystem::path text_file(const harness::Settings& settings, const nsa::Config& config);
+// Whether the setting `implementation` names an adapter.
+[[nodiscard]] bool judges_implementation(const harness::Settings& settings);
 // Where configs/ and fixtures/ lie (harness::data_folder of this program). No torch call.
 [[nodiscard]] std::filesystem::path data_folder();
 

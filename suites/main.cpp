@@ -5,6 +5,7 @@
 #include "base/streams.hpp"
 #include "harness/program.hpp"
 #include "nsa/flags.hpp"
+#include "suites/adapter_verb.hpp"
 #include "suites/init_stats/processes.hpp"
 #include "suites/machine/flags.hpp"
 #include "suites/program.hpp"
@@ -29,5 +30,6 @@ int main(int argc, char** argv) {
     warn_of_unknown_flags();
   }
   if (const auto code = suites::init_checks::parameters_verb(argc, argv)) return *code;
+  if (const auto code = suites::adapter_verb(argc, argv)) return *code;
   return harness::run_program(suites::make_program(), argc, argv);
 }

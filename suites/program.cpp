@@ -3,6 +3,7 @@
 #include "build_info.hpp"
 #include "suites/causes/causes.hpp"
 #include "suites/diagnose.hpp"
+#include "suites/judged.hpp"
 #include "suites/preflight/checks.hpp"
 #include "suites/providers.hpp"
 #include "suites/records.hpp"
@@ -36,9 +37,16 @@ harness::Program make_program() {
   program.causes = causes();
   program.faults = faults(seams);
   program.options = {{"--expect", "preflight.expect", "configuration file that the one in use must agree with"},
-                     {"--model", "model", "model configuration: a file, or a name in configs/models"}};
+                     {"--model", "model", "model configuration: a file, or a name in configs/models"},
+                     {"--implementation", "implementation",
+                      "adapter (a .py file) of an implementation that is judged instead of our own functions"},
+                     {"--python", "python", "interpreter that runs it (default python3)"}};
   program.probe_device = probe_device;
-  program.provenance = provenance;
+  program.provenance = [](const harness::Settings& settings) {
+    harness::Json all = provenance(settings);
+    if (harness::Json own = described_implementation(settings); !own.is_null()) all["implementation"] = std::move(own);
+    return all;
+  };
   program.validate = validate;
   program.health = device_health;
   program.diagnose = [](const auto& settings, const auto& found, const auto& probe) {

@@ -4,8 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <set>
 
 #include "suites/codes.hpp"
+#include "suites/implementation/error.hpp"
+#include "suites/judged.hpp"
+#include "suites/locations.hpp"
 #include "suites/probes/autograd_errors.hpp"
 
 namespace suites {
@@ -44,16 +48,62 @@ void tell(harness::Context& context, const std::vector<std::shared_ptr<nsa::Disp
   tell_fallbacks(context, dispatchers);
 }
 
+// What an implementation did wrong, with its own words; a call that it does not serve is nobody's fault.
+void tell_implementation(harness::Context& context, const implementation::ImplementationError& error) {
+  if (error.kind == "unsupported") context.skip("not_applicable", error.message);
+  const auto& [code, what] = [&]() -> std::pair<std::string_view, std::string> {
+    if (error.process_is_gone()) return {codes::kImplementationDied, "ends or stops answering"};
+    if (error.kind == "shape" || error.kind == "dtype" || error.kind == "device")
+      return {codes::kImplementationForm, "returns something of another form"};
+    if (error.kind == "changed_inputs") return {codes::kImplementationWrites, "writes to what it is given"};
+    return {codes::kImplementationRaised, "raises an error"};
+  }();
+  const std::string first = error.message.substr(0, error.message.find('\n'));
+  context.finding(code, fmt::format("the implementation {}: {}", what, error.message),
+                  {{"kind", error.kind},
+                   {"said", first},
+                   {"traceback", error.traceback},
+                   {"output", error.output},
+                   {"adapter", context.settings().text("implementation")}});
+}
+
+// While a case runs: the implementation that its settings name is judged, and waiting for it is no hang of ours.
+class Judging {
+ public:
+  Judging(harness::Context& context, const Subject& subject) {
+    if (!judges_implementation(context.settings())) return;
+    if (!subject.implementation()) subject.judge(implementation_of(context.settings()));
+    client_ = subject.implementation();
+    client_->on_wait([&context] { context.progress(); });
+  }
+  ~Judging() {
+    if (client_) client_->on_wait({});
+  }
+  Judging(const Judging&) = delete;
+  Judging& operator=(const Judging&) = delete;
+
+ private:
+  std::shared_ptr<implementation::Client> client_;
+};
+
 }  // namespace
 
 harness::Suite recorded(harness::Suite suite, const Subject& subject) {
-  suite.cases = [cases = std::move(suite.cases), subject](const harness::Settings& settings) {
+  suite.cases = [cases = std::move(suite.cases), subject, name = suite.name](const harness::Settings& settings) {
+    // The others would judge our own functions, and an implementation by its absence.
+    static const std::set<std::string> judge = {"preflight", "parity", "autograd", "s_sweep", "throughput"};
+    if (judges_implementation(settings) && !judge.contains(name)) return std::vector<harness::Case>{};
     std::vector<harness::Case> all = cases(settings);
     for (harness::Case& c : all)
       c.run = [run = std::move(c.run), subject](harness::Context& context) {
         (void)subject.take_dispatchers();  // of a case before, which nobody asked
+        const Judging judging(context, subject);
         try {
           run(context);
+        } catch (const implementation::ImplementationError& error) {
+          tell(context, subject.take_dispatchers());
+          tell_implementation(context, error);
+          return;
         } catch (const c10::Error& error) {
           tell(context, subject.take_dispatchers());
           (void)probes::report_inplace_write(context, error);  // throws on what is about something else

@@ -10,14 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "suites/implementation/ops.hpp"
+
 namespace suites {
 
 namespace {
-
-nsa::Ops wrap(nsa::Ops ops, const nsa::Call& call, const Seams& seams) {
-  for (const auto& change : seams.ops) ops = change(std::move(ops), call);
-  return ops;
-}
 
 // Every worker reads the file for itself: it must still hold what the run has planned and will report.
 void refuse_another(const nsa::Config& config, const harness::Context& context) {
@@ -47,6 +44,23 @@ nsa::Config Subject::config_as_it_is(const harness::Context& context) const {
   return config;
 }
 
+// A planted fault comes on top of what is judged.
+nsa::Ops Subject::wrap(nsa::Ops ops, const nsa::Call& call) const {
+  if (const auto client = implementation()) ops = implementation::with_implementation(std::move(ops), client, call);
+  for (const auto& change : seams_->ops) ops = change(std::move(ops), call);
+  return ops;
+}
+
+void Subject::judge(std::shared_ptr<implementation::Client> client) const {
+  const std::lock_guard lock(made_->mutex);
+  made_->implementation = std::move(client);
+}
+
+std::shared_ptr<implementation::Client> Subject::implementation() const {
+  const std::lock_guard lock(made_->mutex);
+  return made_->implementation;
+}
+
 nsa::EffectiveFlags Subject::flags() const { return nsa::resolve(nsa::read_environment()); }
 
 Instance Subject::model(const ModelOptions& options) const {
@@ -56,8 +70,8 @@ Instance Subject::model(const ModelOptions& options) const {
                                    {.precision = options.precision,
                                     .device = options.device,
                                     .seed = options.seed,
-                                    .ops = [provider = instance.dispatcher->provider(), seams = seams_](
-                                               const nsa::Call& call) { return wrap(provider(call), call, *seams); }});
+                                    .ops = [provider = instance.dispatcher->provider(), self = *this](
+                                               const nsa::Call& call) { return self.wrap(provider(call), call); }});
   for (const auto& change : seams_->model) change(*instance.model);
   return instance;
 }
@@ -68,11 +82,11 @@ nsa::decode::Decoder Subject::decoder(const Instance& instance, nsa::decode::Opt
 }
 
 nsa::Ops Subject::ops(const nsa::EffectiveFlags& flags, const nsa::Call& call) const {
-  return wrap(make_dispatcher(flags)->ops(call), call, *seams_);
+  return wrap(make_dispatcher(flags)->ops(call), call);
 }
 
 nsa::Ops Subject::ops(nsa::Backend backend, const nsa::Call& call) const {
-  return wrap(make_dispatcher({})->ops(backend), call, *seams_);
+  return wrap(make_dispatcher({})->ops(backend), call);
 }
 
 std::shared_ptr<nsa::Dispatcher> Subject::make_dispatcher(const nsa::EffectiveFlags& flags) const {

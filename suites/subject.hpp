@@ -14,6 +14,7 @@
 #include "nsa/dispatch.hpp"
 #include "nsa/flags.hpp"
 #include "nsa/model/make.hpp"
+#include "suites/implementation/client.hpp"
 #include "suites/locations.hpp"
 
 namespace suites {
@@ -64,6 +65,11 @@ class Subject {
   [[nodiscard]] nsa::Ops ops(const nsa::EffectiveFlags& flags, const nsa::Call& call) const;
   [[nodiscard]] nsa::Ops ops(nsa::Backend backend, const nsa::Call& call) const;
 
+  // From here on, for this subject and its copies, the functions that an implementation claims are its own in every
+  // table and model (implementation/ops.hpp); null: ours again.
+  void judge(std::shared_ptr<implementation::Client> client) const;
+  [[nodiscard]] std::shared_ptr<implementation::Client> implementation() const;
+
   // The dispatchers of the models and tables that this subject and its copies have made since the
   // last call (records.hpp).
   [[nodiscard]] std::vector<std::shared_ptr<nsa::Dispatcher>> take_dispatchers() const;
@@ -74,7 +80,9 @@ class Subject {
   struct Made {
     std::mutex mutex;
     std::vector<std::shared_ptr<nsa::Dispatcher>> dispatchers;
+    std::shared_ptr<implementation::Client> implementation;
   };
+  [[nodiscard]] nsa::Ops wrap(nsa::Ops ops, const nsa::Call& call) const;
   std::shared_ptr<const Seams> seams_;
   std::shared_ptr<Made> made_;
 };

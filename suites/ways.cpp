@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "suites/locations.hpp"
+
 namespace suites {
 
 namespace {
@@ -146,7 +148,17 @@ const std::vector<Way>& ways() {
   return all;
 }
 
+std::vector<Way> ways_of(const harness::Settings& settings) {
+  return judges_implementation(settings) ? std::vector{way_named(kImplementation)} : ways();
+}
+
 const Way& way_named(const std::string& name) {
+  static const Way implementation = [] {
+    Way way = *std::find_if(ways().begin(), ways().end(), [](const Way& w) { return w.name == "sdpa"; });
+    way.name = kImplementation;
+    return way;
+  }();
+  if (name == kImplementation) return implementation;
   const auto found = std::find_if(ways().begin(), ways().end(), [&](const Way& w) { return w.name == name; });
   if (found == ways().end()) throw std::out_of_range("no way of computing is called " + name);
   return *found;

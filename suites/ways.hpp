@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/settings.hpp"
 #include "nsa/route.hpp"
 
 namespace suites {
@@ -43,7 +44,12 @@ struct Way {
 };
 
 [[nodiscard]] const std::vector<Way>& ways();
-[[nodiscard]] const Way& way_named(const std::string& name);  // throws std::out_of_range
+// The way of an implementation that is not ours (judged.hpp): by plain sdpa, but for the functions that it claims.
+inline constexpr const char* kImplementation = "implementation";
+// Those that a run with these settings judges: ways(), or kImplementation alone.
+[[nodiscard]] std::vector<Way> ways_of(const harness::Settings& settings);
+// Of ways(), or kImplementation. Throws std::out_of_range.
+[[nodiscard]] const Way& way_named(const std::string& name);
 
 // Whether the pass through a model whose record this is went that way (Way::shown_by).
 [[nodiscard]] bool took(std::span<const nsa::Taken> record, const Way& way);

@@ -3,8 +3,9 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS nsa-validate nsa-doctor nsa-train nsa-bench COMPONENT programs)
-install(DIRECTORY configs fixtures DESTINATION ${CMAKE_INSTALL_DATADIR}/nsa-validate COMPONENT programs
-        PATTERN fuzz EXCLUDE)  # inputs of nsa-fuzz, which stays here
+install(DIRECTORY adapters configs fixtures DESTINATION ${CMAKE_INSTALL_DATADIR}/nsa-validate COMPONENT programs
+        PATTERN fuzz EXCLUDE  # inputs of nsa-fuzz, which stays here
+        PATTERN tests EXCLUDE PATTERN __pycache__ EXCLUDE)
 
 # The archives' names are short, so they have a folder of their own.
 foreach(target base nsa_configuration nsa_data nsa_kernels nsa_torch nsa_torch_fmt)

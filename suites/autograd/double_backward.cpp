@@ -117,7 +117,7 @@ void double_backward(Context& context, const Subject& subject, const OpRun& run)
   const Way& way = way_named(run.way);
   const bool judged = std::find(way.dtypes.begin(), way.dtypes.end(), at::kDouble) != way.dtypes.end();
   const at::ScalarType dtype = judged ? at::kDouble : at::kBFloat16;
-  oracle::OpShape shape = shape_for(way, oracle::tiny_shape());
+  oracle::OpShape shape = shape_for(subject, way, oracle::tiny_shape());
   shape.phi = run.phi;
   const OpCase c = make_op_case(run.op, shape, dtype, device_of(context), context.seed("inputs"));
   const nsa::Ops ops = ops_of(subject, way, shape, run.op, dtype, device_of(context));

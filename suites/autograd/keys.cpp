@@ -165,7 +165,7 @@ class KeyProbe {
 
 void keys(Context& context, const Subject& subject, const OpRun& run) {
   const Way& way = way_named(run.way);
-  oracle::OpShape shape = shape_for(way, oracle::parity_shape(subject.config(context).model.nsa));
+  oracle::OpShape shape = shape_for(subject, way, oracle::parity_shape(subject.config(context).model.nsa));
   const at::ScalarType dtype = context.cuda() ? at::kBFloat16 : at::kFloat;
   const OpCase c = make_op_case(run.op, shape, dtype, device_of(context), context.seed("inputs"));
   const nsa::Ops ops = ops_of(subject, way, shape, run.op, dtype, device_of(context));

@@ -95,7 +95,7 @@ void empty_some_rows(OpCase& c) {
 void op_gradients(Context& context, const Subject& subject, const OpRun& run) {
   const probes::OneThread one_thread;
   const at::Device device = device_of(context);
-  oracle::OpShape shape = oracle::tiny_shape();
+  oracle::OpShape shape = shape_for(subject, way_named(run.way), oracle::tiny_shape());
   shape.phi = run.phi;
   OpCase c = make_op_case(run.op, shape, at::kDouble, device, context.seed("inputs"));
   empty_some_rows(c);

@@ -157,6 +157,15 @@ void plan_standard(Planner& planner) {
       if (attends(op)) standard(planner.add("keys", autograd_cases::keys, {way.name, op, nsa::Phi::avg}));
 }
 
+// An implementation that is not ours: what it does not claim is skipped by its cases.
+void plan_implementation(Planner& planner) {
+  for (const nsa::Op op : nsa::kAllOps) {
+    const OpRun run{kImplementation, op, nsa::Phi::avg};
+    if (op != nsa::Op::select) planner.add("gradcheck", autograd_cases::op_gradients, run);
+    if (attends(op)) planner.add("keys", autograd_cases::keys, run);
+  }
+}
+
 }  // namespace
 
 harness::Suite autograd(const Subject& subject) {
@@ -165,6 +174,10 @@ harness::Suite autograd(const Subject& subject) {
           {"forward"},
           [subject](const harness::Settings& settings) {
             Planner planner(subject);
+            if (judges_implementation(settings)) {
+              plan_implementation(planner);
+              return planner.take();
+            }
             plan_smoke(planner, settings.text("run.device") == "cuda");
             plan_standard(planner);
             return planner.take();

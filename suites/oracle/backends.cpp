@@ -6,10 +6,24 @@
 
 #include "harness/context.hpp"
 #include "nsa/cuda/features.hpp"
+#include "suites/implementation/description.hpp"
 
 namespace suites::oracle {
 
 namespace {
+
+implementation::Client& judged(const Subject& subject) {
+  const auto client = subject.implementation();
+  if (!client) throw std::logic_error("no implementation is judged by this subject");
+  return *client;
+}
+
+// What is not claimed is nobody's fault, and no case for our own functions either.
+void require_claim(const Subject& subject, nsa::Op op, const nsa::Call& call) {
+  std::string why = call.phi == nsa::Phi::avg || op != nsa::Op::compress ? "" : "compression by weights is ours";
+  if (why.empty()) why = implementation::refusal(judged(subject).describe(), implementation::wanted(op, call));
+  if (!why.empty()) throw harness::Skipped{"not_applicable", why};
+}
 
 // Learned compression is sdpa's by every way but the reference.
 bool learned(const OpShape& shape, nsa::Op op) { return op == nsa::Op::compress && shape.phi == nsa::Phi::mlp; }
@@ -25,8 +39,12 @@ nsa::Ops ops_of(const Subject& subject, const Way& way, const OpShape& shape, ns
                 at::Device device) {
   if (const std::string reason = refusal(way, shape, op, dtype, device); !reason.empty())
     throw harness::Skipped{"unsupported", fmt::format("cuda does not serve {}: {}", nsa::to_string(op), reason)};
-  const nsa::Call call = call_of(shape, dtype, device, way.gradients);
+  const nsa::Call call = call_of(shape, dtype, device, gives_gradients(subject, way));
   const nsa::EffectiveFlags flags = way.flags();
+  if (way.name == kImplementation) {
+    require_claim(subject, op, call);
+    return subject.ops(flags, call);
+  }
   const nsa::Choice choice = nsa::route(flags, call)[op];
   const bool by_sdpa = learned(shape, op) && way.name != "reference";
   if (const Part wanted = by_sdpa ? Part{nsa::Backend::sdpa, ""} : way.parts.at(op); !wanted.holds(choice))
@@ -35,9 +53,24 @@ nsa::Ops ops_of(const Subject& subject, const Way& way, const OpShape& shape, ns
   return subject.ops(flags, call);
 }
 
-OpShape shape_for(const Way& way, OpShape shape) {
+OpShape shape_for(const Subject& subject, const Way& way, OpShape shape) {
   if (way.needs_cuda) shape.Dk = shape.Dv = 64;
+  if (way.name != kImplementation) return shape;
+  const auto& limits = judged(subject).describe().limits;
+  const implementation::Sizes fitted =
+      limits.fitted({shape.B, shape.S, shape.Hq, shape.G, shape.Dk, shape.Dv, shape.geometry});
+  const nsa::Geometry &own = shape.geometry, &g = fitted.geometry;
+  const bool another = own.l != g.l || own.d != g.d || own.l_sel != g.l_sel || own.w != g.w;
+  shape.geometry = g;
+  if (another) shape.S = parity_shape(g).S;
+  shape.Hq = fitted.Hq;
+  shape.Dk = fitted.Dk;
+  shape.Dv = fitted.Dv;
   return shape;
+}
+
+bool gives_gradients(const Subject& subject, const Way& way) {
+  return way.gradients && (way.name != kImplementation || judged(subject).describe().gradients);
 }
 
 }  // namespace suites::oracle

@@ -5,6 +5,7 @@
 
 #include "nsa/reference/reference.hpp"
 #include "suites/codes.hpp"
+#include "suites/implementation/client.hpp"
 #include "suites/oracle/compare.hpp"
 #include "suites/oracle/selection.hpp"
 #include "suites/parity/cases.hpp"
@@ -20,9 +21,11 @@ using oracle::Evaluation;
 using oracle::OpCase;
 
 constexpr double kTie = 1e-5, kSharp = 256;
+constexpr int kRepeats = 4;
 
 OpCase make_case(const Context& context, const Subject& subject, const OpRun& run, int trial = 0) {
-  oracle::OpShape shape = shape_for(way_named(run.way), oracle::parity_shape(subject.config(context).model.nsa));
+  oracle::OpShape shape =
+      shape_for(subject, way_named(run.way), oracle::parity_shape(subject.config(context).model.nsa));
   shape.phi = run.phi;
   return oracle::make_op_case(run.op, shape, run.dtype, device_of(context), context.seed("inputs", trial));
 }
@@ -43,6 +46,18 @@ void judge_blocks(Context& context, const OpCase& c, const at::Tensor& chosen, d
                  fmt::format("{} of {} queries chose blocks that their scores do not justify; {}{}",
                              verdict.unjustified, verdict.queries, verdict.first_fault, told(as_if)),
                  codes::kSelectionDiffers, evidence);
+}
+
+// A choice by other scores, or with other blocks forced, is another method: only what follows from it is judged.
+void require_comparable_choice(const Context& context, const Subject& subject) {
+  const auto judged = subject.implementation();
+  if (!judged) return;
+  const implementation::Description& d = judged->describe();
+  if (d.importance != "paper")
+    context.skip("not_applicable", fmt::format("its blocks are chosen by another importance: {}", d.importance));
+  if (d.forced && (d.forced->first != 1 || d.forced->last != 2))
+    context.skip("not_applicable", fmt::format("it forces the first {} and the last {} blocks, not 1 and 2",
+                                               d.forced->first, d.forced->last));
 }
 
 struct Three {
@@ -68,7 +83,7 @@ void against_reference(Context& context, const Subject& subject, const OpRun& ru
   const Way& way = way_named(run.way);
   const OpCase c = make_case(context, subject, run);
   const nsa::Ops ops = ops_of(subject, way, c.shape, run.op, run.dtype, device_of(context));
-  const bool gradients = way.gradients && c.differentiable_outputs > 0;
+  const bool gradients = oracle::gives_gradients(subject, way) && c.differentiable_outputs > 0;
   if (!way.gradients) {  // what an earlier call left in a reused workspace must not matter
     context.phase("earlier call");
     (void)evaluate(make_case(context, subject, run, 1), ops, {run.dtype, false, 1});
@@ -82,6 +97,7 @@ void against_reference(Context& context, const Subject& subject, const OpRun& ru
     return;
   }
   if (run.op == nsa::Op::select) {
+    require_comparable_choice(context, subject);
     judge_blocks(context, c, three.got.outputs[0], kTie);
     // exp() of such scores is infinite where a softmax does not take the largest off first. Rounding moves a
     // probability by more here.
@@ -128,11 +144,40 @@ void nan_stays_visible(Context& context, const Subject& subject, const OpRun& ru
   }
 }
 
+void repeatable(Context& context, const Subject& subject, const OpRun& run) {
+  const OpCase c = make_case(context, subject, run);
+  const nsa::Ops ops = ops_of(subject, way_named(run.way), c.shape, run.op, run.dtype, device_of(context));
+  if (const auto judged = subject.implementation(); judged && !judged->describe().repeatable)
+    context.skip("not_applicable", "it does not claim to give the same bits each time");
+  const bool gradients = oracle::gives_gradients(subject, way_named(run.way)) && c.differentiable_outputs > 0;
+  const Evaluation first = evaluate(c, ops, {run.dtype, gradients, 1});
+  std::string differs;
+  const auto compare_with = [&](const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b,
+                                const std::vector<std::string>& names, const char* what) {
+    for (std::size_t i = 0; i < a.size() && differs.empty(); ++i)
+      if (a[i].defined() != b[i].defined() ||
+          (a[i].defined() && !at::equal(a[i].nan_to_num(0.125), b[i].nan_to_num(0.125))))
+        differs = what + names[i];
+  };
+  for (int again = 0; again < kRepeats; ++again) {
+    context.progress();
+    const Evaluation other = evaluate(c, ops, {run.dtype, gradients, 1});
+    compare_with(first.outputs, other.outputs, c.output_names, "");
+    compare_with(first.gradients, other.gradients, c.input_names, "the gradient of ");
+  }
+  context.expect("the same inputs give the same bits", differs.empty(),
+                 fmt::format("{} ({}): {} is another in one of {} calls with the same inputs", c.name(), run.way,
+                             differs, kRepeats + 1),
+                 codes::kImplementationBits, {{"op", c.name()}, {"what", differs}});
+}
+
 // Note [Exact ties]
 // With q = 0 every visible block has probability 1/N. Where N is a power of two that is exact, and so is every sum of
 // such terms in any order: all backends must see the same ties and take the lower blocks.
-void equal_scores(Context& context, const Subject& subject) {
-  const OpRun run{"sdpa", nsa::Op::select, nsa::Phi::avg, at::kFloat};
+void equal_scores(Context& context, const Subject& subject, const OpRun& run) {
+  if (const auto judged = subject.implementation(); judged && judged->describe().ties != "lower")
+    context.skip("not_applicable",
+                 fmt::format("it does not claim that ties go to the lower block, but: {}", judged->describe().ties));
   OpCase c = make_case(context, subject, run);
   c.inputs[0].zero_();
   const nsa::Ops ops = ops_of(subject, way_named(run.way), c.shape, run.op, run.dtype, device_of(context));

@@ -24,7 +24,9 @@ void against_reference(harness::Context& context, const Subject& subject, const 
 // A NaN in an input must stay visible in the output wherever the reference shows it.
 void nan_stays_visible(harness::Context& context, const Subject& subject, const OpRun& run);
 // Scores that are exactly equal: ties go to the lower block.
-void equal_scores(harness::Context& context, const Subject& subject);
+void equal_scores(harness::Context& context, const Subject& subject, const OpRun& run);
+// The same inputs give the same bits, forward and backward, where that is claimed.
+void repeatable(harness::Context& context, const Subject& subject, const OpRun& run);
 
 // causality.cpp: rows <= t do not move, bit for bit, when only tokens after t change.
 void causality(harness::Context& context, const Subject& subject, const OpRun& run);

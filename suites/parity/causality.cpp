@@ -53,7 +53,7 @@ std::int64_t first_moved_row(const at::Tensor& before, const at::Tensor& after, 
 void causality(Context& context, const Subject& subject, const OpRun& run) {
   const Way& way = way_named(run.way);
   const nsa::Geometry g = subject.config(context).model.nsa;
-  oracle::OpShape shape = shape_for(way, oracle::parity_shape(g));
+  oracle::OpShape shape = shape_for(subject, way, oracle::parity_shape(g));
   shape.phi = run.phi;
   const OpCase c = make_op_case(run.op, shape, run.dtype, device_of(context), context.seed("inputs"));
   const nsa::Ops ops = ops_of(subject, way, shape, run.op, run.dtype, device_of(context));

@@ -60,7 +60,7 @@ Difference first_difference(Context& context, const OpCase& packed, const nsa::O
 
 void packed(Context& context, const Subject& subject, const OpRun& run) {
   const Way& way = way_named(run.way);
-  oracle::OpShape shape = shape_for(way, oracle::parity_shape(subject.config(context).model.nsa));
+  oracle::OpShape shape = shape_for(subject, way, oracle::parity_shape(subject.config(context).model.nsa));
   const std::vector<std::int64_t> lengths = document_lengths(shape.geometry);
   shape.B = 1;
   shape.S = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});

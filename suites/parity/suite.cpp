@@ -183,6 +183,21 @@ void plan_ops(Plan& plan, bool cuda) {
   }
 }
 
+// An implementation that is not ours: what it does not claim is skipped by its cases.
+void plan_implementation(Plan& plan) {
+  for (const Op op : nsa::kAllOps) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const OpRun run{kImplementation, op, Phi::avg, dtype};
+      plan.op("op", run, parity_cases::against_reference);
+      plan.op("repeatable", run, parity_cases::repeatable);
+      if (op != Op::combine) plan.op("causality", run, parity_cases::causality);
+      if (op != Op::combine) plan.op("packed", run, parity_cases::packed);
+      if (op != Op::select) plan.op("nan_visible", run, parity_cases::nan_stays_visible);
+      if (op == Op::select) plan.op("equal_scores", run, parity_cases::equal_scores);
+    }
+  }
+}
+
 // The whole model against the oracle's.
 // What a GPU computes no other way than a CPU (fp64, constants of a configuration) is smoke's where there is none.
 void plan_whole(Plan& plan, bool cuda) {
@@ -231,6 +246,10 @@ void plan_standard(Plan& plan) {
 std::vector<Case> plan_cases(const Subject& subject, const harness::Settings& settings) {
   Plan plan(subject);
   const bool cuda = settings.text("run.device") == "cuda";
+  if (judges_implementation(settings)) {
+    plan_implementation(plan);
+    return std::move(plan.cases);
+  }
   plan_ops(plan, cuda);
   const bool named = settings.values().at("parity.lengths").origin != "default";
   for (const std::int64_t S : settings.integers("parity.lengths")) plan.attention(S, named);
@@ -238,7 +257,9 @@ std::vector<Case> plan_cases(const Subject& subject, const harness::Settings& se
   plan.plain("attention_packed", parity_cases::attention_packed);
   plan.plain("attention_at_boundaries", parity_cases::attention_at_boundaries);
   plan.plain("rounded_once", parity_cases::rounded_once);
-  plan.plain("equal_scores", parity_cases::equal_scores);
+  plan.plain("equal_scores", [](Context& context, const Subject& own) {
+    parity_cases::equal_scores(context, own, {"sdpa", Op::select, Phi::avg, at::kFloat});
+  });
   for (const std::string& name : parity_cases::identity_names()) plan.identity(name);
   plan_whole(plan, cuda);
   plan.plain("model_causality", parity_cases::model_causality);

@@ -24,6 +24,9 @@ struct Plan {
 // are bad, and by what rule.
 [[nodiscard]] Cases plan_lengths(const Plan& plan);
 
+// Smoke, and alone, where an implementation is judged that is not ours. implementation[op].
+[[nodiscard]] Cases plan_implementation(const Plan& plan);
+
 // Standard. ops[backend,op]: the points of a covering design over length, content, scale, dtype, layout and widths.
 [[nodiscard]] Cases plan_ops(const Plan& plan);
 [[nodiscard]] Covering op_design(const nsa::Geometry& geometry, const std::vector<double>& scales);

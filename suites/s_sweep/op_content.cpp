@@ -43,8 +43,8 @@ oracle::OpShape shape_of(const OpInputOptions& o) {
   oracle::OpShape shape;
   shape.B = o.layout == Layout::batch ? 2 : 1;
   shape.S = o.S;
-  shape.Hq = 4;
-  shape.G = 2;
+  shape.Hq = o.Hq;
+  shape.G = o.G;
   shape.Dk = o.Dk;
   shape.Dv = o.Dv;
   shape.geometry = o.geometry;

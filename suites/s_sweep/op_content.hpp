@@ -57,7 +57,7 @@ struct OpInputOptions {
   nsa::Op op = nsa::Op::attend_window;
   nsa::Phi phi = nsa::Phi::avg;
   nsa::Geometry geometry;
-  std::int64_t S = 1, Dk = 16, Dv = 24;
+  std::int64_t S = 1, Hq = 4, G = 2, Dk = 16, Dv = 24;
   at::ScalarType dtype = at::kFloat;
   double scale = 1;  // of the first input: queries; compress: keys; combine: the logits of the gates
   Content content = Content::normal;

@@ -68,6 +68,8 @@ TEST_F(WhatIsSet, IsLookedAtAtSmoke) {
       "model", "parity.budget_factor", "parity.lengths", "s_sweep.lengths", "s_sweep.logit_scales",
       "throughput.cpu_percent", "throughput.floor_tok_s", "throughput.gpu_percent", "throughput.repeats",
       "training.floor_steps", "training.steps",
+      // Whose functions all of its cases judge, and how.
+      "implementation", "python", "python_timeout_s",
       // Say nothing by themselves: what the floor holds for, how the baseline is compared.
       "throughput.gate_model", "throughput.least_effect_percent"};
   for (const harness::SettingSpec& spec : program_.settings) {

@@ -30,6 +30,10 @@ void shapes(const Subject& subject, harness::Context& context);
 void shapes_by_clock(const Subject& subject, harness::Context& context, const Clock& clock);  // the same, for tests
 void data_loading(const Subject& subject, harness::Context& context);
 
+// Of an implementation that is not ours, alone where one is judged.
+void implementation_time(const Subject& subject, harness::Context& context, nsa::Op op);
+void implementation_memory(const Subject& subject, harness::Context& context, nsa::Op op);
+
 // A model of `config` on the case's device, and text to feed it. Copies share the model.
 struct Bench {
   nsa::Config config;

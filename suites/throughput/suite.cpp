@@ -30,6 +30,23 @@ void check_baseline(const harness::Settings& settings) {
   }
 }
 
+std::vector<Case> plan_implementation(const Subject& subject) {
+  using Body = void (*)(const Subject&, Context&, nsa::Op);
+  std::vector<Case> cases;
+  for (const auto& [name, body] :
+       {std::pair<const char*, Body>("implementation_time", throughput_cases::implementation_time),
+        {"implementation_memory", throughput_cases::implementation_memory}})
+    for (const nsa::Op op : nsa::kAllOps) {
+      Case c;
+      c.name = name;
+      c.timeout = std::chrono::seconds(600);
+      c.params.set("op", std::string(nsa::to_string(op)));
+      c.run = [subject, body = body, op](Context& context) { body(subject, context, op); };
+      cases.push_back(std::move(c));
+    }
+  return cases;
+}
+
 }  // namespace
 
 harness::Suite throughput(const Subject& subject) {
@@ -61,6 +78,7 @@ harness::Suite throughput(const Subject& subject) {
   suite.cases = [=](const harness::Settings& settings) -> std::vector<Case> {
     using namespace throughput_cases;
     check_baseline(settings);
+    if (judges_implementation(settings)) return plan_implementation(subject);
     std::vector<std::string> of_rate, of_shapes = {"throughput.ladder_floor_tok_s", "throughput.lengths"};
     if (!settings.text("throughput.baseline").empty()) {
       of_rate.emplace_back("throughput.baseline");

@@ -1,0 +1,222 @@
+"""Answers the client's requests, one at a time. No mistake of anybody's ends it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import Any
+
+import torch
+
+from . import calls, description, errors
+from .adapter import Adapter
+from .arena import Arena
+from .calls import Call, Case, Geometry
+from .description import FUNCTIONS, PARAMETERS
+from .errors import Failure
+from .requests import Request, parse
+
+GEOMETRY = ("l", "d", "l_sel", "n_sel", "w")
+
+
+class Server:
+    """Holds the adapter, the arena, and the graphs that wait for a backward pass."""
+
+    def __init__(self, adapter: str, arena: int):
+        self.finished = False
+        self.exit_code = 0
+        self._path = adapter
+        self._loaded: Adapter | Failure | None = None
+        self._arena = Arena(arena)
+        self._graphs: dict[int, Call] = {}
+        self._last_call = 0
+        self._does = {
+            "describe": self._describe,
+            "forward": self._forward,
+            "backward": self._backward,
+            "release": self._release,
+            "time": self._time,
+            "memory": self._memory,
+            "seed": self._seed,
+            "leave": self._leave,
+        }
+
+    def answer(self, line: bytes) -> dict:
+        request_id = None
+        try:
+            request = parse(line)
+            request_id = request.id
+            if request.do not in self._does:
+                raise Failure("request", f"do = {request.do}: allowed are {', '.join(self._does)}")
+            return {"id": request_id, "ok": self._does[request.do](request)}
+        except Failure as failure:
+            return {"id": request_id, "error": self._told(failure)}
+        except Exception as error:  # outside the adapter, such as memory that the GPU has not got for an input
+            kind = "cuda" if errors.is_cuda(error) else "exception"
+            return {"id": request_id, "error": self._told(errors.raised(error, kind, self._path))}
+
+    def _told(self, failure: Failure) -> dict:
+        """After an error from which a GPU does not recover the process is of no use."""
+        if failure.kind == "cuda" and errors.cuda_is_lost():
+            self.finished, self.exit_code = True, 1
+        return failure.answer
+
+    def _adapter(self) -> Adapter:
+        """Loaded once: a second import of what failed half-way would fail differently."""
+        if self._loaded is None:
+            try:
+                self._loaded = Adapter(self._path)
+            except Failure as failure:
+                self._loaded = failure
+        if isinstance(self._loaded, Failure):
+            raise self._loaded.with_traceback(None)
+        return self._loaded
+
+    def _describe(self, request: Request) -> dict:
+        adapter = self._adapter()
+        if not description.is_plain(adapter.description):  # the answer could not hold it
+            adapter.require_sound()
+        return {
+            "description": adapter.description,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "executable": sys.executable,
+            "cuda": torch.cuda.is_available(),
+            "file": adapter.file,
+            "mistakes": [mistake._asdict() for mistake in adapter.mistakes],
+        }
+
+    def _forward(self, request: Request) -> dict:
+        case = self._case(request)
+        room = request.get("room", int)
+        call = calls.run(self._adapter(), case)
+        outputs = self._arena.write(call.outputs, room)
+        name = None
+        if case.gradients:
+            self._last_call += 1
+            name = self._last_call
+            self._graphs[name] = call
+        return {
+            "outputs": outputs,
+            "call": name,
+            "requires_grad": any(o is not None and o.requires_grad for o in call.outputs.values()),
+            "changed_inputs": call.changed,
+            "seconds": call.seconds,
+            "arena": self._arena.size,
+        }
+
+    def _backward(self, request: Request) -> dict:
+        number, keep, room = request.get("call", int), request.get("keep", bool), request.get("room", int)
+        call = self._graph(number)
+        self._arena.resize(request.get("arena", int))
+        given = {name: self._arena.read(name, wire) for name, wire in request.get("cotangents", dict).items()}
+        for name, cotangent in given.items():
+            _require_fitting(name, cotangent, call.outputs.get(name))
+        try:
+            gradients, changed, seconds = calls.backward(self._adapter(), call, given, keep)
+        finally:
+            if not keep:
+                del self._graphs[number]
+        return {
+            "gradients": self._arena.write(gradients, room),
+            "changed_inputs": changed,
+            "seconds": seconds,
+            "arena": self._arena.size,
+        }
+
+    def _release(self, request: Request) -> dict:
+        number = request.get("call", int)
+        self._graph(number)
+        del self._graphs[number]
+        return {}
+
+    def _time(self, request: Request) -> dict:
+        case = self._case(request)
+        repeats, warmup = request.get("repeats", int), request.get("warmup", int)
+        with_backward = request.get("backward", bool)
+        if repeats < 1 or warmup < 0:
+            raise Failure("request", f"repeats = {repeats}, warmup = {warmup}: allowed are 1 and 0 or more")
+        if with_backward and not case.gradients:
+            raise Failure("request", "gradients = []: a backward pass needs one or more")
+        return calls.measure(self._adapter(), case, with_backward, repeats, warmup)
+
+    def _memory(self, request: Request) -> dict:
+        allocated = torch.cuda.memory_allocated() if torch.cuda.is_available() else None
+        return {"resident": _resident(), "cuda_allocated": allocated, "graphs": len(self._graphs)}
+
+    def _seed(self, request: Request) -> dict:
+        torch.manual_seed(request.get("seed", int))
+        return {}
+
+    def _leave(self, request: Request) -> dict:
+        self.finished = True
+        return {}
+
+    def _graph(self, number: int) -> Call:
+        if number not in self._graphs:
+            raise Failure("request", f"call = {number}: no such graph is kept")
+        return self._graphs[number]
+
+    def _case(self, request: Request) -> Case:
+        """What a request asks to compute, its tensors copied out of the arena."""
+        op, device = request.get("op", str), request.get("device", str)
+        if op not in FUNCTIONS:
+            raise Failure("request", f"op = {op}: allowed are {', '.join(FUNCTIONS)}")
+        if device not in ("cpu", "cuda"):
+            raise Failure("request", f"device = {device}: allowed are cpu and cuda")
+        self._arena.resize(request.get("arena", int))
+        positional, keywords = PARAMETERS[op]
+        wires = {name: wire for name, wire in request.get("inputs", dict).items() if wire is not None}
+        allowed = {*positional, *({"blocks"} & set(keywords))}
+        if not set(positional) <= set(wires) <= allowed:
+            raise Failure("request", f"inputs of {op} are {', '.join(sorted(wires))}: allowed are {sorted(allowed)}")
+        inputs = {name: self._arena.read(name, wires[name]) for name in sorted(wires, key=_order(positional))}
+        for name, tensor in inputs.items():
+            if tensor.dim() != 4:
+                raise Failure("request", f"{name} has the shape {list(tensor.shape)}: allowed are four extents")
+        gradients = request.optional("gradients", list) or []
+        for name in gradients:
+            if name not in inputs or not inputs[name].is_floating_point():
+                raise Failure("request", f"gradients = {gradients}: allowed are floating inputs of {op}")
+        return Case(op, inputs, _geometry(request, op), _cu_seqlens(request, inputs), device, gradients)
+
+
+def _order(positional: tuple[str, ...]) -> Any:
+    return lambda name: positional.index(name) if name in positional else len(positional)
+
+
+def _geometry(request: Request, op: str) -> Geometry | None:
+    if "geometry" not in PARAMETERS[op][1]:
+        return None
+    fields = request.get("geometry", dict)
+    if set(fields) != set(GEOMETRY) or not all(type(size) is int and size >= 1 for size in fields.values()):
+        raise Failure("request", f"geometry = {fields}: allowed are {', '.join(GEOMETRY)}, integers from 1 up")
+    return Geometry(**fields)
+
+
+def _cu_seqlens(request: Request, inputs: dict[str, torch.Tensor]) -> list[int] | None:
+    bounds = request.optional("cu_seqlens", list)
+    if bounds is None:
+        return None
+    first = next(iter(inputs.values()))
+    rising = all(type(bound) is int for bound in bounds) and bounds == sorted(bounds)
+    if len(bounds) < 2 or not rising or bounds[0] != 0 or bounds[-1] != first.shape[1] or first.shape[0] != 1:
+        raise Failure("request", f"cu_seqlens = {bounds}: allowed are bounds from 0 up to {first.shape[1]}, B = 1")
+    return bounds
+
+
+def _require_fitting(name: str, cotangent: torch.Tensor, output: torch.Tensor | None) -> None:
+    if output is None or cotangent.shape != output.shape or cotangent.dtype != output.dtype:
+        raise Failure("request", f"cotangents: {name}: allowed is one of the shape and dtype of an output")
+
+
+def _resident() -> int:
+    """Bytes that the process holds in memory."""
+    try:
+        with open("/proc/self/statm", "rb") as status:
+            return int(status.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # no Linux: the largest so far is the best that the standard library knows
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

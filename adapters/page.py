@@ -1,0 +1,61 @@
+"""Writes the page of results from reports: python page.py NAME=report.json ... > ../docs/implementations.md
+
+One table of implementations by suites (passed, failed, not applicable), then what was found of each, in words.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+WORDS = {"pass": "passed", "fail": "failed", "skip": "not applicable"}
+
+
+def outcome(case: dict) -> str:
+    failing = [f for f in case["findings"] if f["severity"] not in ("info", "warn")]
+    return "fail" if failing else "pass" if case["status"] == "pass" else "skip"
+
+
+def row(name: str, report: dict, suites: list[str]) -> str:
+    cells = []
+    for suite in suites:
+        cases = next((s["cases"] for s in report["suites"] if s["name"] == suite), [])
+        counts = Counter(outcome(case) for case in cases)
+        cells.append(" / ".join(str(counts[kind]) for kind in WORDS) if cases else "–")
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def findings(report: dict) -> list[str]:
+    lines: dict[str, list[str]] = {}
+    for suite in report["suites"]:
+        for case in suite["cases"]:
+            for finding in case["findings"]:
+                if finding["severity"] not in ("info", "warn"):
+                    first = finding["message"].splitlines()[0]
+                    lines.setdefault(f"{finding['code']} {finding['title']}", []).append(f"`{case['id']}`: {first}")
+    return [f"- **{title}** ({len(cases)}): {cases[0]}" for title, cases in lines.items()]
+
+
+def main() -> None:
+    reports = {}
+    for argument in sys.argv[1:]:
+        name, _, file = argument.partition("=")
+        reports[name] = json.loads(Path(file).read_text())
+    suites = ["parity", "autograd", "s_sweep", "throughput"]
+    print("# What implementations hold\n")
+    print("Made by `adapters/page.py` from reports of `nsa-validate --implementation FILE --suite", end=" ")
+    print(f"{','.join(suites)}`: {', '.join(WORDS.values())}.\n")
+    print("| implementation | " + " | ".join(suites) + " |\n" + "|---" * (len(suites) + 1) + "|")
+    for name, report in reports.items():
+        print(row(name, report, suites))
+    for name, report in reports.items():
+        own = report["provenance"].get("implementation", {})
+        print(f"\n## {name}\n\n{own.get('name', '?')} {own.get('version', '')}, torch {own.get('torch', '?')},", end=" ")
+        print(f"{report['run'].get('device', '')}: computes {', '.join(own.get('computes', []))}.\n")
+        print("\n".join(findings(report)) or "Nothing was found.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Claims a natural log-sum-exp and returns one in base 2."""
+
+import importlib.util
+import math
+from pathlib import Path
+
+SPEC = importlib.util.spec_from_file_location("right", Path(__file__).resolve().parents[2] / "pytorch.py")
+right = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(right)
+
+window = right.attend_window
+
+
+def describe():
+    return {**right.describe(), "name": "lse in base 2"}
+
+
+def attend_window(q, k, v, *, geometry, cu_seqlens):
+    o, lse = window(q, k, v, geometry=geometry, cu_seqlens=cu_seqlens)
+    return o, lse / math.log(2.0)
+
+
+right.attend_window = attend_window  # right.attend calls it too
+globals().update({name: getattr(right, name) for name in right.describe()["computes"]})

@@ -1,0 +1,23 @@
+"""NaN as soon as there are 513 tokens."""
+
+import importlib.util
+from pathlib import Path
+
+SPEC = importlib.util.spec_from_file_location("right", Path(__file__).resolve().parents[2] / "pytorch.py")
+right = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(right)
+
+window = right.attend_window
+
+
+def describe():
+    return {**right.describe(), "name": "nan at 513"}
+
+
+def attend_window(q, k, v, *, geometry, cu_seqlens):
+    o, lse = window(q, k, v, geometry=geometry, cu_seqlens=cu_seqlens)
+    return (o * float("nan"), lse) if q.shape[1] >= 513 else (o, lse)
+
+
+right.attend_window = attend_window  # right.attend calls it too
+globals().update({name: getattr(right, name) for name in right.describe()["computes"]})

@@ -1,0 +1,472 @@
+"""The host, driven as its client drives it; and, gathered below, everything else that stands beside it.
+
+Run it as a program, or by unittest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import cases_adapters  # noqa: E402
+import cases_description  # noqa: E402
+import cases_numbers  # noqa: E402
+from client import ADAPTERS, DTYPES, GEOMETRY, HOST, LIES, Client, same_bits  # noqa: E402
+
+BITS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+
+
+# A client that starts a host, makes it call something that never returns, tells its process number, and waits.
+PARENT = """
+import json, os, subprocess, sys, time
+requests, ours = os.pipe()
+back, answers = os.pipe()
+arena = os.memfd_create("arena")
+os.ftruncate(arena, 4096)
+os.environ["NSA_ADAPTER_FDS"] = f"{requests},{answers},{arena}"
+host = subprocess.Popen([sys.executable, "-u", *sys.argv[1:]], pass_fds=(requests, answers, arena))
+os.write(ours, b'{"id": 0, "do": "memory"}\\n')
+os.read(back, 4096)
+wire = {"dtype": "fp32", "shape": [1, 1, 1, 1], "at": 0}
+sizes = dict.fromkeys(["l", "d", "l_sel", "n_sel", "w"], 3)
+case = {"op": "attend_window", "device": "cpu", "inputs": dict.fromkeys("qkv", wire), "geometry": sizes}
+os.write(ours, json.dumps({"id": 1, "do": "forward", **case, "arena": 4096, "room": 64}).encode() + b"\\n")
+print(host.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def load_tests(loader, tests, pattern):
+    """All of it in one run."""
+    for module in (cases_description, cases_numbers, cases_adapters):
+        tests.addTests(loader.loadTestsFromModule(module))
+    return tests
+
+
+def window_inputs(tokens: int = 9, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"q": (1, tokens, 4, 8), "k": (1, tokens, 2, 8), "v": (1, tokens, 2, 8)}
+    return {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in shapes.items()}
+
+
+class Shared(unittest.TestCase):
+    """Tests that share one host, which has to survive all of them."""
+
+    adapter: Path
+
+    @classmethod
+    def setUpClass(cls):
+        cls.host = Client(cls.adapter)
+
+    @classmethod
+    def tearDownClass(cls):
+        answer = cls.host.ask("leave")
+        code = cls.host.process.wait(30)
+        cls.host.__exit__()
+        assert answer["ok"] == {} and code == 0, (answer, code)
+
+
+class Served(Shared):
+    """Right requests, of an adapter that is right."""
+
+    adapter = ADAPTERS / "pytorch.py"
+
+    def test_describes_itself_and_its_python(self):
+        told = self.host.ok("describe")
+        self.assertEqual(told["description"]["name"], "plain PyTorch")
+        self.assertEqual(told["torch"], torch.__version__)
+        self.assertEqual(told["executable"], sys.executable)
+        self.assertEqual(told["file"], str(self.adapter))
+        self.assertEqual(told["cuda"], torch.cuda.is_available())
+        self.assertEqual(told["mistakes"], [])
+
+    def test_computes_every_function(self):
+        x = window_inputs(tokens=9)
+        gates = torch.rand(1, 9, 2, 3)
+        _, compressed = self.host.forward("compress", {"k": x["k"], "v": x["v"]})
+        self.assertEqual(list(compressed["k_cmp"].shape), [1, 3, 2, 8])
+        _, chosen = self.host.forward("select", {"q": x["q"], "k_cmp": compressed["k_cmp"]})
+        self.assertEqual(chosen["blocks"].dtype, torch.int32)
+        self.assertEqual(chosen["blocks"][0, 8, 0].tolist(), [0, 1, 2])
+        _, cmp = self.host.forward("attend_compressed", {"q": x["q"], **compressed})
+        _, sel = self.host.forward("attend_selected", {**x, **chosen})
+        _, win = self.host.forward("attend_window", x)
+        self.assertEqual(list(win["lse"].shape), [1, 4, 9])
+        branches = {"o_cmp": cmp["o"], "o_sel": sel["o"], "o_win": win["o"]}
+        _, parts = self.host.forward("combine", {"gates": gates, **branches})
+        keys = {"k_sel": x["k"], "v_sel": x["v"], "k_win": x["k"], "v_win": x["v"]}
+        whole = {"q": x["q"], **compressed, **keys, "gates": gates}
+        for blocks in ({}, chosen):
+            answer, all_of_it = self.host.forward("attend", {**whole, **blocks})
+            self.assertTrue(same_bits(all_of_it["o"], parts["o"]))
+        self.assertIsNone(answer["call"])
+        self.assertFalse(answer["requires_grad"])
+        self.assertEqual(answer["changed_inputs"], [])
+
+    def test_packed_rows_reach_the_adapter(self):
+        x = window_inputs(tokens=9)
+        _, packed = self.host.forward("attend_window", x, cu_seqlens=[0, 4, 4, 9])
+        _, alone = self.host.forward("attend_window", {name: tensor[:, 4:] for name, tensor in x.items()})
+        self.assertTrue(same_bits(packed["o"][:, 4:], alone["o"]))
+
+    def test_gradients_of_kept_graphs_in_any_order(self):
+        before = self.host.ok("memory")["graphs"]
+        pairs = []
+        for seed in (1, 2, 3):
+            x = window_inputs(seed=seed)
+            answer, outputs = self.host.forward("attend_window", x, gradients=["q", "v"])
+            self.assertTrue(answer["requires_grad"])
+            pairs.append((answer["call"], x, torch.ones_like(outputs["o"])))
+        self.assertEqual(self.host.ok("memory")["graphs"], before + 3)
+        for call, x, ones in reversed(pairs):
+            _, kept = self.host.backward(call, keep=True, o=ones)
+            answer, again = self.host.backward(call, keep=False, o=ones)
+            expected = self.window_gradients(x, ones)
+            self.assertEqual(answer["changed_inputs"], [])
+            self.assertEqual(list(again), ["q", "v"])
+            for name in again:
+                self.assertTrue(same_bits(again[name], expected[name]))
+                self.assertTrue(same_bits(again[name], kept[name]))
+        self.assertEqual(self.host.ok("memory")["graphs"], before)
+        gone = self.host.error("backward", call=pairs[0][0], cotangents={}, keep=False, arena=self.host.arena, room=0)
+        self.assertEqual(gone["kind"], "request")
+
+    @staticmethod
+    def window_gradients(x, ones):
+        right = cases_numbers.RIGHT
+        leaves = {name: tensor.clone().requires_grad_() for name, tensor in x.items()}
+        o, _ = right.attend_window(**leaves, geometry=cases_numbers.geometry(**GEOMETRY), cu_seqlens=None)
+        return dict(zip("qkv", torch.autograd.grad(o, list(leaves.values()), ones)))
+
+    def test_the_log_sum_exp_has_a_gradient_too(self):
+        answer, outputs = self.host.forward("attend_window", window_inputs(), gradients=["q", "v"])
+        _, gradients = self.host.backward(answer["call"], lse=torch.ones_like(outputs["lse"]))
+        self.assertGreater(gradients["q"].abs().max().item(), 0)
+        self.assertIsNone(gradients["v"])
+
+    def test_releases_a_graph(self):
+        answer, _ = self.host.forward("attend_window", window_inputs(), gradients=["k"])
+        self.assertEqual(self.host.ok("release", call=answer["call"]), {})
+        self.assertEqual(self.host.error("release", call=answer["call"])["kind"], "request")
+
+    def test_the_arena_grows_on_both_sides(self):
+        for tokens in (7, 300, 2000, 5):
+            x = window_inputs(tokens=tokens)
+            held = self.host.arena
+            answer, outputs = self.host.forward("combine", self.branches(tokens))
+            self.assertGreaterEqual(answer["arena"], held)
+            self.assertEqual(list(outputs["o"].shape), [1, tokens, 4, 8])
+            _, outputs = self.host.forward("compress", {"k": x["k"], "v": x["v"]})
+            self.assertEqual(outputs["k_cmp"].shape[1], (tokens - 4) // 2 + 1)
+
+    @staticmethod
+    def branches(tokens):
+        parts = {name: torch.ones(1, tokens, 4, 8) for name in ("o_cmp", "o_sel", "o_win")}
+        return {"gates": torch.full((1, tokens, 2, 3), 1 / 3), **parts}
+
+    def test_measures(self):
+        x = window_inputs()
+        for backward, gradients in ((False, []), (True, ["q", "k", "v"])):
+            fields = self.host.call("attend_window", x, gradients=gradients)
+            told = self.host.ok("time", **fields, backward=backward, repeats=4, warmup=2)
+            self.assertEqual(told["by"], "clock")
+            self.assertEqual([len(told["forward_s"]), len(told["backward_s"])], [4, 4 if backward else 0])
+            self.assertTrue(all(0 < seconds < 60 for seconds in told["forward_s"] + told["backward_s"]))
+
+    def test_tells_its_memory(self):
+        told = self.host.ok("memory")
+        self.assertGreater(told["resident"], 1 << 24)
+        if not torch.cuda.is_available():
+            self.assertIsNone(told["cuda_allocated"])
+
+    def test_a_gpu_that_is_not_there(self):
+        if torch.cuda.is_available():
+            self.skipTest("there is one")
+        error = self.host.error("forward", **self.host.call("attend_window", window_inputs(), device="cuda"))
+        self.assertEqual(error["kind"], "device")
+
+    def test_wrong_requests(self):
+        good = self.host.call("attend_window", window_inputs())
+        shape = good["inputs"]["q"]
+        wrong = {
+            "op": ["no_such", 1, None],
+            "device": ["tpu", None],
+            "inputs": [None, [], {}, {**good["inputs"], "more": shape}, {**good["inputs"], "q": 1}],
+            "geometry": [None, {}, {**GEOMETRY, "w": 0}, {**GEOMETRY, "w": 1.5}, {**GEOMETRY, "w": True}],
+            "cu_seqlens": [[0, 5], [1, 9], [0, 6, 5, 9], [0], ["0", 9], 9],
+            "gradients": [["o"], ["cu_seqlens"], "q"],
+            "arena": [None, -1, good["arena"] + (1 << 40), "1"],
+            "room": [None, 1.5],
+        }
+        for part in (
+            {"dtype": "int8"},
+            {"dtype": None},
+            {"shape": [-1, 9, 4, 8]},
+            {"shape": 9},
+            {"shape": [9, 4, 8]},
+            {"shape": [1, 9, 4, 1 << 50]},
+            {"shape": [1, True, 4, 8]},
+            {"at": -64},
+            {"at": 1},
+            {"at": 1 << 50},
+            {"at": good["arena"] // 64 * 64},
+            {"at": None},
+        ):
+            wrong["inputs"].append({**good["inputs"], "q": {**shape, **part}})
+        for key, values in wrong.items():
+            for value in values:
+                with self.subTest(key=key, value=value):
+                    error = self.host.error("forward", **{**good, key: value})
+                    self.assertEqual(error["kind"], "request", error)
+                    self.assertTrue(error["message"])
+        for line in ("", "{", "[]", '"x"', "null", "\xff"):
+            self.assertEqual(self.host.raw(line)["error"]["kind"], "request")
+        self.assertEqual(self.host.raw('{"id": 9}'), self.host.raw('{"id": 9, "do": null}'))
+        self.assertEqual(self.host.raw('{"id": 9, "do": "fly"}')["id"], 9)
+        self.assertEqual(self.host.error("time", **good, backward=False, repeats=0, warmup=0)["kind"], "request")
+        self.assertEqual(self.host.error("time", **good, backward=True, repeats=1, warmup=0)["kind"], "request")
+        self.host.forward("attend_window", window_inputs())
+
+    def test_cotangents_must_fit(self):
+        answer, outputs = self.host.forward("attend_window", window_inputs(), gradients=["q"])
+        o = outputs["o"]
+        for wrong in ({"o": o[:, 1:].contiguous()}, {"o": o.double()}, {"k_cmp": o}):
+            wires = self.host.put(**wrong)
+            where = {"arena": self.host.arena, "room": self.host.arena}
+            error = self.host.error("backward", call=answer["call"], cotangents=wires, keep=False, **where)
+            self.assertEqual(error["kind"], "request")
+        self.host.backward(answer["call"], o=o)
+
+    def test_only_what_is_claimed(self):
+        error = self.host.error("forward", **self.host.call("attention", self.attention_inputs()))
+        self.assertEqual(error["kind"], "unsupported")
+
+    @staticmethod
+    def attention_inputs():
+        return {**window_inputs(), "gates": torch.rand(1, 9, 2, 3)}
+
+
+class Misserved(Shared):
+    """An adapter that does everything wrong, one thing after the other."""
+
+    adapter = ADAPTERS / "tests" / "odd.py"
+
+    def test_errors_of_every_kind(self):
+        expected = {
+            1: ("exception", "ValueError", "one"),
+            2: ("unsupported", "NotImplementedError", "not for me"),
+            3: ("shape", "", "attend_window = 3 values: allowed is o"),
+            4: ("shape", "", "attend_window.o = str: allowed is a tensor [1, 9, 4, 8]"),
+            5: ("dtype", "", "attend_window.o = torch.complex64: allowed is fp32"),
+            6: ("device", "", "attend_window.o = meta: allowed is cpu"),
+            7: ("exception", "SystemExit", "7"),
+            9: ("exception", "NoText", "(an exception whose text cannot be had)"),
+            10: ("shape", "", "attend_window.o = [1, 8, 4, 8]: allowed is [1, 9, 4, 8]"),
+            11: ("shape", "", "attend_window.o = torch.sparse_coo: allowed is a dense tensor [1, 9, 4, 8]"),
+            12: ("shape", "", "attend_window = 2 values: allowed is o alone, for describe() says lse = None"),
+            13: ("cuda", "OutOfMemoryError", "CUDA out of memory"),
+        }
+        for number, told in expected.items():
+            with self.subTest(number=number):
+                error = self.wrong(number)
+                self.assertEqual((error["kind"], error["type"], error["message"]), told)
+
+    def wrong(self, number: int) -> dict:
+        fields = self.host.call("attend_window", window_inputs(), geometry={**GEOMETRY, "w": number})
+        return self.host.error("forward", **fields)
+
+    def test_graphs_are_recorded_only_where_gradients_are_wanted(self):
+        self.assertEqual(self.told(14, gradients=[]), (0.0, False))
+        self.assertEqual(self.told(14, gradients=["q"]), (1.0, True))
+
+    def test_our_modules_hide_none_of_the_adapters(self):
+        self.assertEqual(self.told(15, gradients=[]), (1.0, False))
+
+    def told(self, number: int, gradients: list[str]) -> tuple[float, bool]:
+        """What a window that is no mistake makes of ones."""
+        ones = {name: torch.ones_like(x) for name, x in window_inputs().items()}
+        sizes = {**GEOMETRY, "w": number}
+        answer, outputs = self.host.forward("attend_window", ones, geometry=sizes, gradients=gradients)
+        if answer["call"] is not None:
+            self.host.ok("release", call=answer["call"])
+        return outputs["o"].mean().item(), answer["requires_grad"]
+
+    def test_a_traceback_begins_at_the_adapter(self):
+        lines = self.wrong(1)["traceback"].splitlines()
+        self.assertEqual(lines[0], "Traceback (most recent call last):")
+        self.assertIn("odd.py", lines[1])
+        self.assertEqual(lines[-1], "ValueError: one")
+        self.assertNotIn(str(HOST.parent), "".join(lines))
+
+    def test_a_long_text_is_cut(self):
+        error = self.wrong(8)
+        self.assertLess(len(error["message"]), 25_000)
+        self.assertIn("80000 characters more", error["message"])
+
+    def test_an_exception_on_the_way_back(self):
+        inputs = {**window_inputs(), "gates": torch.rand(1, 9, 2, 3)}
+        answer, outputs = self.host.forward("attention", inputs, gradients=["q"])
+        wires = self.host.put(o=outputs["o"])
+        where = {"arena": self.host.arena, "room": self.host.arena}
+        error = self.host.error("backward", call=answer["call"], cotangents=wires, keep=False, **where)
+        self.assertEqual((error["kind"], error["message"]), ("exception", "no way back"))
+        self.assertIn("odd.py", error["traceback"].splitlines()[1])
+        self.assertEqual(self.host.ok("memory")["graphs"], 0)
+
+    def test_bits_travel_as_they_are(self):
+        for dtype, bits in BITS.items():
+            size = 8 * dtype.itemsize
+            patterns = [0, 1, -1, -(1 << size - 1), (1 << size - 1) - 1]  # 0, subnormal, NaNs with payload, -0.0
+            generator = torch.Generator().manual_seed(3)
+            noise = torch.randint(-(1 << 15), 1 << 15, (1, 40, 2, 8), generator=generator, dtype=bits)
+            noise = noise * (torch.iinfo(bits).max // (1 << 15))
+            noise.reshape(-1)[: len(patterns)] = torch.tensor(patterns, dtype=bits)
+            x = noise.view(dtype)
+            gates = torch.zeros(1, 40, 1, 3, dtype=dtype)
+            _, outputs = self.host.forward("combine", {"gates": gates, "o_cmp": x, "o_sel": x, "o_win": x})
+            self.assertTrue(same_bits(outputs["o"], x), dtype)
+
+    def test_integers_travel_as_they_are(self):
+        values = torch.tensor([-(1 << 31), (1 << 31) - 1, -1, 0, 7, 1 << 30], dtype=torch.int32)
+        x = {name: torch.zeros(1, 2, 1, 3, dtype=torch.float64) for name in "qkv"}
+        geometry = {**GEOMETRY, "n_sel": 3}
+        inputs = {**x, "blocks": values.reshape(1, 2, 1, 3)}
+        _, outputs = self.host.forward("attend_selected", inputs, geometry=geometry)
+        self.assertEqual(outputs["o"].reshape(-1).tolist(), values.tolist())
+
+    def test_empty_tensors_travel(self):
+        for dtype in (dtype for name, dtype in DTYPES.items() if name != "int32"):
+            x = torch.zeros(1, 0, 2, 8, dtype=dtype)
+            inputs = {"gates": torch.zeros(1, 0, 1, 3, dtype=dtype), "o_cmp": x, "o_sel": x, "o_win": x}
+            _, outputs = self.host.forward("combine", inputs)
+            self.assertTrue(same_bits(outputs["o"], x))
+
+    def test_a_seed_repeats(self):
+        inputs = {"q": torch.zeros(1, 9, 4, 8), "k_cmp": torch.zeros(1, 3, 2, 8), "v_cmp": torch.zeros(1, 3, 2, 8)}
+        drawn = []
+        for seed in (1, 2, 1):
+            self.assertEqual(self.host.ok("seed", seed=seed), {})
+            drawn.append(self.host.forward("attend_compressed", inputs)[1]["o"])
+        self.assertTrue(same_bits(drawn[0], drawn[2]))
+        self.assertFalse(same_bits(drawn[0], drawn[1]))
+
+    def test_an_input_spoilt_on_the_way_back(self):
+        x = window_inputs()
+        answer, outputs = self.host.forward("compress", {"k": x["k"], "v": x["v"]}, gradients=["k", "v"])
+        self.assertEqual(answer["changed_inputs"], [])
+        answer, _ = self.host.backward(answer["call"], **outputs)
+        self.assertEqual(answer["changed_inputs"], ["k"])
+
+
+class Endings(unittest.TestCase):
+    """Hosts that end, or have nothing to serve."""
+
+    def test_it_ends_when_its_pipe_closes(self):
+        with Client(ADAPTERS / "pytorch.py") as host:
+            host.ok("memory")
+            host.close_pipe()
+            self.assertEqual(host.process.wait(30), 0)
+
+    def test_deaths_are_seen(self):
+        for liar, code in (("exits", 3), ("segfaults", -signal.SIGSEGV)):
+            with Client(LIES / f"{liar}.py") as host:
+                host.send(json.dumps({"id": 1, "do": "forward", **host.call("attend_window", window_inputs())}))
+                with self.assertRaises(EOFError):
+                    host.receive()
+                self.assertEqual(host.process.wait(30), code)
+
+    def test_a_flood_on_stdout_blocks_nobody(self):
+        with Client(LIES / "floods_stdout.py") as host:
+            host.forward("attend_window", window_inputs())
+            host.forward("attend_window", window_inputs())
+            host.ok("leave")
+            host.process.wait(30)
+            host._drain.join()
+            self.assertGreaterEqual(host.printed, 200 << 20)
+
+    def test_an_input_written_in_place(self):
+        with Client(LIES / "writes_into_q.py") as host:
+            x = window_inputs()
+            for gradients in ([], ["q"]):
+                answer, _ = host.forward("attend_window", x, gradients=gradients)
+                self.assertEqual(answer["changed_inputs"], ["q"])
+            self.assertTrue(same_bits(host.take(host.put(**x)["q"]), x["q"]))
+
+    def test_a_silent_host_dies_with_its_parent(self):
+        if not sys.platform.startswith("linux"):
+            self.skipTest("only Linux can do it")
+        command = [sys.executable, "-c", PARENT, str(HOST), str(LIES / "sleeps.py")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            pid = int(process.stdout.readline())
+            time.sleep(0.5)  # it is inside its call now
+            self.assertTrue(is_alive(pid))
+            process.kill()
+        deadline = time.monotonic() + 10
+        while is_alive(pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        survived = is_alive(pid)
+        if survived:
+            os.kill(pid, signal.SIGKILL)
+        self.assertFalse(survived)
+
+    def test_no_torch_is_an_answer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "torch.py").write_text("raise ImportError('libtorch.so: no such file')\n")
+            with Client(ADAPTERS / "pytorch.py", PYTHONPATH=folder) as host:
+                for do in ("describe", "forward"):
+                    error = host.error(do)
+                    self.assertEqual((error["kind"], error["type"]), ("torch", "ImportError"))
+                self.assertIn("torch.py", error["traceback"].splitlines()[1])
+                self.assertEqual(host.raw("{")["error"]["kind"], "request")
+                self.assertEqual(host.ok("leave"), {})
+                self.assertEqual(host.process.wait(30), 0)
+
+    def test_what_cannot_be_imported(self):
+        with Client(LIES / "import_error.py") as host:
+            for _ in range(2):
+                error = host.error("describe")
+                self.assertEqual((error["kind"], error["type"]), ("import", "ModuleNotFoundError"))
+                self.assertIn("import_error.py", error["traceback"].splitlines()[1])
+            self.assertIn("resident", host.ok("memory"))
+
+    def test_what_contradicts_itself(self):
+        with Client(LIES / "contradicts_itself.py") as host:
+            told = host.ok("describe")
+            self.assertEqual(len(told["mistakes"]), 6)
+            (mistake,) = (mistake for mistake in told["mistakes"] if mistake["key"] == "dtypes")
+            self.assertEqual(mistake["value"], "[]")
+            self.assertIn("fp64, fp32, bf16, fp16", mistake["allowed"])
+            self.assertEqual(mistake["where"], f"{LIES / 'contradicts_itself.py'}:4")
+            inputs = {**window_inputs(), "gates": torch.rand(1, 9, 2, 3)}
+            error = host.error("forward", **host.call("attention", inputs))
+            self.assertEqual(error["kind"], "description")
+            self.assertEqual(len(error["message"].splitlines()), 6)
+
+    def test_started_by_hand_it_says_how(self):
+        environment = {key: value for key, value in os.environ.items() if key != "NSA_ADAPTER_FDS"}
+        told = subprocess.run([sys.executable, str(HOST), "x.py"], env=environment, capture_output=True, text=True)
+        self.assertEqual((told.returncode, told.stdout), (64, ""))
+        self.assertIn("--check", told.stderr)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    unittest.main(verbosity=2)

@@ -1,0 +1,211 @@
+#include "suites/implementation/client.hpp"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace suites::implementation {
+
+namespace {
+
+// What "forward" and "time" have in common.
+Json body_of(const Request& request, Connection& to) {
+  Json body = to_json(request);
+  body["inputs"] = to.put(request.inputs, body);
+  return body;
+}
+
+}  // namespace
+
+Client::Client(Options options) : options_(std::move(options)) {}
+
+// With the process that runs, or a new one, which would not have the graph that is needed. One that broke, or whose GPU
+// did, is of no use to the next call.
+template <typename Ask>
+auto Client::serve(const Ask& ask, const Graph* needed) {
+  const std::lock_guard lock(mutex_);
+  if (needed != nullptr) require_alive(*needed);
+  Connection& to = connection();
+  try {
+    send_releases(to);
+    return ask(to);
+  } catch (const ImplementationError& error) {
+    if (!error.process_is_gone() && error.kind != "cuda") throw;
+    give_up(error);
+  }
+}
+
+Connection& Client::connection() {
+  if (connection_) return *connection_;
+  if (failed_starts_ >= kStarts) {
+    const std::string message = fmt::format("{} (given up after {} starts)", why_->message, kStarts);
+    throw ImplementationError(why_->kind, message, why_->traceback, why_->output);
+  }
+  start();
+  return *connection_;
+}
+
+void Client::start() {
+  ++failed_starts_;  // until it has described itself
+  ++starts_;
+  try {
+    connection_ = std::make_unique<Connection>(options_.python, options_.host, options_.adapter);
+    connection_->on_wait(waiting_);
+    describe_itself();
+  } catch (const ImplementationError& error) {
+    give_up(error);
+  } catch (const std::exception& error) {  // no memory for an arena
+    give_up({"start", error.what()});
+  }
+  failed_starts_ = 0;
+}
+
+void Client::give_up(const ImplementationError& error) {
+  std::string output = error.output;
+  if (connection_) {
+    connection_->end();
+    output = connection_->last_words();
+  }
+  connection_.reset();
+  why_.emplace(error.kind, error.message, error.traceback, output);
+  throw ImplementationError(*why_);
+}
+
+void Client::describe_itself() {
+  const Json answer = connection_->ask("describe", Json::object(), options_.start);
+  Description description = description_from(answer);
+  if (!description_) {
+    description_ = std::move(description);
+    described_ = answer["description"];
+  } else if (described_ != answer["description"]) {
+    throw ImplementationError("description",
+                              fmt::format("{} describes itself otherwise than before: {}; it was {}", description.file,
+                                          reports::dump(answer["description"]), reports::dump(described_)));
+  }
+}
+
+const Description& Client::describe() {
+  const std::lock_guard lock(mutex_);
+  if (!description_) (void)connection();
+  return *description_;
+}
+
+Forward Client::forward(const Request& request) {
+  return serve([&](Connection& to) {
+    const Json answer = to.ask("forward", body_of(request, to), options_.call);
+    const Fields fields(answer, "answer to " + request.function);
+    Forward forward{to.take(fields, "outputs"), graph_of(fields, request), fields.texts("changed_inputs"),
+                    fields.number("seconds")};
+    try {
+      check_forms(request.function, forward.outputs, outputs_of(request));
+    } catch (...) {
+      if (forward.graph) release(*forward.graph);
+      throw;
+    }
+    ++calls_[request.function];
+    seconds_ = forward.seconds;
+    return forward;
+  });
+}
+
+// A graph is kept for every call that asked for gradients; one that leads nowhere is given back at once.
+std::optional<Graph> Client::graph_of(const Fields& answer, const Request& request) {
+  if (request.gradients.empty()) return std::nullopt;
+  Graph graph{starts_, answer.integer("call"), request.function, {}};
+  for (const std::string& name : request.gradients) graph.inputs.push_back(form_of(name, named(request.inputs, name)));
+  if (answer.truth("requires_grad")) return graph;
+  release(graph);
+  return std::nullopt;
+}
+
+Backward Client::backward(const Graph& graph, const Named& cotangents, bool keep) {
+  const auto ask = [&](Connection& to) {
+    Json body = {{"call", graph.number}, {"keep", keep}};
+    body["cotangents"] = to.put(cotangents, body);
+    const Json answer = to.ask("backward", body, options_.call);
+    const Fields fields(answer, "answer to the backward pass of " + graph.function);
+    Backward backward{to.take(fields, "gradients"), fields.texts("changed_inputs"), fields.number("seconds")};
+    check_forms("the gradients of " + graph.function, backward.gradients, graph.inputs);
+    return backward;
+  };
+  return serve(ask, &graph);
+}
+
+void Client::require_alive(const Graph& graph) const {
+  if (connection_ && graph.process == starts_) return;
+  throw ImplementationError("crashed",
+                            fmt::format("the graph of {} is gone with the process that kept it{}", graph.function,
+                                        why_ ? fmt::format(" ({}: {})", why_->kind, why_->message) : std::string()));
+}
+
+void Client::release(const Graph& graph) noexcept try {
+  const std::lock_guard lock(released_mutex_);
+  released_.push_back(graph);
+} catch (const std::exception&) {  // no memory for a note: the graph stays until the process ends
+}
+
+void Client::send_releases(Connection& to) {
+  std::vector<Graph> graphs;
+  {
+    const std::lock_guard lock(released_mutex_);
+    graphs.swap(released_);
+  }
+  for (const Graph& graph : graphs) {
+    if (graph.process != starts_) continue;
+    try {
+      (void)to.ask("release", {{"call", graph.number}}, options_.call);
+    } catch (const ImplementationError& error) {
+      if (error.process_is_gone()) throw;  // else a backward pass that failed has taken its graph with it
+    }
+  }
+}
+
+Times Client::time(const Request& request, int repeats, int warmup) {
+  return serve([&](Connection& to) {
+    Json body = body_of(request, to);
+    body.update({{"backward", !request.gradients.empty()}, {"repeats", repeats}, {"warmup", warmup}});
+    const Json answer = to.ask("time", body, options_.call * std::max(1, repeats + warmup));
+    const Fields fields(answer, "answer to the timing of " + request.function);
+    return Times{fields.numbers("forward_s"), fields.numbers("backward_s"), fields.text("by")};
+  });
+}
+
+Memory Client::memory() {
+  return serve([&](Connection& to) {
+    const Json answer = to.ask("memory", Json::object(), options_.call);
+    const Fields fields(answer, "answer to memory");
+    Memory memory{fields.integer("resident"), std::nullopt, fields.integer("graphs")};
+    if (fields.has("cuda_allocated")) memory.cuda_allocated = fields.integer("cuda_allocated");
+    return memory;
+  });
+}
+
+void Client::seed(std::int64_t seed) {
+  serve([&](Connection& to) { (void)to.ask("seed", {{"seed", seed}}, options_.call); });
+}
+
+std::map<std::string, std::int64_t> Client::calls() const {
+  const std::lock_guard lock(mutex_);
+  return calls_;
+}
+
+void Client::on_wait(std::function<void()> call) {
+  const std::lock_guard lock(mutex_);
+  waiting_ = std::move(call);
+  if (connection_) connection_->on_wait(waiting_);
+}
+
+double Client::seconds() const {
+  const std::lock_guard lock(mutex_);
+  return seconds_;
+}
+
+std::int64_t Client::starts() const {
+  const std::lock_guard lock(mutex_);
+  return starts_;
+}
+
+}  // namespace suites::implementation

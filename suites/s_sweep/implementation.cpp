@@ -1,0 +1,116 @@
+// An implementation that is not ours: each function that it claims over every length at which a block begins or ends,
+// and the lengths of training, with every dtype and layout that it claims and contents that break kernels.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "suites/implementation/client.hpp"
+#include "suites/probes/lengths.hpp"
+#include "suites/s_sweep/cases.hpp"
+#include "suites/s_sweep/op_point.hpp"
+#include "suites/s_sweep/sweep_log.hpp"
+
+namespace suites::s_sweep_cases {
+
+namespace {
+
+using harness::Case;
+using harness::Context;
+using implementation::Description;
+using nsa::Op;
+
+constexpr std::array kShownContents = {Content::normal, Content::ties, Content::zero_keys, Content::steep_logits};
+constexpr std::array<std::pair<const char*, at::ScalarType>, 3> kTypes = {
+    {{"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}}};
+enum AxisOf : std::size_t { kLength, kDtype, kLayout, kContent };
+
+std::vector<std::int64_t> lengths_of(const Context& context, const nsa::Geometry& geometry) {
+  const std::vector<std::int64_t> edges = boundary_lengths(geometry, {});
+  std::set<std::int64_t> all(edges.begin(), edges.end());
+  for (const std::int64_t S : context.settings().integers("s_sweep.lengths")) all.insert({S - 1, S, S + 1});
+  all.erase(all.begin(), all.lower_bound(1));
+  return {all.begin(), all.end()};
+}
+
+Covering design_of(const Context& context, const Description& d, const nsa::Geometry& geometry, Op op) {
+  const auto claimed = [](const std::vector<std::string>& list, const std::string& word) {
+    return std::find(list.begin(), list.end(), word) != list.end();
+  };
+  Axis length{"S", {}}, dtype{"dtype", {}}, layout{"layout", {}}, content{"content", {}};
+  for (const std::int64_t S : lengths_of(context, geometry)) length.values.push_back(std::to_string(S));
+  for (const auto& [name, type] : kTypes)
+    if (claimed(d.dtypes, name)) dtype.values.emplace_back(name);
+  if (dtype.values.empty()) context.skip("not_applicable", "it takes none of fp32, bf16, fp16");
+  if (claimed(d.layouts, "batched") || op == Op::combine)
+    layout.values = {std::string(to_string(Layout::single)), std::string(to_string(Layout::batch))};
+  if (claimed(d.layouts, "packed") && op != Op::combine) layout.values.emplace_back(to_string(Layout::packed));
+  for (const Content c : kShownContents)
+    if (suits(c, op)) content.values.emplace_back(to_string(c));
+  return {{length, dtype, layout, content}, [](const Pair&) { return true; }};
+}
+
+OpPoint point_of(const Covering& design, const Point& point, const oracle::OpShape& shape, Op op) {
+  const auto value = [&](AxisOf axis) { return design.axes[axis].values[point[axis]]; };
+  OpPoint at{kImplementation, {}};
+  at.input.op = op;
+  at.input.geometry = shape.geometry;
+  at.input.Hq = shape.Hq;
+  at.input.G = shape.G;
+  at.input.Dk = shape.Dk;
+  at.input.Dv = shape.Dv;
+  at.input.S = std::stoll(value(kLength));
+  at.input.dtype =
+      std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& t) { return t.first == value(kDtype); })->second;
+  at.input.layout =
+      *std::find_if(kLayouts.begin(), kLayouts.end(), [&](Layout l) { return to_string(l) == value(kLayout); });
+  at.input.content =
+      *std::find_if(kContents.begin(), kContents.end(), [&](Content c) { return to_string(c) == value(kContent); });
+  return at;
+}
+
+void sweep(Context& context, const Subject& subject, Op op) {
+  const Description& d = subject.implementation()->describe();
+  if (!d.claims(op)) context.skip("not_applicable", fmt::format("{} does not claim {}", d.name, nsa::to_string(op)));
+  const oracle::OpShape shape =
+      shape_for(subject, way_named(kImplementation), oracle::parity_shape(subject.config(context).model.nsa));
+  const Covering design = design_of(context, d, shape.geometry, op);
+  SweepLog log(context, design);
+  int number = 0, served = 0;
+  std::string refused;
+  for (const Point& point : design.points) {
+    log.begin(point);
+    try {
+      log.add(point, diagnose_op(subject, point_of(design, point, shape, op),
+                                 {device_of(context), context.seed("inputs", ++number), !log.full()}));
+      ++served;
+    } catch (const harness::Skipped& not_claimed) {  // a length that its limits leave out
+      refused = not_claimed.reason;
+    } catch (const implementation::ImplementationError& error) {
+      if (error.kind != "unsupported") throw;
+      refused = error.message;
+    }
+  }
+  context.metric("points", static_cast<double>(design.points.size()), "1");
+  context.metric("points that it serves", served, "1");
+  if (served == 0) context.skip("not_applicable", refused);
+  log.finish();
+}
+
+}  // namespace
+
+Cases plan_implementation(const Plan& plan) {
+  Cases cases;
+  for (const Op op : nsa::kAllOps) {
+    Case c;
+    c.name = "implementation";
+    c.params.set("op", std::string(nsa::to_string(op)));
+    c.timeout = std::chrono::seconds(900);
+    c.run = [subject = plan.subject, op](Context& context) { sweep(context, subject, op); };
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+}  // namespace suites::s_sweep_cases

@@ -1,0 +1,128 @@
+// Implementations that are not ours, run by the suites: right ones are silent, and each that lies is found by its code.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "suites/codes.hpp"
+#include "suites/locations.hpp"
+#include "suites/records.hpp"
+#include "suites/registry.hpp"
+#include "suites/tests/recording_context.hpp"
+
+namespace suites {
+namespace {
+
+const std::filesystem::path kAdapters = NSA_SOURCE_FOLDER "/adapters";
+
+harness::Settings settings_for(const std::filesystem::path& adapter) {
+  std::vector<harness::SettingSpec> specs = harness::own_settings();
+  const auto add = [&](const std::vector<harness::SettingSpec>& more) {
+    specs.insert(specs.end(), more.begin(), more.end());
+  };
+  add(common_settings());
+  for (const harness::Suite& suite : all_suites(Subject(std::make_shared<Seams>()))) add(suite.settings);
+  harness::Settings settings(specs);
+  settings.set("run.device", "cpu", "test");
+  settings.set("implementation", (kAdapters / adapter).string(), "test");
+  settings.set("python", NSA_TEST_PYTHON, "test");
+  settings.set("python_timeout_s", "8", "test");
+  settings.set("s_sweep.lengths", "[512]", "test");
+  return settings;
+}
+
+std::vector<tests::RunCase> run(const std::string& adapter, const std::string& suite_name, const std::string& filter) {
+  const harness::Settings settings = settings_for(adapter);
+  const Subject subject(std::make_shared<Seams>());
+  for (harness::Suite& suite : all_suites(subject))
+    if (suite.name == suite_name) return tests::run_suite(recorded(std::move(suite), subject), settings, filter);
+  throw std::logic_error("no suite is called " + suite_name);
+}
+
+struct Lie {
+  const char *adapter, *suite, *cases;
+  std::string_view code;
+};
+void PrintTo(const Lie& lie, std::ostream* out) { *out << lie.adapter; }
+
+class Implementation : public testing::Test {
+ protected:
+  void SetUp() override {
+    static const bool torch = std::system(NSA_TEST_PYTHON " -c 'import torch' 2>/dev/null") == 0;
+    if (!torch) GTEST_SKIP() << NSA_TEST_PYTHON << " cannot import torch";
+  }
+};
+class Lying : public Implementation, public testing::WithParamInterface<Lie> {};
+
+TEST_P(Lying, IsFoundByItsCode) {
+  const Lie& lie = GetParam();
+  std::string found;
+  for (const auto& c : run(std::string("tests/lying/") + lie.adapter + ".py", lie.suite, lie.cases)) {
+    found += c.id + ": " + c.exception;
+    for (const auto& f : c.context.findings) found += f.code + " " + f.message + "\n";
+    if (c.context.grave_codes().contains(std::string(lie.code))) return;
+  }
+  ADD_FAILURE() << lie.adapter << " was not found by " << lie.code << ", but:\n" << found;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Adapters, Lying,
+    testing::Values(
+        Lie{"window_plus_one", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kOutputBudget},
+        Lie{"window_from_the_far_end", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kOutputBudget},
+        Lie{"ties_the_other_way", "parity", "equal_scores", codes::kSelectionDiffers},
+        Lie{"nan_at_513", "s_sweep", "op=attend_window", codes::kNonFiniteForward},
+        Lie{"detaches_k", "parity", "op[backend=implementation,dtype=fp32,op=attend_selected]", codes::kGraphBreak},
+        Lie{"other_bits_each_time", "parity", "repeatable[backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kImplementationBits},
+        Lie{"other_dtype", "parity", "dtype=bf16", codes::kImplementationForm},
+        Lie{"writes_into_q", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kImplementationWrites},
+        Lie{"leaks", "throughput", "implementation_memory[op=attend_window]", codes::kImplementationGrows},
+        Lie{"sleeps", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]", codes::kImplementationDied},
+        Lie{"exits", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]", codes::kImplementationDied},
+        Lie{"segfaults", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kImplementationDied},
+        Lie{"raises_above_64", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kImplementationRaised},
+        Lie{"wrong_shape", "parity", "dtype=fp32", codes::kImplementationForm},
+        Lie{"lse_in_base_2", "parity", "op[backend=implementation,dtype=fp32,op=attend", codes::kOutputBudget},
+        Lie{"ignores_documents", "parity", "packed[", codes::kPackedDiffers},
+        Lie{"heads_modulo_groups", "parity", "op[backend=implementation,dtype=fp32", codes::kOutputBudget},
+        Lie{"gradient_times_two", "parity", "op[backend=implementation,dtype=fp32", codes::kGradientBudget},
+        Lie{"ignores_gates", "parity", "op=combine", codes::kOutputBudget}),
+    [](const auto& tested) { return std::string(tested.param.adapter); });
+
+// Nothing is wrong with these, whatever they print or return.
+class Right : public Implementation, public testing::WithParamInterface<const char*> {};
+TEST_P(Right, IsSilent) {
+  int judged = 0;
+  for (const auto& c : run(GetParam(), "parity", "dtype=fp32")) {
+    EXPECT_EQ(c.exception, "") << c.id;
+    EXPECT_TRUE(c.context.grave_codes().empty()) << c.id << ": " << c.context.findings.front().message;
+    judged += c.skipped ? 0 : 1;
+  }
+  EXPECT_GT(judged, 3);
+}
+INSTANTIATE_TEST_SUITE_P(Adapters, Right,
+                         testing::Values("pytorch.py", "skeleton.py", "tests/lying/right_window_plus_one.py",
+                                         "tests/lying/right_lse_base_2.py", "tests/lying/floods_stdout.py",
+                                         "tests/lying/prints_json.py"),
+                         [](const auto& tested) { return std::filesystem::path(tested.param).stem().string(); });
+
+TEST_F(Implementation, WhatIsNotClaimedIsNotApplicable) {
+  for (const auto& c : run("skeleton.py", "parity", "op=combine")) EXPECT_TRUE(c.skipped) << c.id;
+}
+
+TEST_F(Implementation, AllSuitesAreSilentOnARightOne) {
+  for (const char* suite : {"autograd", "s_sweep", "throughput"})
+    for (const auto& c : run("pytorch.py", suite, "op=attend_window")) {
+      EXPECT_EQ(c.exception, "") << c.id;
+      EXPECT_TRUE(c.context.grave_codes().empty()) << c.id << ": " << c.context.findings.front().message;
+      EXPECT_FALSE(c.skipped) << c.id;
+    }
+}
+
+}  // namespace
+}  // namespace suites
