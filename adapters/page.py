@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -35,7 +36,11 @@ def findings(report: dict) -> list[str]:
                 if finding["severity"] not in ("info", "warn"):
                     first = finding["message"].splitlines()[0]
                     lines.setdefault(f"{finding['code']} {finding['title']}", []).append(f"`{case['id']}`: {first}")
-    return [f"- **{title}** ({len(cases)}): {cases[0]}" for title, cases in lines.items()]
+    return [wrapped(f"- **{title}** ({len(cases)}): {cases[0]}") for title, cases in lines.items()]
+
+
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@
 #include <map>
 
 #include "harness/journal_writer.hpp"
+#include "harness/spawn_attributes.hpp"
 
 namespace harness {
 
@@ -55,30 +56,6 @@ struct Pipe {
     write = Fd(ends[1]);
     fcntl(read.get(), F_SETFL, O_NONBLOCK);
   }
-};
-
-// Own group, default signal handling, nothing blocked.
-class SpawnAttributes {
- public:
-  SpawnAttributes() {
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawn_file_actions_init(&actions);
-  }
-  ~SpawnAttributes() {
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-  }
-  SpawnAttributes(const SpawnAttributes&) = delete;
-  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_t actions;
 };
 
 // dup2 onto the same number would leave close-on-exec set, so descriptors are first moved out of the way.

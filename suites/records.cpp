@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdint>
 #include <map>
 #include <set>
 
@@ -75,6 +76,7 @@ class Judging {
     if (!subject.implementation()) subject.judge(implementation_of(context.settings()));
     client_ = subject.implementation();
     client_->on_wait([&context] { context.progress(); });
+    before_ = calls();
   }
   ~Judging() {
     if (client_) client_->on_wait({});
@@ -82,8 +84,18 @@ class Judging {
   Judging(const Judging&) = delete;
   Judging& operator=(const Judging&) = delete;
 
+  // Another call than it claims, or a part of it: our own functions served the case, and say nothing of it.
+  [[nodiscard]] bool reached_nobody() const { return client_ && calls() == before_; }
+
  private:
+  [[nodiscard]] std::int64_t calls() const {
+    std::int64_t all = 0;
+    for (const auto& [function, times] : client_->calls()) all += times;
+    return all;
+  }
+
   std::shared_ptr<implementation::Client> client_;
+  std::int64_t before_ = 0;
 };
 
 }  // namespace
@@ -91,11 +103,12 @@ class Judging {
 harness::Suite recorded(harness::Suite suite, const Subject& subject) {
   suite.cases = [cases = std::move(suite.cases), subject, name = suite.name](const harness::Settings& settings) {
     // The others would judge our own functions, and an implementation by its absence.
-    static const std::set<std::string> judge = {"preflight", "parity", "autograd", "s_sweep", "throughput"};
-    if (judges_implementation(settings) && !judge.contains(name)) return std::vector<harness::Case>{};
+    static const std::set<std::string> judging_suites = {"parity", "autograd", "s_sweep", "throughput"};
+    const bool judges = judging_suites.contains(name);
+    if (judges_implementation(settings) && !judges && name != "preflight") return std::vector<harness::Case>{};
     std::vector<harness::Case> all = cases(settings);
     for (harness::Case& c : all)
-      c.run = [run = std::move(c.run), subject](harness::Context& context) {
+      c.run = [run = std::move(c.run), subject, judges](harness::Context& context) {
         (void)subject.take_dispatchers();  // of a case before, which nobody asked
         const Judging judging(context, subject);
         try {
@@ -113,6 +126,8 @@ harness::Suite recorded(harness::Suite suite, const Subject& subject) {
           throw;
         }
         tell(context, subject.take_dispatchers());
+        if (judges && judging.reached_nobody())
+          context.skip("not_applicable", "no call of this case is one that the implementation serves");
       };
     return all;
   };

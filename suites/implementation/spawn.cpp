@@ -1,7 +1,6 @@
 #include "suites/implementation/spawn.hpp"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <spawn.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <system_error>
 
 #include "harness/process.hpp"
+#include "harness/spawn_attributes.hpp"
 
 namespace suites::implementation {
 
@@ -19,30 +19,6 @@ namespace {
 [[noreturn]] void fail(int error, const std::string& what) {
   throw std::system_error(error, std::generic_category(), what);
 }
-
-class Attributes {
- public:
-  Attributes() {
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawn_file_actions_init(&actions);
-  }
-  ~Attributes() {
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-  }
-  Attributes(const Attributes&) = delete;
-  Attributes& operator=(const Attributes&) = delete;
-
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_t actions;
-};
 
 // dup2 onto the same number would leave close-on-exec set, and onto another's number would close it: all are first
 // moved above those that the child will have.
@@ -75,7 +51,7 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
 
 pid_t spawn(const Program& program) {
   const int first_closed = kFirstPassed + static_cast<int>(program.passed.size());
-  Attributes with;
+  harness::SpawnAttributes with;
   std::vector<harness::Fd> sources;
   const auto give = [&](int fd, int number) {
     if (posix_spawn_file_actions_adddup2(&with.actions, fd, number) != 0) fail(ENOMEM, "posix_spawn_file_actions");

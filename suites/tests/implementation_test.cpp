@@ -3,7 +3,9 @@
 
 #include <cstdlib>
 
+#include "harness/journal_writer.hpp"
 #include "suites/codes.hpp"
+#include "suites/judged.hpp"
 #include "suites/locations.hpp"
 #include "suites/records.hpp"
 #include "suites/registry.hpp"
@@ -113,6 +115,23 @@ INSTANTIATE_TEST_SUITE_P(Adapters, Right,
 
 TEST_F(Implementation, WhatIsNotClaimedIsNotApplicable) {
   for (const auto& c : run("skeleton.py", "parity", "op=combine")) EXPECT_TRUE(c.skipped) << c.id;
+}
+
+// It chooses blocks by itself, and here they are given: our own functions would pass in its name.
+TEST_F(Implementation, ACaseThatNeverReachesItIsNotApplicable) {
+  const auto cases = run("tests/lying/right_attention_alone.py", "parity", "dtype=fp32,op=attend]");
+  EXPECT_FALSE(cases.empty());
+  for (const auto& c : cases) EXPECT_TRUE(c.skipped) << c.id;
+}
+
+TEST_F(Implementation, WhatCannotBeJudgedIsRefusedBeforeTheRun) {
+  EXPECT_THROW((void)described_implementation(settings_for("no_such_file.py")), harness::UsageError);
+  EXPECT_THROW((void)described_implementation(settings_for("tests/lying/contradicts_itself.py")), harness::UsageError);
+  EXPECT_THROW((void)described_implementation(settings_for("tests/lying/import_error.py")),
+               harness::InfrastructureError);
+  harness::Settings settings = settings_for("skeleton.py");
+  settings.set("python", "/no/such/python", "test");
+  EXPECT_THROW((void)described_implementation(settings), harness::InfrastructureError);
 }
 
 TEST_F(Implementation, AllSuitesAreSilentOnARightOne) {

@@ -82,9 +82,6 @@ void implementation_time(const Subject& subject, Context& context, nsa::Op op) {
   context.metric("share of the way there and back", 100 * (1 - python / wall), "%");
   context.metric("forward pass by our own functions", 1e3 * sdpa, "ms");
   context.metric("its time over ours", python / sdpa, "1");
-  context.expect_at_most("time in its process / time of the whole call", python / wall, 1.05, "1",
-                         codes::kImplementationRaised,
-                         {{"said", "it tells more seconds than its call took"}, {"op", work.c.name()}});
 }
 
 void implementation_memory(const Subject& subject, Context& context, nsa::Op op) {
