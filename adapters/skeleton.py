@@ -31,6 +31,8 @@ def describe():
         "importance": None,  # "paper", or in words how blocks are scored; needed by the same
         "shared_kv": False,  # True for attention: one k and v for all branches
         "lse": "e",  # "2" for a log-sum-exp in base 2, None if none is returned
+        # Optional: "blocks": "own" where attend_selected takes only choices that hold the token's own block.
+        # Optional: "documents": "not empty" where a packed batch may hold no document without tokens.
         # Optional: "repeatable": False where the same inputs may give other bits.
         # Optional: "limits": {"heads_per_group": [16, 32], "d_k": {"min": 16, "max": 256, "multiple_of": 16},
         #                      "l_sel": 64, "equal": [["l", "d", "l_sel"], ["d_k", "d_v"]]},

@@ -30,6 +30,7 @@ def describe():
         "forced": {"first": 1, "last": 2},
         "ties": "any",
         "importance": "paper",
+        "blocks": "own",  # it divides by the weights of a row: a token that is given no block at all gets NaN
         "shared_kv": False,
         "lse": None,
         "repeatable": False,  # compress adds its gradients with atomics

@@ -147,13 +147,14 @@ bool retired(std::string_view name) {
 std::span<const FlagSpec> flag_table() { return kFlags; }
 
 std::vector<UnknownFlag> unknown_flags(const Environment& environment) {
-  constexpr std::string_view kPrefix = "NSA_";  // shared by all, so it says nothing about likeness
+  constexpr std::string_view kPrefix = "NSA_";            // shared by all, so it says nothing about likeness
+  constexpr std::string_view kAdapters = "NSA_ADAPTER_";  // read by somebody's adapter, in a process of its own
   std::vector<std::string_view> stems;
   for (const auto& flag : kFlags) stems.push_back(flag.name.substr(kPrefix.size()));
 
   std::vector<UnknownFlag> unknown;
   for (const auto& [name, value] : environment) {
-    if (!name.starts_with(kPrefix)) continue;
+    if (!name.starts_with(kPrefix) || name.starts_with(kAdapters)) continue;
     const std::string stem = name.substr(kPrefix.size());
     if (std::find(stems.begin(), stems.end(), stem) != stems.end()) continue;
     if (retired(name)) {

@@ -47,7 +47,7 @@ LISTS = {
     "dtypes": ("fp64", "fp32", "bf16", "fp16"),
     "layouts": ("batched", "packed"),
 }
-OPTIONAL = ("repeatable", "limits")
+OPTIONAL = ("blocks", "documents", "repeatable", "limits")
 KEYS = (
     *("name", "version", *LISTS, "gradients", "window", "forced", "ties", "importance", "shared_kv", "lse"),
     *OPTIONAL,
@@ -184,6 +184,8 @@ ALLOWED = {
     "importance": 'a text, "paper" for the scores of the paper',
     "shared_kv": "True or False",
     "lse": '"e", "2" or None',
+    "blocks": '"any", or "own": attend_selected takes only choices that hold the token\'s own block',
+    "documents": '"any", or "not empty": no document of a packed batch may have no token',
     "repeatable": "True or False",
 }
 RIGHT: dict[str, Callable[[Any], bool]] = {
@@ -196,5 +198,7 @@ RIGHT: dict[str, Callable[[Any], bool]] = {
     "importance": _is_text,
     "shared_kv": lambda value: isinstance(value, bool),
     "lse": lambda value: value in ("e", "2", None),
+    "blocks": lambda value: value in ("any", "own"),
+    "documents": lambda value: value in ("any", "not empty"),
     "repeatable": lambda value: isinstance(value, bool),
 }

@@ -192,6 +192,7 @@ TEST(Flags, KnownNamesAreNotUnknown) {
   for (const auto& flag : nsa::flag_table()) all[std::string(flag.name)] = "1";
   EXPECT_TRUE(nsa::unknown_flags(all).empty());
   EXPECT_TRUE(nsa::unknown_flags({{"PATH", "/bin"}}).empty());
+  EXPECT_TRUE(nsa::unknown_flags({{"NSA_ADAPTER_SOURCE", "/checkout"}}).empty());  // an adapter reads it
 }
 
 TEST(Flags, TheEnvironmentIsReadOnlyForItsPrefix) {

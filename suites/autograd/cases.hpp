@@ -15,6 +15,7 @@ struct OpRun {
   std::string way;  // way_named()
   nsa::Op op = nsa::Op::compress;
   nsa::Phi phi = nsa::Phi::avg;
+  bool attention = false;  // attend, with a choice of its own (oracle::OpShape::attention)
 };
 
 // Which model a case makes.

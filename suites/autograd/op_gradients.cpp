@@ -87,7 +87,7 @@ bool check_short_text(Context& context, const Subject& subject, const OpRun& run
 
 // A whole query row without a block, in every batch and group (random_blocks leaves single ones empty).
 void empty_some_rows(OpCase& c) {
-  if (c.blocks.defined()) c.blocks.select(1, c.shape.S / 2).fill_(-1);
+  if (c.blocks.defined() && !c.shape.own_block) c.blocks.select(1, c.shape.S / 2).fill_(-1);
 }
 
 }  // namespace
@@ -95,7 +95,8 @@ void empty_some_rows(OpCase& c) {
 void op_gradients(Context& context, const Subject& subject, const OpRun& run) {
   const probes::OneThread one_thread;
   const at::Device device = device_of(context);
-  oracle::OpShape shape = shape_for(subject, way_named(run.way), oracle::tiny_shape());
+  const oracle::OpShape tiny = oracle::tiny_shape();
+  oracle::OpShape shape = shape_for(subject, way_named(run.way), run.attention ? as_attention(tiny) : tiny);
   shape.phi = run.phi;
   OpCase c = make_op_case(run.op, shape, at::kDouble, device, context.seed("inputs"));
   empty_some_rows(c);

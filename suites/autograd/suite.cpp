@@ -69,7 +69,8 @@ class Planner {
     Case c;
     c.name = name;
     c.params.set("backend", run.way);
-    c.params.set("op", std::string(nsa::to_string(run.op)) + (run.phi == nsa::Phi::mlp ? "_mlp" : ""));
+    const std::string op = run.attention ? "attention" : std::string(nsa::to_string(run.op));
+    c.params.set("op", op + (run.phi == nsa::Phi::mlp ? "_mlp" : ""));
     c.needs_cuda = way_named(run.way).needs_cuda;
     c.run = [subject = subject_, body, run](Context& context) { body(context, subject, run); };
     return cases_.emplace_back(std::move(c));
@@ -164,6 +165,8 @@ void plan_implementation(Planner& planner) {
     if (op != nsa::Op::select) planner.add("gradcheck", autograd_cases::op_gradients, run);
     if (attends(op)) planner.add("keys", autograd_cases::keys, run);
   }
+  planner.add("gradcheck", autograd_cases::op_gradients,
+              OpRun{.way = kImplementation, .op = nsa::Op::attend, .attention = true});
 }
 
 }  // namespace

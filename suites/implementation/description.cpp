@@ -83,6 +83,8 @@ Description description_from(const Json& answer) {
   d.forced = forced(fields);
   d.ties = text_or_nothing(fields, "ties");
   d.importance = text_or_nothing(fields, "importance");
+  if (fields.has("blocks")) d.own_block = fields.text("blocks") == "own";
+  if (fields.has("documents")) d.empty_documents = fields.text("documents") == "any";
   d.shared_kv = fields.truth("shared_kv");
   d.lse = lse_base(fields);
   if (fields.has("repeatable")) d.repeatable = fields.truth("repeatable");

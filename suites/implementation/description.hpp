@@ -28,8 +28,10 @@ struct Description {
     std::int64_t first = 1, last = 2;
   };
   std::optional<Forced> forced;
-  std::string ties;        // "lower", "higher", "any": which of two equally important blocks is chosen
-  std::string importance;  // "paper", or words: then its choice itself is not comparable
+  std::string ties;             // "lower", "higher", "any": which of two equally important blocks is chosen
+  std::string importance;       // "paper", or words: then its choice itself is not comparable
+  bool own_block = false;       // attend_selected takes only choices that hold the token's own block
+  bool empty_documents = true;  // in a packed batch
   bool shared_kv = false;
   LseBase lse = LseBase::none;
   bool repeatable = true;

@@ -119,11 +119,12 @@ bool is_attention(const nsa::AttendArgs& x) {
 
 // In one, where the implementation computes what is asked; else as the table did until now.
 nsa::Ops with_attend(const nsa::Ops& ops, const Asked& ask) {
-  const bool any = ask.client->describe().computes_function("attend");
-  return ops.in_one([ask, any, otherwise = ops.attend](const nsa::AttendArgs& x) {
+  const Description& d = ask.client->describe();
+  const bool any = d.computes_function("attend"), shared = d.computes_function("attention");
+  return ops.in_one([ask, any, shared, otherwise = ops.attend](const nsa::AttendArgs& x) {
     if (x.only != nsa::ForcedBranch::none) return otherwise(x);
-    if (any) return attend(ask, x);
-    return is_attention(x) ? attention(ask, x) : otherwise(x);
+    if (shared && is_attention(x)) return attention(ask, x);
+    return any ? attend(ask, x) : otherwise(x);
   });
 }
 

@@ -19,9 +19,12 @@ implementation::Client& judged(const Subject& subject) {
 }
 
 // What is not claimed is nobody's fault, and no case for our own functions either.
-void require_claim(const Subject& subject, nsa::Op op, const nsa::Call& call) {
+void require_claim(const Subject& subject, const OpShape& shape, nsa::Op op, const nsa::Call& call) {
+  const implementation::Description& d = judged(subject).describe();
+  if (shape.attention && !d.computes_function("attention") && !d.computes_function("attend"))
+    throw harness::Skipped{"not_applicable", fmt::format("{} computes no attention as a whole", d.name)};
   std::string why = call.phi == nsa::Phi::avg || op != nsa::Op::compress ? "" : "compression by weights is ours";
-  if (why.empty()) why = implementation::refusal(judged(subject).describe(), implementation::wanted(op, call));
+  if (why.empty()) why = implementation::refusal(d, implementation::wanted(op, call));
   if (!why.empty()) throw harness::Skipped{"not_applicable", why};
 }
 
@@ -42,7 +45,7 @@ nsa::Ops ops_of(const Subject& subject, const Way& way, const OpShape& shape, ns
   const nsa::Call call = call_of(shape, dtype, device, gives_gradients(subject, way));
   const nsa::EffectiveFlags flags = way.flags();
   if (way.name == kImplementation) {
-    require_claim(subject, op, call);
+    require_claim(subject, shape, op, call);
     return subject.ops(flags, call);
   }
   const nsa::Choice choice = nsa::route(flags, call)[op];
@@ -56,12 +59,14 @@ nsa::Ops ops_of(const Subject& subject, const Way& way, const OpShape& shape, ns
 OpShape shape_for(const Subject& subject, const Way& way, OpShape shape) {
   if (way.needs_cuda) shape.Dk = shape.Dv = 64;
   if (way.name != kImplementation) return shape;
-  const auto& limits = judged(subject).describe().limits;
+  const implementation::Description& d = judged(subject).describe();
   const implementation::Sizes fitted =
-      limits.fitted({shape.B, shape.S, shape.Hq, shape.G, shape.Dk, shape.Dv, shape.geometry});
+      d.limits.fitted({shape.B, shape.S, shape.Hq, shape.G, shape.Dk, shape.Dv, shape.geometry});
   const nsa::Geometry &own = shape.geometry, &g = fitted.geometry;
   const bool another = own.l != g.l || own.d != g.d || own.l_sel != g.l_sel || own.w != g.w;
   shape.geometry = g;
+  shape.own_block = d.own_block;
+  shape.empty_documents = d.empty_documents;
   if (another) shape.S = parity_shape(g).S;
   shape.Hq = fitted.Hq;
   shape.Dk = fitted.Dk;

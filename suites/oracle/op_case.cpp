@@ -112,6 +112,17 @@ void fill_whole(OpCase& c, Draw& draw) {
   c.blocks = random_blocks(s, draw.generator).to(draw.device());
 }
 
+// The choice is the op's own: steep queries leave few of them near a tie.
+void fill_attention(OpCase& c, Draw& draw) {
+  constexpr double kSteep = 6;
+  const OpShape& s = c.shape;
+  c.input_names = {"q", "k", "v", "gates"};
+  c.input_rows.assign(4, Rows::tokens);
+  c.inputs = {draw.normal({s.B, s.S, s.Hq, s.Dk}, kSteep), draw.normal({s.B, s.S, s.G, s.Dk}),
+              draw.normal({s.B, s.S, s.G, s.Dv}), draw.gates({s.B, s.S, s.G, 3})};
+  c.output_names = {"o"};
+}
+
 // As a model calls it: gates in the type in which they are computed.
 at::Tensor gates_of(const at::Tensor& gates, const at::Tensor& like) {
   return gates.to(nsa::accumulation_type(like.scalar_type()));
@@ -122,6 +133,12 @@ Tensors whole(const nsa::Ops& ops, const OpCase& c, const Tensors& in) {
       in[0], {in[1], in[2]}, in[3], in[4], in[5], in[6], gates_of(in[7], in[0]), c.shape.geometry, c.shape.cu_seqlens};
   args.blocks = c.blocks;
   return {ops.attend(args)};
+}
+
+Tensors attention(const nsa::Ops& ops, const OpShape& s, const Tensors& in) {
+  const auto& [q, k, v, gates] = std::tie(in[0], in[1], in[2], in[3]);
+  const nsa::Compressed kv = ops.compress({k, v, s.geometry, s.cu_seqlens, {}, {}});
+  return {ops.attend({q, {kv.k, kv.v}, k, v, k, v, gates_of(gates, q), s.geometry, s.cu_seqlens})};
 }
 
 Tensors compress(const nsa::Ops& ops, const OpShape& s, const Tensors& in) {
@@ -142,6 +159,14 @@ OpShape parity_shape(const nsa::Geometry& geometry) {
   OpShape shape;
   shape.geometry = geometry;
   shape.S = 2 * geometry.w + geometry.l_sel + 3;
+  return shape;
+}
+
+OpShape as_attention(OpShape shape) {
+  constexpr std::int64_t kForced = 3;
+  shape.attention = true;
+  shape.Dv = shape.Dk;
+  shape.geometry.n_sel = std::min(shape.geometry.n_sel, kForced + 1);
   return shape;
 }
 
@@ -192,7 +217,11 @@ OpCase make_op_case(nsa::Op op, const OpShape& shape, at::ScalarType dtype, at::
       fill_combine(c, draw);
       break;
     case nsa::Op::attend:
-      fill_whole(c, draw);
+      if (shape.attention) {
+        fill_attention(c, draw);
+      } else {
+        fill_whole(c, draw);
+      }
       break;
   }
   return c;
@@ -214,12 +243,13 @@ Tensors OpCase::call(const nsa::Ops& ops, const Tensors& in) const {
     case nsa::Op::combine:
       return {ops.combine({gates_of(in[0], in[1]), in[1], in[2], in[3]})};
     case nsa::Op::attend:
-      return whole(ops, *this, in);
+      return shape.attention ? attention(ops, shape, in) : whole(ops, *this, in);
   }
   return {};
 }
 
 std::string OpCase::name() const {
+  if (shape.attention) return "attention";
   return std::string(nsa::to_string(op)) + (op == nsa::Op::compress && shape.phi == nsa::Phi::mlp ? "_mlp" : "");
 }
 
@@ -272,16 +302,21 @@ at::Tensor random_blocks(const OpShape& s, at::Generator& generator) {
       const std::int64_t candidates = (t - begin) / l_sel + 1;
       for (std::int64_t b = 0; b < s.B; ++b) {
         for (std::int64_t g = 0; g < s.G; ++g) {
-          if (++query % 7 == 0) continue;  // padding: nothing is chosen
+          if (!s.own_block && ++query % 7 == 0) continue;  // padding: nothing is chosen
           const std::int64_t taken = std::min(n, candidates);
           const at::Tensor order = at::randperm(candidates, generator, at::TensorOptions(at::kInt));
           const at::Tensor chosen = std::get<0>(order.slice(0, 0, taken).sort());
           for (std::int64_t i = 0; i < taken; ++i) out[b][t][g][i] = chosen[i].item<int>();
+          if (s.own_block) out[b][t][g][taken - 1] = static_cast<int>(candidates - 1);  // the last one of all
         }
       }
     }
   }
   return blocks;
+}
+
+at::Tensor over_heads(const at::Tensor& rows, const at::Tensor& like) {
+  return rows.to(like.device()).repeat_interleave(like.size(2) / rows.size(2), 2).unsqueeze(3);
 }
 
 Evaluation evaluate(const OpCase& c, const nsa::Ops& ops, const EvaluateOptions& options) {
@@ -299,7 +334,8 @@ Evaluation evaluate(const OpCase& c, const nsa::Ops& ops, const EvaluateOptions&
   Draw draw(at::kDouble, inputs.front().device(), options.cotangent_seed);
   Tensors carriers, cotangents;
   for (std::size_t i = 0; i < c.differentiable_outputs; ++i) {
-    const at::Tensor cotangent = draw.normal(outputs[i].sizes()).to(at::kBFloat16);  // the same values in every dtype
+    at::Tensor cotangent = draw.normal(outputs[i].sizes()).to(at::kBFloat16);  // the same values in every dtype
+    if (options.rows.defined()) cotangent = cotangent * over_heads(options.rows, cotangent);
     if (!outputs[i].requires_grad()) continue;
     carriers.push_back(outputs[i]);
     cotangents.push_back(cotangent.to(outputs[i].scalar_type()));

@@ -17,8 +17,15 @@ struct OpShape {
   std::int64_t B = 2, S = 1, Hq = 6, G = 3, Dk = 16, Dv = 24;
   nsa::Geometry geometry;
   nsa::Phi phi = nsa::Phi::avg;
-  nsa::CuSeqlens cu_seqlens;  // B must be 1
+  nsa::CuSeqlens cu_seqlens;    // B must be 1
+  bool own_block = false;       // a choice that is given always holds the token's own block, as one of `select` does
+  bool empty_documents = true;  // a packed batch may hold some
+  // attend: from one k and v for every branch, means of them for compression, and a choice of its own.
+  bool attention = false;
 };
+// The shape as one of `attention`: of one width, which the window of many wants, and with few enough blocks that even
+// a short text must choose.
+[[nodiscard]] OpShape as_attention(OpShape shape);
 // 2w + l' + 3 tokens: longer than the window and than n*l' of any geometry that is not larger than its window.
 [[nodiscard]] OpShape parity_shape(const nsa::Geometry& geometry);
 // A geometry and a shape small enough for gradcheck, with empty rows, partial blocks and a window shorter than S.
@@ -35,7 +42,7 @@ struct OpCase {
   OpShape shape;
   std::vector<std::string> input_names;
   std::vector<Rows> input_rows;
-  std::vector<at::Tensor> inputs;  // floating, of unit scale
+  std::vector<at::Tensor> inputs;  // floating, of unit scale (attention: q is steeper)
   at::Tensor blocks;               // attend_selected, attend: the choice, not differentiated
 
   // Outputs: differentiable ones first, then a log-sum-exp where the op has one.
@@ -45,7 +52,7 @@ struct OpCase {
 
   // Runs the op of `ops` on `in`, which stands for `inputs`. A log-sum-exp that the backend does not give is undefined.
   [[nodiscard]] std::vector<at::Tensor> call(const nsa::Ops& ops, const std::vector<at::Tensor>& in) const;
-  [[nodiscard]] std::string name() const;    // "attend_window", "compress_mlp"
+  [[nodiscard]] std::string name() const;    // "attend_window", "compress_mlp", "attention"
   [[nodiscard]] std::string branch() const;  // "cmp", "sel", "win"; "" for combine and attend
 };
 
@@ -54,11 +61,15 @@ struct OpCase {
 [[nodiscard]] OpCase make_op_case(nsa::Op op, const OpShape& shape, at::ScalarType dtype, at::Device device,
                                   std::uint64_t seed);
 
-// A legal, random choice of blocks [B,S,G,n] int32, ascending and padded with -1; every 7th query has no block at all.
+// A legal, random choice of blocks [B,S,G,n] int32, ascending and padded with -1; every 7th query has no block at all,
+// unless its own must be among them.
 [[nodiscard]] at::Tensor random_blocks(const OpShape& shape, at::Generator& generator);
 
 // The part of a packed case that is its document number `index`, as a case of its own (B = 1, no cu_seqlens).
 [[nodiscard]] OpCase document_of(const OpCase& packed, std::size_t index);
+
+// bool [B,S,G] as [B,S,Hq,1], beside a tensor [B,S,Hq,D].
+[[nodiscard]] at::Tensor over_heads(const at::Tensor& rows, const at::Tensor& like);
 
 struct Evaluation {
   std::vector<at::Tensor> outputs;    // detached
@@ -70,6 +81,7 @@ struct EvaluateOptions {
   at::ScalarType dtype = at::kDouble;
   bool gradients = false;
   std::uint64_t cotangent_seed = 1;
+  at::Tensor rows = {};  // bool [B,S,G]: the others' cotangents are 0; undefined: all count
 };
 [[nodiscard]] Evaluation evaluate(const OpCase& c, const nsa::Ops& ops, const EvaluateOptions& options);
 

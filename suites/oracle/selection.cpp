@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <stdexcept>
 #include <vector>
@@ -108,6 +109,20 @@ SelectionVerdict judge_selection(const SelectionArgs& args) {
     }
   }
   return verdict;
+}
+
+at::Tensor decided(const at::Tensor& scores, const nsa::Geometry& geometry, double margin) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::int64_t S = scores.size(1), N = scores.size(3), n = geometry.n_sel;
+  if (N <= n) return at::ones({scores.size(0), S, scores.size(2)}, scores.options().dtype(at::kBool));
+  const auto indices = scores.options().dtype(at::kLong);
+  const at::Tensor block = at::arange(N, indices);
+  const at::Tensor own = at::arange(S, indices).floor_divide(geometry.l_sel).view({S, 1, 1});
+  const at::Tensor ranked =
+      scores.masked_fill(block.eq(0).logical_or(block.ge(own - 1)), kInfinity).masked_fill(block.gt(own), -kInfinity);
+  const at::Tensor best = std::get<0>(ranked.topk(n + 1, 3));  // largest first
+  const at::Tensor last = best.select(3, n - 1), next = best.select(3, n);
+  return next.isneginf().logical_or(last.isposinf()).logical_or((last - next).gt(last * margin));
 }
 
 }  // namespace suites::oracle

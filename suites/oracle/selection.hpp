@@ -34,6 +34,10 @@ struct SelectionArgs {
 // a chosen one that is not forced.
 [[nodiscard]] SelectionVerdict judge_selection(const SelectionArgs& args);
 
+// bool [B,S,G]: the queries whose choice no rounding changes. All candidates fit, or the last block that is taken leads
+// the best one that is left out by more than `margin` of its own score. scores [B,S,G,N_sel], of one document.
+[[nodiscard]] at::Tensor decided(const at::Tensor& scores, const nsa::Geometry& geometry, double margin);
+
 // The mistake in equations 8 to 11 by which one document's queries q [B,S,Hq,Dk] and compressed keys [B,N_c,G,Dk] give
 // the choice [B,S,G,n], in words without a full stop ("the largest head of a group decides, not their sum"); "" where
 // none that is known does. Looked for only where a choice is not justified.

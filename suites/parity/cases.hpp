@@ -17,7 +17,10 @@ struct OpRun {
   nsa::Op op = nsa::Op::compress;
   nsa::Phi phi = nsa::Phi::avg;
   at::ScalarType dtype = at::kFloat;
+  bool attention = false;  // attend, with a choice of its own (oracle::OpShape::attention)
 };
+// 2w + l' + 3 tokens, within the limits of its way.
+[[nodiscard]] oracle::OpShape shape_of(const harness::Context& context, const Subject& subject, const OpRun& run);
 
 // budgets.cpp: outputs and gradients against the fp64 reference.
 void against_reference(harness::Context& context, const Subject& subject, const OpRun& run);

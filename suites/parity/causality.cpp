@@ -52,9 +52,8 @@ std::int64_t first_moved_row(const at::Tensor& before, const at::Tensor& after, 
 
 void causality(Context& context, const Subject& subject, const OpRun& run) {
   const Way& way = way_named(run.way);
-  const nsa::Geometry g = subject.config(context).model.nsa;
-  oracle::OpShape shape = shape_for(subject, way, oracle::parity_shape(g));
-  shape.phi = run.phi;
+  const oracle::OpShape shape = shape_of(context, subject, run);
+  const nsa::Geometry& g = shape.geometry;
   const OpCase c = make_op_case(run.op, shape, run.dtype, device_of(context), context.seed("inputs"));
   const nsa::Ops ops = ops_of(subject, way, shape, run.op, run.dtype, device_of(context));
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(context.seed("future"));

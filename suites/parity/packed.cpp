@@ -60,12 +60,12 @@ Difference first_difference(Context& context, const OpCase& packed, const nsa::O
 
 void packed(Context& context, const Subject& subject, const OpRun& run) {
   const Way& way = way_named(run.way);
-  oracle::OpShape shape = shape_for(subject, way, oracle::parity_shape(subject.config(context).model.nsa));
-  const std::vector<std::int64_t> lengths = document_lengths(shape.geometry);
+  oracle::OpShape shape = shape_of(context, subject, run);
+  std::vector<std::int64_t> lengths = document_lengths(shape.geometry);
+  if (!shape.empty_documents) std::erase(lengths, 0);
   shape.B = 1;
   shape.S = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
   shape.cu_seqlens = cumulative(lengths);
-  shape.phi = run.phi;
   const OpCase c = make_op_case(run.op, shape, run.dtype, device_of(context), context.seed("inputs"));
   const at::NoGradGuard no_grad;
 

@@ -20,6 +20,7 @@ std::string dtype_name(at::ScalarType dtype) {
 }
 
 std::string op_name(const OpRun& run) {
+  if (run.attention) return "attention";
   return std::string(nsa::to_string(run.op)) + (run.phi == Phi::mlp ? "_mlp" : "");
 }
 
@@ -185,17 +186,19 @@ void plan_ops(Plan& plan, bool cuda) {
 
 // An implementation that is not ours: what it does not claim is skipped by its cases.
 void plan_implementation(Plan& plan) {
-  for (const Op op : nsa::kAllOps) {
+  const auto each_dtype = [&](OpRun run) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      const OpRun run{kImplementation, op, Phi::avg, dtype};
+      run.dtype = dtype;
       plan.op("op", run, parity_cases::against_reference);
       plan.op("repeatable", run, parity_cases::repeatable);
-      if (op != Op::combine) plan.op("causality", run, parity_cases::causality);
-      if (op != Op::combine) plan.op("packed", run, parity_cases::packed);
-      if (op != Op::select) plan.op("nan_visible", run, parity_cases::nan_stays_visible);
-      if (op == Op::select) plan.op("equal_scores", run, parity_cases::equal_scores);
+      if (run.op != Op::combine) plan.op("causality", run, parity_cases::causality);
+      if (run.op != Op::combine) plan.op("packed", run, parity_cases::packed);
+      if (run.op != Op::select) plan.op("nan_visible", run, parity_cases::nan_stays_visible);
+      if (run.op == Op::select) plan.op("equal_scores", run, parity_cases::equal_scores);
     }
-  }
+  };
+  for (const Op op : nsa::kAllOps) each_dtype({.way = kImplementation, .op = op});
+  each_dtype({.way = kImplementation, .op = Op::attend, .attention = true});
 }
 
 // The whole model against the oracle's.

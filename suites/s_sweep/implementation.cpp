@@ -60,6 +60,9 @@ OpPoint point_of(const Covering& design, const Point& point, const oracle::OpSha
   at.input.G = shape.G;
   at.input.Dk = shape.Dk;
   at.input.Dv = shape.Dv;
+  at.input.own_block = shape.own_block;
+  at.input.empty_documents = shape.empty_documents;
+  at.input.attention = shape.attention;
   at.input.S = std::stoll(value(kLength));
   at.input.dtype =
       std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& t) { return t.first == value(kDtype); })->second;
@@ -70,11 +73,12 @@ OpPoint point_of(const Covering& design, const Point& point, const oracle::OpSha
   return at;
 }
 
-void sweep(Context& context, const Subject& subject, Op op) {
+void sweep(Context& context, const Subject& subject, Op op, bool attention) {
   const Description& d = subject.implementation()->describe();
   if (!d.claims(op)) context.skip("not_applicable", fmt::format("{} does not claim {}", d.name, nsa::to_string(op)));
+  const oracle::OpShape own = oracle::parity_shape(subject.config(context).model.nsa);
   const oracle::OpShape shape =
-      shape_for(subject, way_named(kImplementation), oracle::parity_shape(subject.config(context).model.nsa));
+      shape_for(subject, way_named(kImplementation), attention ? oracle::as_attention(own) : own);
   const Covering design = design_of(context, d, shape.geometry, op);
   SweepLog log(context, design);
   int number = 0, served = 0;
@@ -102,14 +106,16 @@ void sweep(Context& context, const Subject& subject, Op op) {
 
 Cases plan_implementation(const Plan& plan) {
   Cases cases;
-  for (const Op op : nsa::kAllOps) {
+  const auto add = [&](const std::string& name, Op op, bool attention) {
     Case c;
     c.name = "implementation";
-    c.params.set("op", std::string(nsa::to_string(op)));
+    c.params.set("op", name);
     c.timeout = std::chrono::seconds(900);
-    c.run = [subject = plan.subject, op](Context& context) { sweep(context, subject, op); };
+    c.run = [subject = plan.subject, op, attention](Context& context) { sweep(context, subject, op, attention); };
     cases.push_back(std::move(c));
-  }
+  };
+  for (const Op op : nsa::kAllOps) add(std::string(nsa::to_string(op)), op, false);
+  add("attention", Op::attend, true);
   return cases;
 }
 

@@ -35,8 +35,10 @@ bool attends(Op op) {
 
 std::vector<std::int64_t> document_lengths(const OpInputOptions& o) {
   const std::int64_t other = o.geometry.l + 1;
-  if (o.content == Content::poison) return {0, other, o.S, 1, 0, other};
-  return {0, o.S, 1, 0, other};
+  std::vector<std::int64_t> lengths = {0, o.S, 1, 0, other};
+  if (o.content == Content::poison) lengths = {0, other, o.S, 1, 0, other};
+  if (!o.empty_documents) std::erase(lengths, 0);
+  return lengths;
 }
 
 oracle::OpShape shape_of(const OpInputOptions& o) {
@@ -49,6 +51,9 @@ oracle::OpShape shape_of(const OpInputOptions& o) {
   shape.Dv = o.Dv;
   shape.geometry = o.geometry;
   shape.phi = o.phi;
+  shape.own_block = o.own_block;
+  shape.empty_documents = o.empty_documents;
+  shape.attention = o.attention;
   if (o.layout != Layout::packed) return shape;
   std::vector<std::int32_t> ends = {0};
   for (const std::int64_t length : document_lengths(o)) ends.push_back(ends.back() + static_cast<std::int32_t>(length));
@@ -137,7 +142,7 @@ at::Tensor validity(const OpInputOptions& o, const oracle::OpCase& c,
   const auto documents = nsa::documents(c.shape.cu_seqlens, c.shape.S);
   const bool packed_poison = o.content == Content::poison && o.layout == Layout::packed;
   for (std::size_t i = 0; i < documents.size(); ++i) {
-    const bool padding = packed_poison && (i == 1 || i + 1 == documents.size());
+    const bool padding = packed_poison && (i == (o.empty_documents ? 1 : 0) || i + 1 == documents.size());
     parts.push_back(
         at::full({c.shape.B, count(documents[i].second - documents[i].first)}, !padding, at::TensorOptions(at::kBool)));
   }

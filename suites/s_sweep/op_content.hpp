@@ -58,6 +58,7 @@ struct OpInputOptions {
   nsa::Phi phi = nsa::Phi::avg;
   nsa::Geometry geometry;
   std::int64_t S = 1, Hq = 4, G = 2, Dk = 16, Dv = 24;
+  bool own_block = false, empty_documents = true, attention = false;  // as oracle::OpShape has them
   at::ScalarType dtype = at::kFloat;
   double scale = 1;  // of the first input: queries; compress: keys; combine: the logits of the gates
   Content content = Content::normal;

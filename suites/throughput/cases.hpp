@@ -31,8 +31,12 @@ void shapes_by_clock(const Subject& subject, harness::Context& context, const Cl
 void data_loading(const Subject& subject, harness::Context& context);
 
 // Of an implementation that is not ours, alone where one is judged.
-void implementation_time(const Subject& subject, harness::Context& context, nsa::Op op);
-void implementation_memory(const Subject& subject, harness::Context& context, nsa::Op op);
+struct ImplementationRun {
+  nsa::Op op = nsa::Op::attend;
+  bool attention = false;  // attend, with a choice of its own (oracle::OpShape::attention)
+};
+void implementation_time(const Subject& subject, harness::Context& context, const ImplementationRun& run);
+void implementation_memory(const Subject& subject, harness::Context& context, const ImplementationRun& run);
 
 // A model of `config` on the case's device, and text to feed it. Copies share the model.
 struct Bench {

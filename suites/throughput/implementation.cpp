@@ -32,9 +32,18 @@ struct Work {
   nsa::Ops theirs, ours;
 };
 
-Work work_of(const Subject& subject, Context& context, nsa::Op op) {
+Work work_of(const Subject& subject, Context& context, const ImplementationRun& run) {
   const Way& way = way_named(kImplementation);
-  oracle::OpShape shape = shape_for(subject, way, oracle::parity_shape(subject.config(context).model.nsa));
+  const nsa::Op op = run.op;
+  const nsa::ModelConfig& model = subject.config(context).model;
+  oracle::OpShape shape;
+  shape.geometry = model.nsa;
+  shape.Hq = model.n_heads;
+  shape.G = model.n_kv_groups;
+  shape.Dk = model.d_k;
+  shape.Dv = model.d_v;
+  shape = shape_for(subject, way, shape);
+  shape.attention = run.attention;
   shape.B = 1;
   shape.S = context.cuda() ? kTokensOnGpu : kTokensOnCpu;
   const auto& dtypes = subject.implementation()->describe().dtypes;
@@ -62,8 +71,8 @@ double wall_seconds(const Work& work, const nsa::Ops& ops) {
 
 }  // namespace
 
-void implementation_time(const Subject& subject, Context& context, nsa::Op op) {
-  const Work work = work_of(subject, context, op);
+void implementation_time(const Subject& subject, Context& context, const ImplementationRun& run) {
+  const Work work = work_of(subject, context, run);
   Client& client = *subject.implementation();
   const at::NoGradGuard no_grad;
   std::vector<double> inside, outside, own;
@@ -84,9 +93,9 @@ void implementation_time(const Subject& subject, Context& context, nsa::Op op) {
   context.metric("its time over ours", python / sdpa, "1");
 }
 
-void implementation_memory(const Subject& subject, Context& context, nsa::Op op) {
+void implementation_memory(const Subject& subject, Context& context, const ImplementationRun& run) {
   constexpr int kBlocks = 3, kCallsOfBlock = 16;
-  const Work work = work_of(subject, context, op);
+  const Work work = work_of(subject, context, run);
   Client& client = *subject.implementation();
   double bytes = 0;
   for (const at::Tensor& input : work.c.inputs) bytes += static_cast<double>(input.nbytes());

@@ -31,19 +31,23 @@ void check_baseline(const harness::Settings& settings) {
 }
 
 std::vector<Case> plan_implementation(const Subject& subject) {
-  using Body = void (*)(const Subject&, Context&, nsa::Op);
+  using Body = void (*)(const Subject&, Context&, const throughput_cases::ImplementationRun&);
   std::vector<Case> cases;
   for (const auto& [name, body] :
        {std::pair<const char*, Body>("implementation_time", throughput_cases::implementation_time),
-        {"implementation_memory", throughput_cases::implementation_memory}})
-    for (const nsa::Op op : nsa::kAllOps) {
+        {"implementation_memory", throughput_cases::implementation_memory}}) {
+    const auto add = [&, name = name, body = body](const std::string& op,
+                                                   const throughput_cases::ImplementationRun& run) {
       Case c;
       c.name = name;
       c.timeout = std::chrono::seconds(600);
-      c.params.set("op", std::string(nsa::to_string(op)));
-      c.run = [subject, body = body, op](Context& context) { body(subject, context, op); };
+      c.params.set("op", op);
+      c.run = [subject, body, run](Context& context) { body(subject, context, run); };
       cases.push_back(std::move(c));
-    }
+    };
+    for (const nsa::Op op : nsa::kAllOps) add(std::string(nsa::to_string(op)), {op});
+    add("attention", {nsa::Op::attend, /*attention=*/true});
+  }
   return cases;
 }
 
