@@ -7,29 +7,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "harness/process.hpp"
-#include "suites/implementation/fields.hpp"
+#include "suites/implementation/place.hpp"
 
 namespace suites::implementation {
-
-// A tensor in the arena: contiguous, from byte `at` on. As JSON {"dtype":"bf16","shape":[2,35,6,16],"at":4096}.
-struct Place {
-  at::ScalarType dtype = at::kFloat;
-  std::vector<std::int64_t> shape;
-  std::int64_t at = 0;
-};
-[[nodiscard]] Json to_json(const Place& place);
-// `where` begins the messages. Throws ImplementationError "protocol"; the range is take()'s to look at.
-[[nodiscard]] Place place_from(const Json& json, const std::string& where);
-
-// fp64, fp32, bf16, fp16, int32; "" / nullopt: no tensor of that type crosses.
-[[nodiscard]] std::string_view wire_name(at::ScalarType dtype);
-[[nodiscard]] std::optional<at::ScalarType> dtype_named(std::string_view name);
 
 class Arena {
  public:

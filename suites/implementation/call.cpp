@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "suites/implementation/arena.hpp"
 #include "suites/implementation/error.hpp"
+#include "suites/implementation/place.hpp"
 
 namespace suites::implementation {
 
