@@ -42,11 +42,7 @@ class Arena:
 
     def read(self, name: str, wire: object) -> torch.Tensor:
         """A copy on the CPU of what the client calls {"dtype", "shape", "at"}."""
-        dtype, shape, at = _parse(name, wire)
-        count = _count(shape)
-        end = at + count * dtype.itemsize
-        if at % ALIGNMENT or at < 0 or end > self.size:
-            raise Failure("request", f"{name}: bytes {at} to {end}: allowed are multiples of 64 up to {self.size}")
+        dtype, shape, count, at = located(name, wire, None, self.size, ALIGNMENT)
         return self._view(dtype, count, at).reshape(shape).clone()
 
     def write(self, tensors: dict[str, torch.Tensor | None], room: int) -> dict[str, dict | None]:
@@ -56,9 +52,7 @@ class Arena:
             if tensor is None:
                 wires[name] = None
                 continue
-            at = -(-end // ALIGNMENT) * ALIGNMENT
-            end = at + tensor.numel() * tensor.dtype.itemsize
-            wires[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "at": at}
+            wires[name], end = laid(tensor, end, ALIGNMENT)
         self._make_room(end)
         for name, wire in wires.items():
             if wire is not None:
@@ -76,6 +70,28 @@ class Arena:
         if count == 0:  # torch.frombuffer refuses an empty one
             return torch.empty(0, dtype=dtype, device="cpu")
         return torch.frombuffer(self._bytes, dtype=dtype, count=count, offset=at)
+
+
+def located(
+    name: str, wire: object, within: str | None, size: int, alignment: int
+) -> tuple[torch.dtype, list[int], int, int]:
+    """dtype, shape, count of values and first byte of a tensor that lies wholly inside an arena of `size` bytes, the one
+    that is called `within`."""
+    dtype, shape, at = _parse(name, wire)
+    if wire.get("in") != within:
+        raise Failure("request", f"{name}: in = {wire.get('in')}: allowed is {within}")
+    count = _count(shape)
+    end = at + count * dtype.itemsize
+    if at % alignment or at < 0 or end > size:
+        raise Failure("request", f"{name}: bytes {at} to {end}: allowed are multiples of {alignment} up to {size}")
+    return dtype, shape, count, at
+
+
+def laid(tensor: torch.Tensor, room: int, alignment: int) -> tuple[dict, int]:
+    """Where a tensor goes that is to lie from `room` on, and where it ends there."""
+    at = -(-room // alignment) * alignment
+    wire = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "at": at}
+    return wire, at + tensor.numel() * tensor.dtype.itemsize
 
 
 def _parse(name: str, wire: object) -> tuple[torch.dtype, list[int], int]:

@@ -30,7 +30,8 @@ class Geometry:
 
 
 class Case(NamedTuple):
-    """What is to be computed. The inputs are on the CPU and stay as they came."""
+    """What is to be computed. The inputs are on the CPU or, where they came through its memory, on the GPU, and stay as
+    they came."""
 
     op: str
     inputs: Tensors
@@ -164,7 +165,7 @@ def _changed(case: Case, inputs: Tensors) -> list[str]:
 def _same_bits(came: torch.Tensor, now: torch.Tensor) -> bool:
     if came.shape != now.shape or came.dtype != now.dtype:
         return False
-    return torch.equal(came.reshape(-1).view(torch.uint8), now.cpu().reshape(-1).view(torch.uint8))
+    return torch.equal(came.reshape(-1).view(torch.uint8), now.to(came.device).reshape(-1).view(torch.uint8))
 
 
 def _now(device: str) -> float:

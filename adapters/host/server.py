@@ -7,7 +7,7 @@ import gc
 import os
 import platform
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,14 +16,22 @@ from .adapter import Adapter
 from .arena import Arena
 from .calls import Call, Case, Geometry
 from .description import FUNCTIONS, PARAMETERS
+from .device_arena import DeviceArena
 from .errors import Failure
 from .requests import Request, parse
 
 GEOMETRY = ("l", "d", "l_sel", "n_sel", "w")
 
 
+class Room(NamedTuple):
+    """Where results may begin."""
+
+    host: int  # in the arena
+    device: int | None  # in the memory of the GPU
+
+
 class Server:
-    """Holds the adapter, the arena, and the graphs that wait for a backward pass."""
+    """Holds the adapter, the arenas, and the graphs that wait for a backward pass."""
 
     def __init__(self, adapter: str, arena: int):
         self.finished = False
@@ -31,10 +39,12 @@ class Server:
         self._path = adapter
         self._loaded: Adapter | Failure | None = None
         self._arena = Arena(arena)
+        self._device_arena = DeviceArena()
         self._graphs: dict[int, Call] = {}
         self._last_call = 0
         self._does = {
             "describe": self._describe,
+            "share": self._share,
             "forward": self._forward,
             "backward": self._backward,
             "release": self._release,
@@ -89,11 +99,21 @@ class Server:
             "mistakes": [mistake._asdict() for mistake in adapter.mistakes],
         }
 
+    def _share(self, request: Request) -> dict:
+        """Opens memory of a GPU in the place of what was open before, and shows that it reads and writes it."""
+        why = self._device_arena.open(request.get("memory", dict))
+        if why:
+            return {"shared": False, "why": why}
+        self._arena.resize(request.get("arena", int))
+        probe = self._read("probe", request.get("probe", dict))
+        outputs = self._write({"probe": probe + 1}, _room(request))
+        return {"shared": True, "outputs": outputs, "arena": self._arena.size}
+
     def _forward(self, request: Request) -> dict:
         case = self._case(request)
-        room = request.get("room", int)
+        room = _room(request)
         call = calls.run(self._adapter(), case)
-        outputs = self._arena.write(call.outputs, room)
+        outputs = self._write(call.outputs, room)
         name = None
         if case.gradients:
             self._last_call += 1
@@ -109,10 +129,10 @@ class Server:
         }
 
     def _backward(self, request: Request) -> dict:
-        number, keep, room = request.get("call", int), request.get("keep", bool), request.get("room", int)
+        number, keep, room = request.get("call", int), request.get("keep", bool), _room(request)
         call = self._graph(number)
         self._arena.resize(request.get("arena", int))
-        given = {name: self._arena.read(name, wire) for name, wire in request.get("cotangents", dict).items()}
+        given = {name: self._read(name, wire) for name, wire in request.get("cotangents", dict).items()}
         for name, cotangent in given.items():
             _require_fitting(name, cotangent, call.outputs.get(name))
         try:
@@ -121,7 +141,7 @@ class Server:
             if not keep:
                 del self._graphs[number]
         return {
-            "gradients": self._arena.write(gradients, room),
+            "gradients": self._write(gradients, room),
             "changed_inputs": changed,
             "seconds": seconds,
             "arena": self._arena.size,
@@ -156,6 +176,18 @@ class Server:
         self.finished = True
         return {}
 
+    def _read(self, name: str, wire: object) -> torch.Tensor:
+        """A tensor of the client's, on the device in whose memory it lies."""
+        on_gpu = isinstance(wire, dict) and wire.get("in") is not None
+        return (self._device_arena if on_gpu else self._arena).read(name, wire)
+
+    def _write(self, tensors: dict[str, torch.Tensor | None], room: Room) -> dict[str, dict | None]:
+        """Into the memory of the GPU what fits there, and the rest into the arena."""
+        there = self._device_arena.write(tensors, room.device) if room.device is not None else {}
+        here = {name: tensor for name, tensor in tensors.items() if name not in there}
+        wires = {**self._arena.write(here, room.host), **there}
+        return {name: wires[name] for name in tensors}
+
     def _graph(self, number: int) -> Call:
         if number not in self._graphs:
             raise Failure("request", f"call = {number}: no such graph is kept")
@@ -174,7 +206,7 @@ class Server:
         allowed = {*positional, *({"blocks"} & set(keywords))}
         if not set(positional) <= set(wires) <= allowed:
             raise Failure("request", f"inputs of {op} are {', '.join(sorted(wires))}: allowed are {sorted(allowed)}")
-        inputs = {name: self._arena.read(name, wires[name]) for name in sorted(wires, key=_order(positional))}
+        inputs = {name: self._read(name, wires[name]) for name in sorted(wires, key=_order(positional))}
         for name, tensor in inputs.items():
             if tensor.dim() != 4:
                 raise Failure("request", f"{name} has the shape {list(tensor.shape)}: allowed are four extents")
@@ -183,6 +215,10 @@ class Server:
             if name not in inputs or not inputs[name].is_floating_point():
                 raise Failure("request", f"gradients = {gradients}: allowed are floating inputs of {op}")
         return Case(op, inputs, _geometry(request, op), _cu_seqlens(request, inputs), device, gradients)
+
+
+def _room(request: Request) -> Room:
+    return Room(request.get("room", int), request.optional("device_room", int))
 
 
 def _order(positional: tuple[str, ...]) -> Any:

@@ -26,4 +26,4 @@ if PACKAGE not in sys.modules:
     sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[PACKAGE])
 
-from nsa_adapter_host import adapter, check, description, sizes  # noqa: E402, F401
+from nsa_adapter_host import adapter, check, description, device_arena, errors, sizes  # noqa: E402, F401

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import cases_adapters  # noqa: E402
 import cases_description  # noqa: E402
+import cases_device_arena  # noqa: E402
 import cases_numbers  # noqa: E402
 from client import ADAPTERS, DTYPES, GEOMETRY, HOST, LIES, Client, same_bits  # noqa: E402
 
@@ -49,7 +50,7 @@ time.sleep(600)
 
 def load_tests(loader, tests, pattern):
     """All of it in one run."""
-    for module in (cases_description, cases_numbers, cases_adapters):
+    for module in (cases_description, cases_device_arena, cases_numbers, cases_adapters):
         tests.addTests(loader.loadTestsFromModule(module))
     return tests
 
@@ -196,6 +197,21 @@ class Served(Shared):
         error = self.host.error("forward", **self.host.call("attend_window", window_inputs(), device="cuda"))
         self.assertEqual(error["kind"], "device")
 
+    def test_memory_of_a_gpu_that_cannot_be_had_is_no_error(self):
+        memory = {"handle": "00" * 64, "size": 1 << 20, "gpu": "00" * 16}
+        told = self.host.ok("share", memory=memory, arena=self.host.arena, room=0, device_room=0)
+        self.assertIs(told["shared"], False)
+        if not torch.cuda.is_available():
+            self.assertEqual(told["why"], "this torch sees no GPU here")
+        else:
+            self.assertIn("it is memory of the GPU 0000", told["why"])
+        self.assertNotIn("in", self.window_answer(device_room=0)["outputs"]["o"])
+        for wrong in (None, {}, {**memory, "handle": "00"}, {**memory, "handle": 7}, {**memory, "size": "1"}):
+            self.assertEqual(self.host.error("share", memory=wrong)["kind"], "request")
+
+    def window_answer(self, **fields) -> dict:
+        return self.host.ok("forward", **self.host.call("attend_window", window_inputs(), **fields))
+
     def test_wrong_requests(self):
         good = self.host.call("attend_window", window_inputs())
         shape = good["inputs"]["q"]
@@ -208,6 +224,7 @@ class Served(Shared):
             "gradients": [["o"], ["cu_seqlens"], "q"],
             "arena": [None, -1, good["arena"] + (1 << 40), "1"],
             "room": [None, 1.5],
+            "device_room": [1.5, "0", -256],
         }
         for part in (
             {"dtype": "int8"},
@@ -222,6 +239,8 @@ class Served(Shared):
             {"at": 1 << 50},
             {"at": good["arena"] // 64 * 64},
             {"at": None},
+            {"in": "cuda"},
+            {"in": "tpu"},
         ):
             wrong["inputs"].append({**good["inputs"], "q": {**shape, **part}})
         for key, values in wrong.items():
