@@ -14,7 +14,7 @@ namespace {
 // What "forward" and "time" have in common.
 Json body_of(const Request& request, Connection& to) {
   Json body = to_json(request);
-  body["inputs"] = to.put(request.inputs, body);
+  body["inputs"] = to.share(request.inputs, body, outputs_of(request));
   return body;
 }
 
@@ -52,7 +52,8 @@ void Client::start() {
   ++failed_starts_;  // until it has described itself
   ++starts_;
   try {
-    connection_ = std::make_unique<Connection>(options_.python, options_.host, options_.adapter);
+    connection_ =
+        std::make_unique<Connection>(options_.python, options_.host, options_.adapter, options_.device_memory);
     connection_->on_wait(waiting_);
     describe_itself();
   } catch (const ImplementationError& error) {
@@ -66,6 +67,7 @@ void Client::start() {
 void Client::give_up(const ImplementationError& error) {
   std::string output = error.output;
   if (connection_) {
+    transport_ = connection_->transport();
     connection_->end();
     output = connection_->last_words();
   }
@@ -124,7 +126,7 @@ std::optional<Graph> Client::graph_of(const Fields& answer, const Request& reque
 Backward Client::backward(const Graph& graph, const Named& cotangents, bool keep) {
   const auto ask = [&](Connection& to) {
     Json body = {{"call", graph.number}, {"keep", keep}};
-    body["cotangents"] = to.put(cotangents, body);
+    body["cotangents"] = to.share(cotangents, body, graph.inputs);
     const Json answer = to.ask("backward", body, options_.call);
     const Fields fields(answer, "answer to the backward pass of " + graph.function);
     Backward backward{to.take(fields, "gradients"), fields.texts("changed_inputs"), fields.number("seconds")};
@@ -201,6 +203,11 @@ void Client::on_wait(std::function<void()> call) {
 double Client::seconds() const {
   const std::lock_guard lock(mutex_);
   return seconds_;
+}
+
+std::string Client::transport() const {
+  const std::lock_guard lock(mutex_);
+  return connection_ ? connection_->transport() : transport_;
 }
 
 std::int64_t Client::starts() const {

@@ -32,13 +32,13 @@ struct Graph {
 };
 
 struct Forward {
-  Named outputs;               // on the CPU; undefined: the function gives none of that name
+  Named outputs;               // each on the CPU or the inputs' GPU; undefined: the function gives none of that name
   std::optional<Graph> graph;  // where gradients were asked for and the outputs have a graph
   std::vector<std::string> changed_inputs;
   double seconds = 0;  // in Python
 };
 struct Backward {
-  Named gradients;  // on the CPU, of Graph::inputs; undefined: none reaches it
+  Named gradients;  // each on the CPU or the GPU, of Graph::inputs; undefined: none reaches it
   std::vector<std::string> changed_inputs;
   double seconds = 0;
 };
@@ -61,6 +61,8 @@ class Client {
     std::filesystem::path host, adapter;
     Seconds start{120};  // until it has imported torch and the adapter, and described itself
     Seconds call{60};    // for one call
+    // That tensors of a GPU cross in, where it can be had; none: they are copied through the host's.
+    std::optional<DeviceMemory> device_memory = cuda_memory();
   };
   static constexpr int kStarts = 3;  // in a row, then no more
 
@@ -88,6 +90,8 @@ class Client {
   void on_wait(std::function<void()> call);
 
   [[nodiscard]] double seconds() const;  // in Python, of the last forward pass
+  // Connection::transport() of the process that runs, or of the last one.
+  [[nodiscard]] std::string transport() const;
   [[nodiscard]] std::int64_t starts() const;
 
  private:
@@ -105,9 +109,10 @@ class Client {
   mutable std::mutex mutex_;
   std::unique_ptr<Connection> connection_;
   std::optional<Description> description_;
-  Json described_;                          // as it came
-  std::optional<ImplementationError> why_;  // the last process ended, or could not be started
-  int failed_starts_ = 0;                   // in a row
+  Json described_;                           // as it came
+  std::optional<ImplementationError> why_;   // the last process ended, or could not be started
+  std::string transport_ = "shared memory";  // of the process before
+  int failed_starts_ = 0;                    // in a row
   std::int64_t starts_ = 0;
   std::map<std::string, std::int64_t> calls_;
   double seconds_ = 0;

@@ -91,6 +91,7 @@ void implementation_time(const Subject& subject, Context& context, const Impleme
   context.metric("share of the way there and back", 100 * (1 - python / wall), "%");
   context.metric("forward pass by our own functions", 1e3 * sdpa, "ms");
   context.metric("its time over ours", python / sdpa, "1");
+  context.fact("transport", client.transport());
 }
 
 void implementation_memory(const Subject& subject, Context& context, const ImplementationRun& run) {

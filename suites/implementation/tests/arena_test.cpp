@@ -148,9 +148,15 @@ TEST(Place, IsReadAndWritten) {
   EXPECT_EQ(back.dtype, place.dtype);
   EXPECT_EQ(back.shape, place.shape);
   EXPECT_EQ(back.at, place.at);
-  for (const char* bad : {R"({"dtype":"fp8","shape":[1],"at":0})", R"({"dtype":"fp32","shape":[1.5],"at":0})",
-                          R"({"dtype":"fp32","shape":1,"at":0})", R"({"dtype":"fp32","shape":[1],"at":"0"})",
-                          R"({"dtype":"fp32","shape":[1]})", "[]", "null", R"({"dtype":3,"shape":[1],"at":0})"})
+  EXPECT_FALSE(back.on_device);
+  const Place there{at::kFloat, {1}, 256, /*on_device=*/true};
+  EXPECT_EQ(reports::dump(to_json(there)), R"({"dtype":"fp32","shape":[1],"at":256,"in":"cuda"})");
+  EXPECT_TRUE(place_from(to_json(there), "o").on_device);
+  for (const char* bad :
+       {R"({"dtype":"fp8","shape":[1],"at":0})", R"({"dtype":"fp32","shape":[1.5],"at":0})",
+        R"({"dtype":"fp32","shape":1,"at":0})", R"({"dtype":"fp32","shape":[1],"at":"0"})",
+        R"({"dtype":"fp32","shape":[1]})", "[]", "null", R"({"dtype":3,"shape":[1],"at":0})",
+        R"({"dtype":"fp32","shape":[1],"at":0,"in":"tpu"})", R"({"dtype":"fp32","shape":[1],"at":0,"in":1})"})
     EXPECT_EQ(error_of([&] { (void)place_from(Json::parse(bad), "o"); }).kind, "protocol") << bad;
 }
 

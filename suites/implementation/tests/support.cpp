@@ -1,11 +1,15 @@
 #include "suites/implementation/tests/support.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
+#include <stdexcept>
 #include <thread>
 
 #include "harness/process.hpp"
@@ -274,6 +278,27 @@ fs::path PythonTest::program(const std::string& body) const {
 
 fs::path PythonTest::host(const std::string& changes) const {
   return program(std::string(kHost) + changes + "\nserve()\n");
+}
+
+DeviceMemory FileMemory::memory() const {
+  const auto allocate = [*this](at::Device, std::int64_t bytes) -> DeviceMemory::Block {
+    const fs::path file = folder / fmt::format("memory{}", ++*made);
+    const harness::Fd fd(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    const auto size = static_cast<std::size_t>(bytes);
+    if (ftruncate(fd.get(), bytes) != 0) throw std::runtime_error("no file for memory");
+    void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    if (memory == MAP_FAILED) throw std::runtime_error("no mapping of a file");
+    ++*alive;
+    const auto unmap = [size, alive = alive](char* all) {
+      munmap(all, size);
+      --*alive;
+    };
+    std::string name = file.string(), handle;
+    name.resize(64);
+    for (const char one : name) handle += fmt::format("{:02x}", one);
+    return {std::shared_ptr<char>(static_cast<char*>(memory), unmap), {{"handle", handle}, {"gpu", "file"}}};
+  };
+  return {at::kCPU, allocate, [waits = waits](at::Device) { ++*waits; }};
 }
 
 ImplementationError error_of(const std::function<void()>& call) {

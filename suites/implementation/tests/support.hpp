@@ -6,8 +6,10 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "suites/implementation/device_arena.hpp"
 #include "suites/implementation/error.hpp"
 
 namespace suites::implementation::tests {
@@ -43,6 +45,16 @@ class PythonTest : public testing::Test {
 
   std::filesystem::path folder;
   std::filesystem::path adapter;  // a name; no program here reads it
+};
+
+// Memory for the tensors of the CPU in the place of a GPU's: files in `folder`. The "handle" is a file's name in hex,
+// with zeros up to 64 bytes, as adapters/tests/file_host.py takes it.
+// `alive` counts those that are not freed yet, `waits` the calls of wait().
+struct FileMemory {
+  std::filesystem::path folder;
+  std::shared_ptr<int> alive = std::make_shared<int>(0), made = std::make_shared<int>(0),
+                       waits = std::make_shared<int>(0);
+  [[nodiscard]] DeviceMemory memory() const;
 };
 
 // What `call` throws; of kind "nothing" when it throws nothing.
