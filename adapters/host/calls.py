@@ -12,7 +12,7 @@ import torch
 
 from .adapter import Adapter
 from .arena import NAMES
-from .description import PARAMETERS, WITH_LSE
+from .description import PARAMETERS, returns
 from .errors import Failure
 
 Tensors = dict[str, torch.Tensor]
@@ -198,12 +198,12 @@ def _outputs(adapter: Adapter, case: Case, returned: Any) -> dict[str, Any]:
 
 def _by_name(adapter: Adapter, op: str, returned: Any) -> dict[str, Any]:
     """The returned values under their names; "lse" is None where none came."""
-    names = {"compress": ("k_cmp", "v_cmp"), "select": ("blocks",)}.get(op, ("o",))
+    names = returns(op)
     values = returned if isinstance(returned, (tuple, list)) else (returned,)
-    if op in WITH_LSE and len(values) == 2:
-        if adapter.description["lse"] is None:
+    if "lse" in names:
+        if len(values) == 2 and adapter.description["lse"] is None:
             raise Failure("shape", f"{op} = 2 values: allowed is o alone, for describe() says lse = None")
-        names = ("o", "lse")
+        names = names if len(values) == 2 else names[:1]
     if len(values) != len(names):
         raise Failure("shape", f"{op} = {len(values)} values: allowed is {', '.join(names)}")
     named = dict(zip(names, values))

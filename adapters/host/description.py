@@ -38,6 +38,7 @@ PARAMETERS = {
     "attention": (("q", "k", "v", "gates"), ("geometry", "cu_seqlens")),
 }
 WITH_LSE = ("attend_compressed", "attend_selected", "attend_window")
+RETURNED = {"compress": ("k_cmp", "v_cmp"), "select": ("blocks",)}
 WITH_WINDOW = ("attend", "attend_window", "attention")
 CHOOSING = ("attend", "select", "attention")
 
@@ -64,6 +65,11 @@ class Mistake(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.key} = {self.value}: {self.allowed}"
+
+
+def returns(op: str) -> tuple[str, ...]:
+    """Names of what a function gives back; the last of ("o", "lse") may be left out."""
+    return RETURNED.get(op, ("o", "lse") if op in WITH_LSE else ("o",))
 
 
 def mistakes(description: object, function: Callable[[str], Any], where: str) -> list[Mistake]:

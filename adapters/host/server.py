@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import calls, description, errors
+from . import calls, description, errors, saved
 from .adapter import Adapter
 from .arena import Arena
 from .calls import Call, Case, Geometry
@@ -19,6 +19,7 @@ from .description import FUNCTIONS, PARAMETERS
 from .device_arena import DeviceArena
 from .errors import Failure
 from .requests import Request, parse
+from .saved import Saved
 
 GEOMETRY = ("l", "d", "l_sel", "n_sel", "w")
 
@@ -36,7 +37,7 @@ class Server:
     def __init__(self, adapter: str, arena: int):
         self.finished = False
         self.exit_code = 0
-        self._path = adapter
+        self._path = os.path.abspath(adapter)  # before the adapter can change the folder
         self._loaded: Adapter | Failure | None = None
         self._arena = Arena(arena)
         self._device_arena = DeviceArena()
@@ -49,6 +50,7 @@ class Server:
             "backward": self._backward,
             "release": self._release,
             "time": self._time,
+            "save": self._save,
             "memory": self._memory,
             "seed": self._seed,
             "leave": self._leave,
@@ -162,6 +164,17 @@ class Server:
         if with_backward and not case.gradients:
             raise Failure("request", "gradients = []: a backward pass needs one or more")
         return calls.measure(self._adapter(), case, with_backward, repeats, warmup)
+
+    def _save(self, request: Request) -> dict:
+        """Writes a call down, without making it: it may be the one that ended the process before."""
+        case = self._case(request)
+        cotangents, expected = (
+            {name: self._arena.read(name, wire) for name, wire in request.get(part, dict).items()}
+            for part in ("cotangents", "expected")
+        )
+        call = Saved(case, cotangents, expected, request.get("wrote", bool), request.get("title", str))
+        saved.write(request.get("folder", str), self._path, call)
+        return {}
 
     def _memory(self, request: Request) -> dict:
         _give_back()

@@ -147,6 +147,15 @@ class Client:
         self.arena = answer["arena"]
         return answer, {name: self.take(wire) for name, wire in answer["gradients"].items()}
 
+    def saved(self, op: str, inputs: dict, folder: Path | str, **fields) -> dict:
+        """The fields of a request to save a call; cotangents and expected are tensors by name."""
+        parts = {"inputs": inputs, "cotangents": fields.pop("cotangents", {}), "expected": fields.pop("expected", {})}
+        wires = self.put(**{f"{part}.{name}": tensor for part in parts for name, tensor in parts[part].items()})
+        laid = {part: {name: wires[f"{part}.{name}"] for name in tensors} for part, tensors in parts.items()}
+        common = {"device": "cpu", "geometry": GEOMETRY, "cu_seqlens": None, "gradients": [], "wrote": False}
+        place = {"folder": str(folder), "title": f"{op} as somebody called it", "arena": self.arena}
+        return {"op": op, **common, **place, **fields, **laid}
+
     def _view(self, wire: dict) -> torch.Tensor:
         dtype, count = DTYPES[wire["dtype"]], 1
         for extent in wire["shape"]:

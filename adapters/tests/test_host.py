@@ -388,6 +388,112 @@ class Misserved(Shared):
         self.assertEqual(answer["changed_inputs"], ["k"])
 
 
+class Saved(Shared):
+    """Calls as files that need nothing of ours. Saving makes no call, so that one adapter of each kind is enough."""
+
+    adapter = LIES / "window_plus_one.py"
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+
+    def run_script(self) -> subprocess.CompletedProcess:
+        """In another folder, with no variable of ours."""
+        command = [sys.executable, "-B", str(self.folder / "repro.py")]
+        return subprocess.run(command, env={}, cwd="/", capture_output=True, text=True)
+
+    def said_of(self, op: str, inputs: dict[str, torch.Tensor], **fields) -> list[str]:
+        self.assertEqual(self.host.ok("save", **self.host.saved(op, inputs, self.folder, **fields)), {})
+        done = self.run_script()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        script = (self.folder / "repro.py").read_text().splitlines()
+        self.assertLessEqual(max(map(len, script)), 120)
+        self.assertFalse([line for line in script if line.startswith(("import nsa", "from"))])
+        return done.stdout.splitlines()
+
+    def test_a_script_shows_what_is_wrong(self):
+        x, right = window_inputs(), cases_numbers.RIGHT
+        o, lse = right.attend_window(**x, geometry=cases_numbers.geometry(**GEOMETRY), cu_seqlens=None)
+        ones = torch.ones_like(o)
+        gradients = Served.window_gradients(x, ones)
+        due = {"o": o, "lse": lse, **{f"gradient of {name}": gradient for name, gradient in gradients.items()}}
+        said = self.said_of("attend_window", x, gradients=list("qkv"), cotangents={"o": ones}, expected=due)
+        self.assertEqual([line.split(" torch")[0] for line in said[::3]], list(due))
+        for difference in said[2::3]:
+            self.assertIn("difference: 0 of ", difference)
+            self.assertGreater(float(difference.split()[-1]), 0.01)
+
+    def test_the_file_of_inputs_is_plain(self):
+        x = window_inputs(dtype=torch.bfloat16)
+        self.said_of("attend_window", x, gradients=["k"], cu_seqlens=[0, 4, 9], cotangents={"o": x["q"]})
+        saved = torch.load(self.folder / "inputs.pt", weights_only=True)
+        self.assertEqual(list(saved), ["inputs", "geometry", "cu_seqlens", "cotangents", "expected"])
+        self.assertEqual(saved["geometry"], GEOMETRY)
+        self.assertEqual(saved["cu_seqlens"].tolist(), [0, 4, 9])
+        for name, tensor in x.items():
+            self.assertTrue(same_bits(saved["inputs"][name].detach(), tensor))
+            self.assertEqual(saved["inputs"][name].requires_grad, name == "k")
+        self.assertEqual(saved["expected"], {})
+
+    def test_every_function_can_be_saved(self):
+        x = window_inputs()
+        compressed = {"k_cmp": torch.randn(1, 3, 2, 8), "v_cmp": torch.randn(1, 3, 2, 8)}
+        blocks = {"blocks": torch.tensor([0, -1, -1], dtype=torch.int32).expand(1, 9, 2, 3)}
+        gates, o = torch.rand(1, 9, 2, 3), torch.randn(1, 9, 4, 8)
+        keys = {"k_sel": x["k"], "v_sel": x["v"], "k_win": x["k"], "v_win": x["v"]}
+        whole = {"q": x["q"], **compressed, **keys, "gates": gates}
+        names = {
+            "compress": ({"k": x["k"], "v": x["v"]}, "k_cmp v_cmp"),
+            "select": ({"q": x["q"], "k_cmp": compressed["k_cmp"]}, "blocks"),
+            "attend_compressed": ({"q": x["q"], **compressed}, "o lse"),
+            "attend_selected": ({**x, **blocks}, "o lse"),
+            "combine": ({"gates": gates, "o_cmp": o, "o_sel": o, "o_win": o}, "o"),
+            "attend": (whole, "o"),
+        }
+        for op, (inputs, given) in names.items():
+            with self.subTest(op=op):
+                self.assertEqual([line.split()[0] for line in self.said_of(op, inputs)], given.split())
+        self.said_of("attend", {**whole, **blocks}, gradients=["gates"], cotangents={"o": o})
+        self.assertIn('blocks=x["blocks"]', (self.folder / "repro.py").read_text())
+
+    def test_what_writes_to_its_inputs_is_shown(self):
+        with Client(LIES / "writes_into_q.py") as host:
+            host.ok("save", **host.saved("attend_window", window_inputs(), self.folder, wrote=True))
+        self.assertIn("inputs that it wrote to: ['q']", self.run_script().stdout.splitlines())
+
+    def test_a_script_ends_as_the_call_did(self):
+        for liar, code in (("exits", 3), ("segfaults", -signal.SIGSEGV), ("raises_above_64", 1)):
+            with Client(LIES / f"{liar}.py") as host:
+                host.ok("save", **host.saved("attend_window", window_inputs(tokens=65), self.folder))
+            done = self.run_script()
+            self.assertEqual(done.returncode, code)
+        self.assertIn("ValueError: 65 tokens are too many", done.stderr)
+
+    def test_none_and_not_finite_are_said(self):
+        x = window_inputs()
+        flow = {"gradients": ["q", "v"], "cotangents": {"lse": torch.ones(1, 4, 9)}}
+        said = self.said_of("attend_window", {**x, "v": x["v"] * torch.inf}, **flow)
+        self.assertIn("o torch.float32 [1, 9, 4, 8]: 288 of 288 not finite", said[0])
+        self.assertEqual(said[-1], "gradient of v None")
+
+    def test_nothing_is_written_through_a_link(self):
+        (self.folder / "precious").write_text("keep")
+        (self.folder / "inputs.pt").symlink_to(self.folder / "precious")
+        error = self.host.error("save", **self.host.saved("attend_window", window_inputs(), self.folder))
+        self.assertEqual((error["kind"], error["type"]), ("exception", "OSError"))
+        self.assertEqual((self.folder / "precious").read_text(), "keep")
+
+    def test_wrong_requests(self):
+        good = self.host.saved("attend_window", window_inputs(), self.folder)
+        wrong = {"folder": [None, 1], "title": [None], "wrote": [None, 1], "cotangents": [{"o": 1}], "expected": [[]]}
+        for key, values in wrong.items():
+            for value in values:
+                with self.subTest(key=key, value=value):
+                    self.assertEqual(self.host.error("save", **{**good, key: value})["kind"], "request")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+
 class Endings(unittest.TestCase):
     """Hosts that end, or have nothing to serve."""
 
