@@ -79,6 +79,7 @@ class Context {
   }
 
  protected:
+  friend class ForwardingContext;  // calls these of another context
   struct Comparison {
     std::string_view name;
     bool pass = false;

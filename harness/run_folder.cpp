@@ -15,6 +15,7 @@
 #include "base/streams.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/settings.hpp"
+#include "harness/suite.hpp"
 #include "reports/journal.hpp"
 
 namespace harness {
@@ -24,9 +25,12 @@ using reports::Json;
 
 namespace {
 
-// All that a run ever puts at the top of its folder, but for suites/, logs/ and its lock, which is never removed.
+// All that a run ever puts at the top of its folder, but for suites/, logs/, artifacts/ and its lock, which is never
+// removed.
 constexpr std::array kOwnFiles{"events.jsonl", "report.json", "report.md", "report.html", "junit.xml", ".reserve"};
 constexpr std::array kOwnFolders{"suites", "logs"};
+constexpr const char* kArtifacts = "artifacts";  // with a folder for each case that has some
+constexpr std::array kOwnArtifacts{"repro.py", "inputs.pt"};
 constexpr const char* kTemporary = ".tmp";                      // of a report that was being written
 constexpr std::size_t kFirstLineBytes = std::size_t{64} << 20;  // the plan of a run is in it
 
@@ -41,6 +45,7 @@ struct Proof {
   bool torn = false;  // no journal, an empty one, or one that was cut inside its first line: the run had hardly begun
   std::string why_not;
   std::set<std::string> suites;  // of the run's plan: the names of its files in suites/
+  std::set<std::string> slugs;   // of its cases: the names of its folders in artifacts/
 };
 
 Proof proof_of(const fs::path& folder) {
@@ -65,8 +70,13 @@ Proof proof_of(const fs::path& folder) {
     return proof;
   proof.run = true;
   if (const Json suites = first.value(Json::json_pointer("/plan/suites"), Json()); suites.is_array())
-    for (const Json& suite : suites)
-      if (suite.is_object() && suite.contains("name") && suite["name"].is_string()) proof.suites.insert(suite["name"]);
+    for (const Json& suite : suites) {
+      if (!suite.is_object()) continue;
+      if (suite.contains("name") && suite["name"].is_string()) proof.suites.insert(suite["name"]);
+      for (const Json& c : suite.value("cases", Json::array()))
+        if (c.is_object() && c.contains("id") && c["id"].is_string())
+          proof.slugs.insert(case_slug(c["id"].get<std::string>()));
+    }
   return proof;
 }
 
@@ -108,7 +118,8 @@ bool hardly_began(const fs::path& folder) {
 
 struct OldRun {
   std::vector<fs::path> files;    // of the run, to be removed
-  std::vector<fs::path> foreign;  // among them in suites/ and logs/
+  std::vector<fs::path> folders;  // of the run, to be removed where nothing else is in them; inner ones first
+  std::vector<fs::path> foreign;  // among them in suites/, logs/ and artifacts/
 };
 
 // Something else has the name of what a run makes: a link leads to what is not the run's, and a folder may hold
@@ -119,6 +130,27 @@ void refuse_foreign(const fs::path& what, const std::string& wanted) {
   throw UsageError(
       fmt::format("--out: {} is {}, a run makes {} there; nothing was removed: move it away, or give another folder",
                   what.string(), is, wanted));
+}
+
+// What the run's cases have left in artifacts/.
+void add_artifacts(OldRun& old, const Proof& proof, const fs::path& folder) {
+  const fs::path artifacts = folder / kArtifacts;
+  refuse_foreign(artifacts, "a folder");
+  if (!is_there(artifacts)) return;
+  for (const auto& entry : fs::directory_iterator(artifacts)) {
+    if (!is_folder(entry.path()) || !proof.slugs.contains(entry.path().filename())) {
+      old.foreign.push_back(entry.path());
+      continue;
+    }
+    for (const auto& file : fs::directory_iterator(entry.path())) {
+      const std::string name = file.path().filename();
+      const bool own =
+          is_file(file.path()) && std::find(kOwnArtifacts.begin(), kOwnArtifacts.end(), name) != kOwnArtifacts.end();
+      (own ? old.files : old.foreign).push_back(file.path());
+    }
+    old.folders.push_back(entry.path());
+  }
+  old.folders.push_back(artifacts);
 }
 
 // The files of the run that `proof` speaks of. Throws UsageError when something else has the name of one: a link leads
@@ -138,7 +170,9 @@ OldRun files_of(const Proof& proof, const fs::path& folder) {
       const bool own = is_file(entry.path()) && made_by(proof, name, entry.path().filename());
       (own ? old.files : old.foreign).push_back(entry.path());
     }
+    old.folders.push_back(below);
   }
+  add_artifacts(old, proof, folder);
   // The journal last: it is the proof, should this be cut short.
   std::stable_partition(old.files.begin(), old.files.end(),
                         [&](const fs::path& file) { return file != folder / reports::kJournalFile; });
@@ -151,7 +185,7 @@ void remove_old_run(const fs::path& folder) {
   for (const fs::path& file : old.foreign)
     base::err("note: --out: {} is not of the run that --force replaces, and stays\n", file.string());
   std::error_code not_empty;
-  for (const char* name : kOwnFolders) fs::remove(folder / name, not_empty);
+  for (const fs::path& own : old.folders) fs::remove(own, not_empty);
 }
 
 bool holds_nothing(const fs::path& folder) {

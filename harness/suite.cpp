@@ -82,6 +82,20 @@ std::string case_id(const std::string& suite, const Case& c) {
 
 std::string case_hash(std::string_view id) { return fmt::format("{:016x}", fnv1a(kFnvOffset, id)).substr(0, 8); }
 
+std::string case_slug(std::string_view id) {
+  constexpr std::size_t kLongest = 100;  // a file name has 255 bytes at most
+  std::string slug;
+  for (const char c : id.substr(0, kLongest)) {
+    const bool plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '=' || c == '.';
+    if (plain)
+      slug += c;
+    else if (!slug.empty() && slug.back() != '-')
+      slug += '-';
+  }
+  return fmt::format("{}{}{}", slug, slug.ends_with('-') ? "" : "-", case_hash(id));
+}
+
 std::uint64_t derive_seed(std::uint64_t master, std::string_view id, std::string_view purpose, int trial) {
   std::uint64_t hash = fnv1a(kFnvOffset, master);
   hash = fnv1a(fnv1a(hash, id), std::uint64_t{id.size()});  // the length separates "ab"+"c" from "a"+"bc"

@@ -59,6 +59,8 @@ struct Suite {
 // "suite/name[k=v,k=v]" (no brackets without parameters) and the first 8 hex digits of its FNV-1a 64 hash.
 [[nodiscard]] std::string case_id(const std::string& suite, const Case& c);
 [[nodiscard]] std::string case_hash(std::string_view id);
+// The name of a case's folder in artifacts/: its id without what a file name should not have, and its hash.
+[[nodiscard]] std::string case_slug(std::string_view id);
 
 // Seed of one use in one case: a hash of (master, id, purpose, trial); independent of order and selection.
 [[nodiscard]] std::uint64_t derive_seed(std::uint64_t master, std::string_view id, std::string_view purpose, int trial);

@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "harness/forwarding_context.hpp"
+
 namespace {
 
 using harness::Json;
@@ -95,6 +97,20 @@ TEST(Context, SkipLeavesTheCase) {
     EXPECT_EQ(skipped.reason_code, "no_cuda");
     EXPECT_EQ(skipped.reason, "needs a GPU");
   }
+}
+
+TEST(ForwardingContext, PassesChecksAndFindingsOn) {
+  Recording inner;
+  harness::ForwardingContext context(inner);
+  EXPECT_TRUE(context.expect_at_most("error", 0.5, 1, "ulp", "C"));
+  EXPECT_FALSE(context.expect_at_most("error", 2, 1, "ulp", "D", {{"row", 3}}));
+  context.finding("E", "seen", {{"row", 4}});
+  EXPECT_EQ(inner.checks.size(), 2U);
+  ASSERT_EQ(inner.findings.size(), 2U);
+  EXPECT_EQ(inner.findings[0]["code"], "D");
+  EXPECT_EQ(inner.findings[0]["evidence"], (Json{{"row", 3}}));
+  EXPECT_EQ(inner.findings[1]["message"], "seen");
+  EXPECT_EQ(context.run_id(), "id");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "harness/settings.hpp"
+#include "harness/suite.hpp"
 #include "harness/tests/support/fake_run.hpp"
 
 namespace {
@@ -114,10 +115,30 @@ TEST(RunFolder, ForceLeavesForeignFilesAmongThoseOfTheRun) {
   EXPECT_EQ(harness::tests::read_text(temp.path() / "elsewhere/file"), "precious");
 }
 
+TEST(RunFolder, ForceRemovesWhatPlannedCasesHaveLeft) {
+  const TempFolder temp;
+  const fs::path run = temp.path() / "run";
+  temp.write("run/events.jsonl", R"({"event":"run_begin","schema":"nsa-validate/event",)"
+                                 R"("plan":{"suites":[{"name":"a","cases":[{"id":"a/one"},{"id":"a/two"},7]}]}})"
+                                 "\n");
+  const std::string one = "run/artifacts/" + harness::case_slug("a/one"),
+                    two = "run/artifacts/" + harness::case_slug("a/two");
+  for (const std::string& name : {one + "/repro.py", one + "/inputs.pt", two + "/repro.py", two + "/mine.py",
+                                  std::string("run/artifacts/other/repro.py")})
+    temp.write(name, "x");
+  testing::internal::CaptureStderr();
+  RunFolder(run, "id", true).create();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::AllOf(HasSubstr("mine.py"), HasSubstr("other")));
+  EXPECT_FALSE(fs::exists(temp.path() / one));
+  EXPECT_FALSE(fs::exists(temp.path() / two / "repro.py"));
+  EXPECT_TRUE(fs::exists(temp.path() / two / "mine.py"));
+  EXPECT_TRUE(fs::exists(run / "artifacts/other/repro.py"));
+}
+
 TEST(RunFolder, ForceFollowsNoLinkAndRemovesNoFolder) {
   const TempFolder temp;
   temp.write("elsewhere/worker-1.log", "precious");
-  for (const char* name : {"suites", "logs", "report.md"}) {
+  for (const char* name : {"suites", "logs", "artifacts", "report.md"}) {
     const fs::path run = temp.path() / (std::string("run-") + name);
     temp.write(run.filename().string() + "/events.jsonl", kBegin);
     fs::create_directory_symlink(temp.path() / "elsewhere", run / name);

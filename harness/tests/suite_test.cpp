@@ -40,6 +40,15 @@ TEST(Suite, HashAndSeedsArePinned) {
   EXPECT_EQ(derive_seed(42, "s_sweep/forward[S=512,dtype=fp32]", "q", 1), 7353573751442670326ULL);
 }
 
+TEST(Suite, ASlugIsTheNameOfAFile) {
+  EXPECT_EQ(harness::case_slug("s_sweep/forward[S=512,dtype=fp32]"), "s_sweep-forward-S=512-dtype=fp32-78bd7a66");
+  EXPECT_EQ(harness::case_slug("../a"), "..-a-" + harness::case_hash("../a"));
+  EXPECT_EQ(harness::case_slug("/"), "-" + harness::case_hash("/"));
+  const std::string longer(1000, 'a');
+  EXPECT_LT(harness::case_slug(longer).size(), 128U);
+  EXPECT_NE(harness::case_slug(longer), harness::case_slug(longer + "a"));
+}
+
 TEST(Suite, EverySeedIsItsOwn) {
   std::set<std::uint64_t> seeds;
   for (const std::uint64_t master : {0, 1, 42})
