@@ -94,6 +94,7 @@ void write_findings(Console& out, const Run& run) {
     out.labelled("cause", f.cause);
     out.labelled("next", f.next);
     out.labelled("repro", f.repro);
+    out.labelled("python", view::python_command(group));
   }
   out.line("");
 }

@@ -278,6 +278,8 @@ void write_finding(Html& out, const view::FindingGroup& group) {
     out.line("<p class=\"soft\">{}</p><pre>{}</pre>", esc(name), esc(text));
   if (!f.next.empty()) out.line("<p><b>Next step.</b> {}</p>", breakable(f.next));
   if (!f.repro.empty()) out.line("<pre>{}</pre>", esc(f.repro));
+  if (const std::string command = view::python_command(group); !command.empty())
+    out.line("<p class=\"soft\">in Python alone</p><pre>{}</pre>", esc(command));
   out.line("</div>");
 }
 

@@ -70,7 +70,8 @@ Element element_of(Status status) {
 
 std::string describe(const Finding& f) {
   std::string text = fmt::format("{} {}: {}\n{}\n", to_string(f.severity), f.code, f.title, f.message);
-  for (const auto& [label, part] : {std::pair{"cause", f.cause}, {"next", f.next}, {"repro", f.repro}}) {
+  for (const auto& [label, part] :
+       {std::pair{"cause", f.cause}, {"next", f.next}, {"repro", f.repro}, {"python", view::python_command(f)}}) {
     if (!part.empty()) text += fmt::format("  {}: {}\n", label, part);
   }
   return text;

@@ -217,10 +217,13 @@ void write_findings(Markdown& out, const Run& run) {
     if (!f.cause.empty()) out.line("**Likely cause.** {}\n", md(f.cause));
     write_evidence(out, f);
     if (!f.next.empty()) out.line("**Next step.** {}\n", md(f.next));
-    if (f.repro.empty()) continue;
-    out.line("**Repeat it:**\n");
-    out.block(f.repro);
-    out.blank();
+    for (const auto& [title, command] :
+         {std::pair{"Repeat it:", f.repro}, {"Repeat it in Python alone:", view::python_command(group)}}) {
+      if (command.empty()) continue;
+      out.line("**{}**\n", title);
+      out.block(command);
+      out.blank();
+    }
   }
 }
 

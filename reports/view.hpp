@@ -46,12 +46,17 @@ struct FindingGroup {
 // follow from this cause.
 [[nodiscard]] std::vector<FindingGroup> findings(const Run& run, const std::string& follow_from = "");
 
+// The command that repeats what is judged without this program: evidence {"python": {"command"}} of the first
+// occurrence that has one. "" for none.
+[[nodiscard]] std::string python_command(const Finding& finding);
+[[nodiscard]] std::string python_command(const FindingGroup& group);
+
 // -- causes
 [[nodiscard]] std::string sentence(const LikelyCause& cause);  // with its full stop
 [[nodiscard]] std::string follows(const LikelyCause& cause);   // "NSA-A010 (10), NSA-N004 (26)"; "" for none
 
 // At most `limit` rows of an evidence object, long values cut; `left_out` tells how many more it has. What is text line
-// by line ("stacks", "last_lines") is no row but a text, also cut.
+// by line ("stacks", "last_lines") is no row but a text, also cut; what python_command() gives is neither.
 struct Evidence {
   std::vector<Row> rows, texts;
   std::size_t left_out = 0;

@@ -32,6 +32,14 @@ void flatten(Evidence& out, const std::string& name, const Json& value, std::siz
   }
 }
 
+// Of evidence {"python": {"command": text}}.
+std::string command_of(const Json& evidence) {
+  if (!evidence.is_object() || !evidence.contains("python")) return "";
+  const Json& python = evidence["python"];
+  if (!python.is_object() || !python.contains("command") || !python["command"].is_string()) return "";
+  return python["command"].get<std::string>();
+}
+
 bool is_text(const std::string& key, const Json& value) {
   return (key == "stacks" || key == "last_lines") && value.is_array() && !value.empty() &&
          std::all_of(value.begin(), value.end(), [](const Json& line) { return line.is_string(); });
@@ -82,6 +90,14 @@ std::vector<FindingGroup> findings(const Run& run, const std::string& follow_fro
   return groups;
 }
 
+std::string python_command(const Finding& finding) { return command_of(finding.evidence); }
+
+std::string python_command(const FindingGroup& group) {
+  for (const Occurrence& occurrence : group.occurrences)
+    if (std::string command = python_command(*occurrence.finding); !command.empty()) return command;
+  return "";
+}
+
 std::string sentence(const LikelyCause& cause) {
   return fmt::format("{}{}", cause.what, cause.what.ends_with('.') ? "" : ".");
 }
@@ -96,7 +112,9 @@ std::string follows(const LikelyCause& cause) {
 Evidence evidence(const Json& object, std::size_t limit) {
   Evidence out;
   if (!object.is_object()) return out;
+  const bool has_command = !command_of(object).empty();
   for (const auto& [key, item] : object.items()) {
+    if (key == "python" && has_command) continue;
     if (is_text(key, item))
       out.texts.emplace_back(key, text_of(item));
     else

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "reports/tests/support/sample.hpp"
+#include "reports/writers.hpp"
 
 namespace reports::view {
 namespace {
@@ -15,6 +16,7 @@ using sample::finding;
 using sample::run_of;
 using testing::Contains;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::Pair;
 
 TEST(Words, Durations) {
@@ -98,6 +100,34 @@ TEST(Evidence, LinesOfTextAreNoRow) {
   const auto many = evidence(Json{{"last_lines", std::vector<std::string>(50, "x")}}, 4);
   EXPECT_THAT(many.texts.at(0).second, testing::EndsWith("x\n... 10 more lines, in report.json\n"));
   EXPECT_TRUE(evidence(Json{{"stacks", {1, 2}}}, 4).texts.empty());
+}
+
+TEST(Evidence, ACommandInPythonIsNoRow) {
+  const Json python = {{"script", "a/repro.py"}, {"command", "python3 /run/a/repro.py"}, {"call", "select(...)"}};
+  EXPECT_EQ(evidence(Json{{"python", python}, {"z", 1}}, 4).rows.size(), 1u);
+  EXPECT_EQ(evidence(Json{{"python", {{"not_written", "too large"}}}, {"z", 1}}, 4).rows.size(), 2u);
+  FindingGroup group{Severity::block, {}};
+  const Finding without = sample::finding(Severity::block);
+  Finding with = without;
+  with.evidence = {{"python", python}};
+  EXPECT_EQ(python_command(without), "");
+  EXPECT_EQ(python_command(group), "");
+  group.occurrences = {{&without, nullptr}, {&with, nullptr}};
+  EXPECT_EQ(python_command(group), "python3 /run/a/repro.py");
+  for (const Json& other : {Json(3), Json("python"), Json{{"command", 3}}, Json::array({1})}) {
+    with.evidence = {{"python", other}};
+    EXPECT_EQ(python_command(with), "");
+  }
+}
+
+TEST(Evidence, EveryWriterShowsACommandInPython) {
+  reports::Run run = run_of({Status::fail});
+  run.suites[0].cases[0].findings = {finding(Severity::block)};
+  run.suites[0].cases[0].findings[0].evidence = {{"python", {{"command", "python3 '/run & /repro.py'"}}}};
+  EXPECT_THAT(to_console(run, false), HasSubstr("\n    python  python3 '/run & /repro.py'\n"));
+  EXPECT_THAT(to_markdown(run), HasSubstr("**Repeat it in Python alone:**\n\n```\npython3 '/run & /repro.py'\n```\n"));
+  EXPECT_THAT(to_html(run), HasSubstr("in Python alone</p><pre>python3 &#39;/run &amp; /repro.py&#39;</pre>"));
+  EXPECT_THAT(to_junit(run), HasSubstr("python: python3 &apos;/run &amp; /repro.py&apos;"));
 }
 
 TEST(Environment, TakesAnyShape) {
