@@ -18,7 +18,32 @@ Json body_of(const Request& request, Connection& to) {
   return body;
 }
 
+// What is remembered must not keep a graph of ours alive.
+Named without_graphs(Named tensors) {
+  for (auto& [name, tensor] : tensors)
+    if (tensor.defined()) tensor = tensor.detach();
+  return tensors;
+}
+
+std::vector<std::int64_t> versions_of(const Named& tensors) {
+  std::vector<std::int64_t> versions;
+  for (const auto& [name, tensor] : tensors)
+    versions.push_back(tensor.defined() && !tensor.is_inference() ? tensor._version() : 0);  // those count no writes
+  return versions;
+}
+
+// The tensors of a request by the part of it that they belong to: "inputs.q" goes to body["inputs"]["q"].
+void add_parts(Json& body, const Json& places, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    body[part] = Json::object();
+    for (const auto& [name, place] : places.items())
+      if (name.starts_with(part + ".")) body[part][name.substr(part.size() + 1)] = place;
+  }
+}
+
 }  // namespace
+
+bool Made::as_it_was() const { return versions_of(request->inputs) == versions; }
 
 Client::Client(Options options) : options_(std::move(options)) {}
 
@@ -96,10 +121,14 @@ const Description& Client::describe() {
 }
 
 Forward Client::forward(const Request& request) {
+  auto copy = std::make_shared<Request>(request);
+  copy->inputs = without_graphs(std::move(copy->inputs));
+  const std::shared_ptr<const Request> asked = std::move(copy);
   return serve([&](Connection& to) {
+    remember(asked, {});
     const Json answer = to.ask("forward", body_of(request, to), options_.call);
     const Fields fields(answer, "answer to " + request.function);
-    Forward forward{to.take(fields, "outputs"), graph_of(fields, request), fields.texts("changed_inputs"),
+    Forward forward{to.take(fields, "outputs"), graph_of(fields, asked), fields.texts("changed_inputs"),
                     fields.number("seconds")};
     try {
       check_forms(request.function, forward.outputs, outputs_of(request));
@@ -109,15 +138,18 @@ Forward Client::forward(const Request& request) {
     }
     ++calls_[request.function];
     seconds_ = forward.seconds;
+    last_->answered = true;
+    last_->wrote = !forward.changed_inputs.empty();
     return forward;
   });
 }
 
 // A graph is kept for every call that asked for gradients; one that leads nowhere is given back at once.
-std::optional<Graph> Client::graph_of(const Fields& answer, const Request& request) {
-  if (request.gradients.empty()) return std::nullopt;
-  Graph graph{starts_, answer.integer("call"), request.function, {}};
-  for (const std::string& name : request.gradients) graph.inputs.push_back(form_of(name, named(request.inputs, name)));
+std::optional<Graph> Client::graph_of(const Fields& answer, const std::shared_ptr<const Request>& request) {
+  if (request->gradients.empty()) return std::nullopt;
+  Graph graph{starts_, answer.integer("call"), request->function, {}, request};
+  for (const std::string& name : request->gradients)
+    graph.inputs.push_back(form_of(name, named(request->inputs, name)));
   if (answer.truth("requires_grad")) return graph;
   release(graph);
   return std::nullopt;
@@ -125,12 +157,15 @@ std::optional<Graph> Client::graph_of(const Fields& answer, const Request& reque
 
 Backward Client::backward(const Graph& graph, const Named& cotangents, bool keep) {
   const auto ask = [&](Connection& to) {
+    remember(graph.request, cotangents);
     Json body = {{"call", graph.number}, {"keep", keep}};
     body["cotangents"] = to.share(cotangents, body, graph.inputs);
     const Json answer = to.ask("backward", body, options_.call);
     const Fields fields(answer, "answer to the backward pass of " + graph.function);
     Backward backward{to.take(fields, "gradients"), fields.texts("changed_inputs"), fields.number("seconds")};
     check_forms("the gradients of " + graph.function, backward.gradients, graph.inputs);
+    last_->answered = true;
+    last_->wrote = !backward.changed_inputs.empty();
     return backward;
   };
   return serve(ask, &graph);
@@ -145,7 +180,7 @@ void Client::require_alive(const Graph& graph) const {
 
 void Client::release(const Graph& graph) noexcept try {
   const std::lock_guard lock(released_mutex_);
-  released_.push_back(graph);
+  released_.push_back({graph.process, graph.number, {}, {}});
 } catch (const std::exception&) {  // no memory for a note: the graph stays until the process ends
 }
 
@@ -187,6 +222,45 @@ Memory Client::memory() {
 
 void Client::seed(std::int64_t seed) {
   serve([&](Connection& to) { (void)to.ask("seed", {{"seed", seed}}, options_.call); });
+}
+
+void Client::remember(const std::shared_ptr<const Request>& request, const Named& cotangents) {
+  last_ = Made{request, without_graphs(cotangents), false, false, versions_of(request->inputs)};
+}
+
+std::optional<Made> Client::last_call() const {
+  const std::lock_guard lock(mutex_);
+  return last_;
+}
+
+void Client::forget() {
+  const std::lock_guard lock(mutex_);
+  last_.reset();
+}
+
+void Client::save(const Made& call, const Named& expected, const std::filesystem::path& folder,
+                  const std::string& title) {
+  Named tensors;
+  const auto add = [&](const std::string& part, const Named& more) {
+    for (const auto& [name, tensor] : more)
+      if (tensor.defined()) tensors.emplace_back(part + "." + name, tensor);
+  };
+  add("inputs", call.request->inputs);
+  add("cotangents", call.cotangents);
+  add("expected", expected);
+  const auto ask = [&](Connection& to) {
+    Json body = to_json(*call.request);
+    body.update({{"folder", folder.string()}, {"title", title}, {"wrote", call.wrote}});
+    const Json places = to.put(tensors, body);
+    add_parts(body, places, {"inputs", "cotangents", "expected"});
+    (void)to.ask("save", body, options_.call);
+  };
+  try {
+    serve(ask);
+  } catch (const ImplementationError& error) {
+    if (!error.process_is_gone()) throw;
+    serve(ask);  // by another one
+  }
 }
 
 std::map<std::string, std::int64_t> Client::calls() const {

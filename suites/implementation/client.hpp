@@ -28,7 +28,19 @@ struct Graph {
   std::int64_t process = 0;  // which start of it
   std::int64_t number = 0;
   std::string function;
-  std::vector<Form> inputs;  // whose gradients can be asked for
+  std::vector<Form> inputs;                          // whose gradients can be asked for
+  std::shared_ptr<const Request> request = nullptr;  // the call, without graphs of ours
+};
+
+// A call that was made, for whoever wants to make it again. Its tensors are those of the call, not copies.
+struct Made {
+  std::shared_ptr<const Request> request;
+  Named cotangents;                         // of the backward pass; empty: the forward pass alone
+  bool answered = false;                    // with what was asked for
+  bool wrote = false;                       // to its inputs
+  std::vector<std::int64_t> versions = {};  // of the inputs
+
+  [[nodiscard]] bool as_it_was() const;  // nobody has written to the inputs since
 };
 
 struct Forward {
@@ -84,6 +96,14 @@ class Client {
   [[nodiscard]] Memory memory();
   void seed(std::int64_t seed);  // of torch in the process that runs now
 
+  // The last forward or backward pass that was asked for since the start or forget(), whatever became of it.
+  [[nodiscard]] std::optional<Made> last_call() const;
+  void forget();
+  // Lets the process write FOLDER/inputs.pt and FOLDER/repro.py, which makes the call again without us and compares it
+  // with `expected`: outputs and "gradient of NAME". `title` stands at its head. In the place of a process that turns
+  // out to be gone another one is started.
+  void save(const Made& call, const Named& expected, const std::filesystem::path& folder, const std::string& title);
+
   [[nodiscard]] std::map<std::string, std::int64_t> calls() const;  // forward passes that came back, by function
   // Called every second while an answer is waited for, also by processes that are started later. Not to be changed
   // while another thread asks something.
@@ -101,7 +121,8 @@ class Client {
   [[noreturn]] void give_up(const ImplementationError& error);  // of this process; throws it on
   void send_releases(Connection& to);
   void require_alive(const Graph& graph) const;
-  [[nodiscard]] std::optional<Graph> graph_of(const Fields& answer, const Request& request);
+  [[nodiscard]] std::optional<Graph> graph_of(const Fields& answer, const std::shared_ptr<const Request>& request);
+  void remember(const std::shared_ptr<const Request>& request, const Named& cotangents);
   template <typename Ask>
   auto serve(const Ask& ask, const Graph* needed = nullptr);
 
@@ -116,6 +137,7 @@ class Client {
   std::int64_t starts_ = 0;
   std::map<std::string, std::int64_t> calls_;
   double seconds_ = 0;
+  std::optional<Made> last_;
   std::function<void()> waiting_;
 
   std::mutex released_mutex_;
