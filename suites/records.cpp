@@ -12,6 +12,7 @@
 #include "suites/judged.hpp"
 #include "suites/locations.hpp"
 #include "suites/probes/autograd_errors.hpp"
+#include "suites/with_repro.hpp"
 
 namespace suites {
 
@@ -76,14 +77,18 @@ class Judging {
     if (!subject.implementation()) subject.judge(implementation_of(context.settings()));
     client_ = subject.implementation();
     client_->on_wait([&context] { context.progress(); });
+    client_->forget();  // the calls of another case
     before_ = calls();
   }
   ~Judging() {
-    if (client_) client_->on_wait({});
+    if (!client_) return;
+    client_->on_wait({});
+    client_->forget();
   }
   Judging(const Judging&) = delete;
   Judging& operator=(const Judging&) = delete;
 
+  [[nodiscard]] const std::shared_ptr<implementation::Client>& client() const { return client_; }  // null: ours
   // Another call than it claims, or a part of it: our own functions served the case, and say nothing of it.
   [[nodiscard]] bool reached_nobody() const { return client_ && calls() == before_; }
 
@@ -108,9 +113,10 @@ harness::Suite recorded(harness::Suite suite, const Subject& subject) {
     if (judges_implementation(settings) && !judges && name != "preflight") return std::vector<harness::Case>{};
     std::vector<harness::Case> all = cases(settings);
     for (harness::Case& c : all)
-      c.run = [run = std::move(c.run), subject, judges](harness::Context& context) {
+      c.run = [run = std::move(c.run), subject, judges, id = harness::case_id(name, c)](harness::Context& outer) {
         (void)subject.take_dispatchers();  // of a case before, which nobody asked
-        const Judging judging(context, subject);
+        const Judging judging(outer, subject);
+        ContextWithRepro context(outer, judging.client(), id);
         try {
           run(context);
         } catch (const implementation::ImplementationError& error) {

@@ -1,9 +1,18 @@
 // Implementations that are not ours, run by the suites: right ones are silent, and each that lies is found by its code.
 #include <gtest/gtest.h>
 
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <regex>
 
 #include "harness/journal_writer.hpp"
+#include "harness/suite.hpp"
 #include "suites/codes.hpp"
 #include "suites/judged.hpp"
 #include "suites/locations.hpp"
@@ -32,11 +41,24 @@ harness::Settings settings_for(const std::filesystem::path& adapter) {
   return settings;
 }
 
+// Of this process; deleted when it ends.
+const std::filesystem::path& run_folder() {
+  struct Folder {
+    std::string path = (std::filesystem::temp_directory_path() / "implementation_run.XXXXXX").string();
+    std::filesystem::path made = mkdtemp(path.data());
+    ~Folder() { std::filesystem::remove_all(made); }
+  };
+  static const Folder folder;
+  return folder.made;
+}
+
 std::vector<tests::RunCase> run(const std::string& adapter, const std::string& suite_name, const std::string& filter) {
   const harness::Settings settings = settings_for(adapter);
   const Subject subject(std::make_shared<Seams>());
   for (harness::Suite& suite : all_suites(subject))
-    if (suite.name == suite_name) return tests::run_suite(recorded(std::move(suite), subject), settings, filter);
+    if (suite.name == suite_name)
+      return tests::run_suite(recorded(std::move(suite), subject), settings, filter, harness::Level::smoke,
+                              run_folder());
   throw std::logic_error("no suite is called " + suite_name);
 }
 
@@ -98,6 +120,98 @@ INSTANTIATE_TEST_SUITE_P(
             codes::kOutputBudget}),
     [](const auto& tested) { return std::string(tested.param.adapter); });
 
+// What a finding says of the script that repeats it, for each finding that has one.
+std::vector<harness::Json> scripts_of(const std::vector<tests::RunCase>& cases) {
+  std::vector<harness::Json> scripts;
+  for (const auto& c : cases)
+    for (const auto& f : c.context.findings)
+      if (f.evidence.contains("python")) scripts.push_back(f.evidence["python"]);
+  return scripts;
+}
+
+struct Ended {
+  int status = 0;  // of wait()
+  std::string said;
+};
+// In another folder, without any variable of ours.
+Ended run_alone(const harness::Json& script) {
+  const std::string line = "cd / && exec env -i PYTHONDONTWRITEBYTECODE=1 " + script.at("command").get<std::string>();
+  Ended ended;
+  FILE* pipe = popen((line + " 2>&1").c_str(), "r");
+  std::array<char, 4096> part{};
+  for (std::size_t size = 1; size > 0;) {
+    size = fread(part.data(), 1, part.size(), pipe);
+    ended.said.append(part.data(), size);
+  }
+  ended.status = pclose(pipe);
+  return ended;
+}
+
+struct Repeated {
+  const char *adapter, *suite, *cases;
+  const char* said;  // a regular expression
+  int signal = 0;    // that ends the script
+};
+void PrintTo(const Repeated& repeated, std::ostream* out) { *out << repeated.adapter; }
+
+// The first finding of a case comes with a script that needs nothing of ours, and shows what was found.
+class Repeating : public Implementation, public testing::WithParamInterface<Repeated> {};
+TEST_P(Repeating, ShowsItWithoutUs) {
+  const Repeated& wanted = GetParam();
+  const auto cases = run(std::string("tests/lying/") + wanted.adapter + ".py", wanted.suite, wanted.cases);
+  const auto scripts = scripts_of(cases);
+  ASSERT_FALSE(scripts.empty());
+  EXPECT_LE(scripts.size(), cases.size());
+  const harness::Json& script = scripts.front();
+  ASSERT_TRUE(script.contains("command")) << script;
+  EXPECT_EQ(cases.front().context.artifacts.front(), script["script"].get<std::string>());
+  const Ended ended = run_alone(script);
+  EXPECT_EQ(WIFSIGNALED(ended.status) ? WTERMSIG(ended.status) : 0, wanted.signal);
+  EXPECT_TRUE(std::regex_search(ended.said, std::regex(wanted.said))) << ended.said;
+  const bool raised = ended.said.find("Traceback") != std::string::npos;
+  EXPECT_EQ(ended.status == 0, wanted.signal == 0 && !raised) << ended.said;
+
+  std::ifstream text(run_folder() / script["script"].get<std::string>());
+  int lines = 0;
+  for (std::string line; std::getline(text, line); lines += line.empty() || line[0] == '#' ? 0 : 1)
+    EXPECT_LE(line.size(), 120U) << line;
+  EXPECT_LE(lines, 20);
+}
+INSTANTIATE_TEST_SUITE_P(
+    Adapters, Repeating,
+    testing::Values(
+        Repeated{"window_plus_one", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+                 "o torch.float32 [^\n]*\n[^\n]*\n    difference: 0 of [0-9]+ not finite, the others up to 0\\.[1-9]"},
+        Repeated{"nan_at_513", "s_sweep", "op=attend_window", "o torch[^\n]*: ([1-9][0-9]*) of \\1 not finite"},
+        Repeated{"gradient_times_two", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+                 "gradient of k [^\n]*\n[^\n]*\n    difference: 0 of [0-9]+ not finite, the others up to [1-9]"},
+        Repeated{"detaches_k", "parity", "op[backend=implementation,dtype=fp32,op=attend_selected]",
+                 "gradient of k None"},
+        Repeated{"ignores_documents", "parity", "packed[backend=implementation,dtype=fp32,op=attend_selected]",
+                 "o torch.float32 [^\n]*\n[^\n]*\n    difference: 0 of [0-9]+ not finite, the others up to [1-9]"},
+        Repeated{"writes_into_q", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+                 "inputs that it wrote to: \\['q'\\]"},
+        Repeated{"raises_above_64", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+                 "ValueError: 83 tokens are too many"},
+        Repeated{"wrong_shape", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+                 "o torch.float32 \\[2, 6, 83, 24\\]"},
+        Repeated{"segfaults", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]", "", SIGSEGV}),
+    [](const auto& tested) { return std::string(tested.param.adapter); });
+
+TEST_F(Implementation, AFindingStaysOneWhereNoScriptCanBeWritten) {
+  const std::filesystem::path artifacts = run_folder() / "artifacts";
+  std::filesystem::remove_all(artifacts);
+  std::ofstream(artifacts) << "in the way";
+  const auto cases =
+      run("tests/lying/window_plus_one.py", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]");
+  std::filesystem::remove(artifacts);
+  ASSERT_EQ(cases.size(), 1U);
+  EXPECT_TRUE(cases[0].context.grave_codes().contains(std::string(codes::kOutputBudget)));
+  EXPECT_TRUE(scripts_of(cases).empty());
+  EXPECT_EQ(cases[0].exception, "");
+  EXPECT_FALSE(cases[0].context.facts.at("python repro").at("not_written").get<std::string>().empty());
+}
+
 // Nothing is wrong with these, whatever they print or return.
 class Right : public Implementation, public testing::WithParamInterface<const char*> {};
 TEST_P(Right, IsSilent) {
@@ -105,6 +219,7 @@ TEST_P(Right, IsSilent) {
   for (const auto& c : run(GetParam(), "parity", "dtype=fp32")) {
     EXPECT_EQ(c.exception, "") << c.id;
     EXPECT_TRUE(c.context.grave_codes().empty()) << c.id << ": " << c.context.findings.front().message;
+    EXPECT_TRUE(c.context.artifacts.empty()) << c.id;
     judged += c.skipped ? 0 : 1;
   }
   EXPECT_GT(judged, 3);

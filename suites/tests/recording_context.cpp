@@ -42,12 +42,13 @@ std::set<std::string> RecordingContext::grave_codes() const {
 }
 
 std::vector<RunCase> run_suite(const harness::Suite& suite, const harness::Settings& settings,
-                               const std::string& filter, harness::Level level) {
+                               const std::string& filter, harness::Level level, const std::filesystem::path& folder) {
   std::vector<RunCase> ran;
   for (const harness::Case& c : suite.cases(settings)) {
     const std::string id = harness::case_id(suite.name, c);
     if (c.needs_cuda || c.level > level || id.find(filter) == std::string::npos) continue;
     ran.push_back({id, RecordingContext(settings, id), false, ""});
+    ran.back().context.folder = folder;
     try {
       c.run(ran.back().context);
     } catch (const harness::Skipped&) {

@@ -45,11 +45,12 @@ class RecordingContext : public harness::Context {
   void finding(std::string_view code, reports::Severity severity, std::string_view message,
                const harness::Json& evidence) override;
 
+  [[nodiscard]] static std::filesystem::path usual_folder() { return std::filesystem::temp_directory_path(); }
   // Codes of the findings above `warn`.
   [[nodiscard]] std::set<std::string> grave_codes() const;
 
   bool on_cuda = false;
-  std::filesystem::path folder = std::filesystem::temp_directory_path();
+  std::filesystem::path folder = usual_folder();
   harness::Json provenance = harness::Json::object();
   base::Load machine_load = {};  // unknown
   std::vector<std::string> phases;
@@ -68,7 +69,8 @@ class RecordingContext : public harness::Context {
 };
 
 // Runs every case of the suite that does not need a GPU and has `level` or less, each in a RecordingContext, one after
-// another in this process; returns (case id, context) pairs. Cases whose id lacks `filter` are left out.
+// another in this process; returns (case id, context) pairs. Cases whose id lacks `filter` are left out. `folder` is
+// that of the run.
 struct RunCase {
   std::string id;
   RecordingContext context;
@@ -77,7 +79,8 @@ struct RunCase {
 };
 [[nodiscard]] std::vector<RunCase> run_suite(const harness::Suite& suite, const harness::Settings& settings,
                                              const std::string& filter = "",
-                                             harness::Level level = harness::Level::smoke);
+                                             harness::Level level = harness::Level::smoke,
+                                             const std::filesystem::path& folder = RecordingContext::usual_folder());
 
 // The common settings and a suite's own (`parity`, of suites/registry.hpp), at their defaults.
 [[nodiscard]] harness::Settings default_settings(harness::Suite (*suite)(const Subject&) = nullptr);
