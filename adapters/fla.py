@@ -88,7 +88,7 @@ def attention(q, k, v, gates, *, geometry, cu_seqlens):
     if not _on_gpu(q) or q.shape[3] != v.shape[3]:
         raise NotImplementedError("fla pools in Triton and takes its window from flash-attn: on CUDA, with Dk = Dv")
     _require_table(geometry)
-    g_cmp, g_slc, g_swa = gates.repeat_interleave(q.shape[2] // k.shape[2], 2).unbind(-1)
+    g_cmp, g_slc, g_swa = gates.to(q.dtype).repeat_interleave(q.shape[2] // k.shape[2], 2).unbind(-1)
     sizes = {"block_counts": geometry.n_sel, "block_size": geometry.l, "window_size": geometry.w}
     return parallel_nsa(q, k, v, g_cmp, g_slc, g_swa, cu_seqlens=_bounds(cu_seqlens, q), **sizes)
 

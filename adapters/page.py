@@ -1,6 +1,7 @@
-"""Writes the page of results from reports: python page.py NAME=report.json ... > ../docs/implementations.md
+"""Writes the page of results from reports: python page.py NAME=report.json[,report.json] ... > ../docs/implementations.md
 
-One table of implementations by suites (passed, failed, not applicable), then what was found of each, in words.
+One table of implementations by suites (passed, failed, not applicable), then of each what was found, in words, and
+how long its forward passes took.
 """
 
 from __future__ import annotations
@@ -39,6 +40,22 @@ def findings(report: dict) -> list[str]:
     return [wrapped(f"- **{title}** ({len(cases)}): {cases[0]}") for title, cases in lines.items()]
 
 
+def times(report: dict) -> list[str]:
+    """A row for every function that was timed."""
+    rows = []
+    cases = [case for suite in report["suites"] for case in suite["cases"]]
+    for case in (case for case in cases if case["id"].startswith("throughput/implementation_time")):
+        told = {metric["name"]: metric["value"] for metric in case["metrics"]}
+        if case["status"] != "pass":
+            continue
+        own, ours = told["forward pass in its process"], told["forward pass by our own functions"]
+        function = case["id"].partition("op=")[2].rstrip("]")
+        share, tokens = told["share of the way there and back"], told["tokens"]
+        by = case.get("facts", {}).get("our route", "")
+        rows.append(f"| {function} | {tokens:.0f} | {own:.3g} | {share:.0f} % | {ours:.3g} | {by} |")
+    return rows
+
+
 def wrapped(text: str) -> str:
     return textwrap.fill(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
@@ -46,8 +63,11 @@ def wrapped(text: str) -> str:
 def main() -> None:
     reports = {}
     for argument in sys.argv[1:]:
-        name, _, file = argument.partition("=")
-        reports[name] = json.loads(Path(file).read_text())
+        name, _, files = argument.partition("=")
+        first, *others = (json.loads(Path(file).read_text()) for file in files.split(","))
+        for other in others:
+            first["suites"] += other["suites"]
+        reports[name] = first
     suites = ["parity", "autograd", "s_sweep", "throughput"]
     print("# What implementations hold\n")
     print("Made by `adapters/page.py` from reports of `nsa-validate --implementation FILE --suite", end=" ")
@@ -60,6 +80,10 @@ def main() -> None:
         print(f"\n## {name}\n\n{own.get('name', '?')} {own.get('version', '')}, torch {own.get('torch', '?')},", end=" ")
         print(f"{report['run'].get('device', '')}: computes {', '.join(own.get('computes', []))}.\n")
         print("\n".join(findings(report)) or "Nothing was found.")
+        rows = times(report)
+        if rows:
+            print("\n| function | tokens | ms in its process | on the way there and back | ms by our own functions | which |")
+            print("|---|---|---|---|---|---|\n" + "\n".join(rows))
 
 
 if __name__ == "__main__":

@@ -61,9 +61,7 @@ def run(adapter: Adapter, case: Case) -> Call:
     _require_claimed(adapter, case)
     inputs, invoke = _prepare(adapter, case)
     with _gradients_wanted(case):
-        start = _now(case.device)
-        returned = invoke()
-        seconds = _now(case.device) - start
+        returned, seconds = _timed(case.device, invoke)
     outputs = _outputs(adapter, case, returned)
     return Call(case, inputs, outputs, _changed(case, inputs), seconds)
 
@@ -74,46 +72,11 @@ def backward(adapter: Adapter, call: Call, cotangents: Tensors, keep: bool) -> t
     names = [name for name in cotangents if call.outputs[name] is not None and call.outputs[name].requires_grad]
     wanted = [call.inputs[name] for name in case.gradients]
     given = [cotangents[name].to(case.device) for name in names]
-    found: Sequence[Any] = [None] * len(wanted)
-    start = _now(case.device)
+    found, seconds = [None] * len(wanted), 0.0
     if names:
-        found = adapter.guard(_grad, [call.outputs[name] for name in names], wanted, given, keep)
-    seconds = _now(case.device) - start
+        outputs = [call.outputs[name] for name in names]
+        found, seconds = _timed(case.device, lambda: adapter.guard(_grad, outputs, wanted, given, keep))
     return dict(zip(case.gradients, found)), _changed(case, call.inputs), seconds
-
-
-def measure(adapter: Adapter, case: Case, with_backward: bool, repeats: int, warmup: int) -> dict[str, Any]:
-    """Seconds of every repeat: by events on a GPU, by the clock on a CPU."""
-    _require_claimed(adapter, case)
-    inputs, invoke = _prepare(adapter, case)
-    wanted = [inputs[name] for name in case.gradients]
-    mark, between = _marks(case.device)
-
-    def checked() -> Tensors:
-        """A first call, which is not measured: the cotangents of what takes part in a backward pass."""
-        outputs = _outputs(adapter, case, invoke())
-        return {name: torch.ones_like(o) for name, o in outputs.items() if name != "lse" and o.requires_grad}
-
-    def once() -> list[Any]:
-        marks = [mark()]
-        results = _by_name(adapter, case.op, invoke())
-        marks.append(mark())
-        if with_backward:
-            adapter.guard(_grad, [results[name] for name in ones], wanted, list(ones.values()), False)
-            marks.append(mark())
-        return marks
-
-    with _gradients_wanted(case):
-        ones = checked()
-        if with_backward and not ones:
-            raise Failure("unsupported", f"{case.op}: no output requires a gradient")
-        rows = [once() for _ in range(warmup + repeats)][warmup:]
-        _now(case.device)
-    return {
-        "forward_s": [between(row[0], row[1]) for row in rows],
-        "backward_s": [between(row[1], row[2]) for row in rows if with_backward],
-        "by": "cuda events" if case.device == "cuda" else "clock",
-    }
 
 
 def _require_claimed(adapter: Adapter, case: Case) -> None:
@@ -168,23 +131,17 @@ def _same_bits(came: torch.Tensor, now: torch.Tensor) -> bool:
     return torch.equal(came.reshape(-1).view(torch.uint8), now.to(came.device).reshape(-1).view(torch.uint8))
 
 
-def _now(device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def _marks(device: str) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
-    """How to mark a moment, and the seconds between two of them."""
+def _timed(device: str, call: Callable[[], Any]) -> tuple[Any, float]:
+    """What it returns, and its seconds: by events on a GPU, by the clock on a CPU."""
     if device != "cuda":
-        return time.perf_counter, lambda start, end: end - start
-
-    def record() -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    return record, lambda start, end: start.elapsed_time(end) / 1000.0
+        start = time.perf_counter()
+        return call(), time.perf_counter() - start
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    returned = call()
+    end.record()
+    torch.cuda.synchronize()
+    return returned, begin.elapsed_time(end) / 1000.0
 
 
 def _outputs(adapter: Adapter, case: Case, returned: Any) -> dict[str, Any]:

@@ -49,7 +49,6 @@ class Server:
             "forward": self._forward,
             "backward": self._backward,
             "release": self._release,
-            "time": self._time,
             "save": self._save,
             "memory": self._memory,
             "seed": self._seed,
@@ -154,16 +153,6 @@ class Server:
         self._graph(number)
         del self._graphs[number]
         return {}
-
-    def _time(self, request: Request) -> dict:
-        case = self._case(request)
-        repeats, warmup = request.get("repeats", int), request.get("warmup", int)
-        with_backward = request.get("backward", bool)
-        if repeats < 1 or warmup < 0:
-            raise Failure("request", f"repeats = {repeats}, warmup = {warmup}: allowed are 1 and 0 or more")
-        if with_backward and not case.gradients:
-            raise Failure("request", "gradients = []: a backward pass needs one or more")
-        return calls.measure(self._adapter(), case, with_backward, repeats, warmup)
 
     def _save(self, request: Request) -> dict:
         """Writes a call down, without making it: it may be the one that ended the process before."""

@@ -130,7 +130,7 @@ class Client:
         return None if wire is None else self._view(wire).clone()
 
     def call(self, op: str, inputs: dict[str, torch.Tensor], **fields) -> dict:
-        """The fields of a forward request or of one that measures."""
+        """The fields of a forward request."""
         common = {"device": "cpu", "geometry": GEOMETRY, "cu_seqlens": None, "gradients": [], **fields}
         return {"op": op, "inputs": self.put(**inputs), **common, "arena": self.arena, "room": self._used}
 

@@ -176,15 +176,6 @@ class Served(Shared):
         parts = {name: torch.ones(1, tokens, 4, 8) for name in ("o_cmp", "o_sel", "o_win")}
         return {"gates": torch.full((1, tokens, 2, 3), 1 / 3), **parts}
 
-    def test_measures(self):
-        x = window_inputs()
-        for backward, gradients in ((False, []), (True, ["q", "k", "v"])):
-            fields = self.host.call("attend_window", x, gradients=gradients)
-            told = self.host.ok("time", **fields, backward=backward, repeats=4, warmup=2)
-            self.assertEqual(told["by"], "clock")
-            self.assertEqual([len(told["forward_s"]), len(told["backward_s"])], [4, 4 if backward else 0])
-            self.assertTrue(all(0 < seconds < 60 for seconds in told["forward_s"] + told["backward_s"]))
-
     def test_tells_its_memory(self):
         told = self.host.ok("memory")
         self.assertGreater(told["resident"], 1 << 24)
@@ -253,8 +244,6 @@ class Served(Shared):
             self.assertEqual(self.host.raw(line)["error"]["kind"], "request")
         self.assertEqual(self.host.raw('{"id": 9}'), self.host.raw('{"id": 9, "do": null}'))
         self.assertEqual(self.host.raw('{"id": 9, "do": "fly"}')["id"], 9)
-        self.assertEqual(self.host.error("time", **good, backward=False, repeats=0, warmup=0)["kind"], "request")
-        self.assertEqual(self.host.error("time", **good, backward=True, repeats=1, warmup=0)["kind"], "request")
         self.host.forward("attend_window", window_inputs())
 
     def test_cotangents_must_fit(self):

@@ -11,7 +11,7 @@ namespace suites::implementation {
 
 namespace {
 
-// What "forward" and "time" have in common.
+// The request, with its inputs where the process finds them.
 Json body_of(const Request& request, Connection& to) {
   Json body = to_json(request);
   body["inputs"] = to.share(request.inputs, body, outputs_of(request));
@@ -137,7 +137,7 @@ Forward Client::forward(const Request& request) {
       throw;
     }
     ++calls_[request.function];
-    seconds_ = forward.seconds;
+    seconds_ += forward.seconds;
     last_->answered = true;
     last_->wrote = !forward.changed_inputs.empty();
     return forward;
@@ -198,16 +198,6 @@ void Client::send_releases(Connection& to) {
       if (error.process_is_gone()) throw;  // else a backward pass that failed has taken its graph with it
     }
   }
-}
-
-Times Client::time(const Request& request, int repeats, int warmup) {
-  return serve([&](Connection& to) {
-    Json body = body_of(request, to);
-    body.update({{"backward", !request.gradients.empty()}, {"repeats", repeats}, {"warmup", warmup}});
-    const Json answer = to.ask("time", body, options_.call * std::max(1, repeats + warmup));
-    const Fields fields(answer, "answer to the timing of " + request.function);
-    return Times{fields.numbers("forward_s"), fields.numbers("backward_s"), fields.text("by")};
-  });
 }
 
 Memory Client::memory() {

@@ -47,16 +47,12 @@ struct Forward {
   Named outputs;               // each on the CPU or the inputs' GPU; undefined: the function gives none of that name
   std::optional<Graph> graph;  // where gradients were asked for and the outputs have a graph
   std::vector<std::string> changed_inputs;
-  double seconds = 0;  // in Python
+  double seconds = 0;  // in Python: on a GPU between two events
 };
 struct Backward {
   Named gradients;  // each on the CPU or the GPU, of Graph::inputs; undefined: none reaches it
   std::vector<std::string> changed_inputs;
   double seconds = 0;
-};
-struct Times {
-  std::vector<double> forward_s, backward_s;
-  std::string by;  // "cuda events" or "clock"
 };
 struct Memory {
   std::int64_t resident = 0;                   // bytes of the process
@@ -90,9 +86,6 @@ class Client {
   // Told with the next request, so that it waits for nobody: graphs are dropped where nobody expects a wait.
   void release(const Graph& graph) noexcept;
 
-  // `seconds` of `repeats` calls, each alone; with a backward pass where Request::gradients names inputs. Waits
-  // Options::call for each of them.
-  [[nodiscard]] Times time(const Request& request, int repeats = 20, int warmup = 3);
   [[nodiscard]] Memory memory();
   void seed(std::int64_t seed);  // of torch in the process that runs now
 
@@ -109,7 +102,7 @@ class Client {
   // while another thread asks something.
   void on_wait(std::function<void()> call);
 
-  [[nodiscard]] double seconds() const;  // in Python, of the last forward pass
+  [[nodiscard]] double seconds() const;  // in Python, of all forward passes (on a GPU between two events)
   // Connection::transport() of the process that runs, or of the last one.
   [[nodiscard]] std::string transport() const;
   [[nodiscard]] std::int64_t starts() const;

@@ -1,7 +1,6 @@
 #include "suites/probes/finite_locator.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/record_function.h>
 
 #include <atomic>
 #include <cmath>
@@ -9,6 +8,8 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
+
+#include "suites/probes/op_tap.hpp"
 
 namespace suites::probes {
 
@@ -216,14 +217,12 @@ FiniteLocator::FiniteLocator(RowMap map) : state_(std::make_shared<State>()) {
   if (!active.compare_exchange_strong(nobody, state_.get())) {
     throw std::logic_error("a FiniteLocator is active already");
   }
-  callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
-                                             .needsInputs(true)
-                                             .needsOutputs(true)
-                                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  tap_ = std::make_unique<OpTap>(OpTap::Of::this_thread, begin, end,
+                                 TapSees{.inputs = true, .outputs = true, .nodes = true});
 }
 
 FiniteLocator::~FiniteLocator() {
-  at::removeCallback(callback_);
+  tap_.reset();
   active = nullptr;
 }
 

@@ -14,7 +14,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -22,6 +21,8 @@
 #include "suites/probes/finite_sighting.hpp"
 
 namespace suites::probes {
+
+class OpTap;
 
 class FiniteLocator {
  public:
@@ -42,7 +43,7 @@ class FiniteLocator {
 
  private:
   std::shared_ptr<State> state_;
-  std::uint64_t callback_;
+  std::unique_ptr<OpTap> tap_;
 };
 
 }  // namespace suites::probes

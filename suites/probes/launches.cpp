@@ -1,14 +1,16 @@
 #include "suites/probes/launches.hpp"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <unordered_map>
 #include <vector>
+
+#include "suites/probes/op_tap.hpp"
 
 namespace suites::probes {
 
@@ -93,11 +95,10 @@ class Counting {
       counting = &count;
       only_cuda = device.is_cuda();
     }
-    handle_ = at::addGlobalCallback(
-        at::RecordFunctionCallback(enter, leave).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+    tap_.emplace(OpTap::Of::all_threads, enter, leave, TapSees{.inputs = true});
   }
   ~Counting() {
-    at::removeCallback(handle_);
+    tap_.reset();
     computed_inside.clear();
     const std::lock_guard lock(mutex);
     counting = nullptr;
@@ -106,7 +107,7 @@ class Counting {
   Counting& operator=(const Counting&) = delete;
 
  private:
-  at::CallbackHandle handle_ = 0;
+  std::optional<OpTap> tap_;
 };
 
 reports::Json listed(std::vector<std::pair<std::string, std::int64_t>> rows, std::size_t count) {

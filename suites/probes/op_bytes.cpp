@@ -1,6 +1,5 @@
 #include "suites/probes/op_bytes.hpp"
 
-#include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
@@ -10,6 +9,8 @@
 #include <stdexcept>
 #include <unordered_map>
 #include <vector>
+
+#include "suites/probes/op_tap.hpp"
 
 namespace suites::probes {
 
@@ -91,15 +92,14 @@ reports::Json OpBytes::largest(std::size_t count) const {
 struct OpBytesScope::State {
   std::shared_ptr<Reporter> reporter = std::make_shared<Reporter>();
   std::optional<c10::DebugInfoGuard> guard;
-  at::CallbackHandle callback = 0;
+  std::optional<OpTap> tap;
   bool running = true;
 };
 
 OpBytesScope::OpBytesScope() : state_(std::make_unique<State>()) {
   if (reporter_of_this_thread() != nullptr) throw std::logic_error("OpBytesScope inside another one");
   state_->guard.emplace(c10::DebugInfoKind::PROFILER_STATE, state_->reporter);
-  state_->callback =
-      at::addThreadLocalCallback(at::RecordFunctionCallback(enter, leave).scopes({at::RecordScope::FUNCTION}));
+  state_->tap.emplace(OpTap::Of::this_thread, enter, leave);
 }
 
 OpBytesScope::~OpBytesScope() { stop(); }
@@ -107,7 +107,7 @@ OpBytesScope::~OpBytesScope() { stop(); }
 OpBytes OpBytesScope::stop() {
   if (state_->running) {
     state_->running = false;
-    at::removeCallback(state_->callback);
+    state_->tap.reset();
     state_->guard.reset();
   }
   return state_->reporter->figures();

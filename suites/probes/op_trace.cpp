@@ -1,10 +1,10 @@
 #include "suites/probes/op_trace.hpp"
 
-#include <ATen/record_function.h>
-
 #include <mutex>
 #include <stdexcept>
 #include <utility>
+
+#include "suites/probes/op_tap.hpp"
 
 namespace suites::probes {
 
@@ -32,11 +32,11 @@ OpTrace::OpTrace() {
     if (std::exchange(tracing, true)) throw std::logic_error("OpTrace: another trace of this process still lives");
     counts.clear();
   }
-  handle_ = at::addGlobalCallback(at::RecordFunctionCallback(count).scopes({at::RecordScope::FUNCTION}));
+  tap_ = std::make_unique<OpTap>(OpTap::Of::all_threads, count, nullptr);
 }
 
 OpTrace::~OpTrace() {
-  at::removeCallback(handle_);
+  tap_.reset();
   const std::lock_guard lock(mutex);
   tracing = false;
 }

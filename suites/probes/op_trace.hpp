@@ -5,9 +5,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 
 namespace suites::probes {
+
+class OpTap;
 
 using OpCounts = std::map<std::string, std::int64_t>;  // "aten::copy_", "aten::add.Tensor" -> times
 
@@ -35,7 +38,7 @@ class OpTrace {
   [[nodiscard]] OpCounts all() const;
 
  private:
-  std::uint64_t handle_;
+  std::unique_ptr<OpTap> tap_;
 };
 
 }  // namespace suites::probes

@@ -28,11 +28,6 @@ void fill_with_zero(const at::RecordFunction& op, at::ObserverContext*) {
 
 }  // namespace
 
-ZeroMemory::ZeroMemory()
-    : handle_(at::addGlobalCallback(  // global: the backward pass may run on another thread
-          at::RecordFunctionCallback(nullptr, fill_with_zero).needsOutputs(true).scopes({at::RecordScope::FUNCTION}))) {
-}
-
-ZeroMemory::~ZeroMemory() { at::removeCallback(handle_); }
+ZeroMemory::ZeroMemory() : tap_(OpTap::Of::all_threads, nullptr, fill_with_zero, {.outputs = true}) {}
 
 }  // namespace suites::probes

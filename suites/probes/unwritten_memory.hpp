@@ -1,7 +1,7 @@
 // Memory that nobody has written, made visible or harmless: what depends on it shows.
 #pragma once
 
-#include <ATen/record_function.h>
+#include "suites/probes/op_tap.hpp"
 
 namespace suites::probes {
 
@@ -23,12 +23,11 @@ class StaleMemory {
 class ZeroMemory {
  public:
   ZeroMemory();
-  ~ZeroMemory();
   ZeroMemory(const ZeroMemory&) = delete;
   ZeroMemory& operator=(const ZeroMemory&) = delete;
 
  private:
-  at::CallbackHandle handle_;
+  OpTap tap_;
 };
 
 }  // namespace suites::probes

@@ -30,6 +30,7 @@ struct Work {
   OpCase c;
   at::ScalarType dtype;
   nsa::Ops theirs, ours;
+  nsa::Choice our_route;
 };
 
 Work work_of(const Subject& subject, Context& context, const ImplementationRun& run) {
@@ -50,11 +51,12 @@ Work work_of(const Subject& subject, Context& context, const ImplementationRun& 
   const bool narrow = std::find(dtypes.begin(), dtypes.end(), "bf16") != dtypes.end() &&
                       (context.cuda() || std::find(dtypes.begin(), dtypes.end(), "fp32") == dtypes.end());
   const at::ScalarType dtype = narrow ? at::kBFloat16 : at::kFloat;
-  Work work{make_op_case(op, shape, dtype, device_of(context), context.seed("inputs")), dtype, {}, {}};
+  Work work{make_op_case(op, shape, dtype, device_of(context), context.seed("inputs")), dtype, {}, {}, {}};
   const at::NoGradGuard no_grad;
   work.theirs = ops_of(subject, way, shape, op, dtype, device_of(context));
   const nsa::Call call = oracle::call_of(shape, dtype, device_of(context), /*training=*/false);
   work.ours = nsa::Dispatcher(subject.flags()).ops(call);
+  work.our_route = nsa::route(subject.flags(), call)[op];
   return work;
 }
 
@@ -78,9 +80,10 @@ void implementation_time(const Subject& subject, Context& context, const Impleme
   std::vector<double> inside, outside, own;
   for (int i = 0; i < kWarmUp + kCalls; ++i) {
     context.progress();
+    const double before = client.seconds();
     const double theirs = wall_seconds(work, work.theirs), ours = wall_seconds(work, work.ours);
     if (i < kWarmUp) continue;
-    inside.push_back(client.seconds());
+    inside.push_back(client.seconds() - before);
     outside.push_back(theirs);
     own.push_back(ours);
   }
@@ -91,6 +94,7 @@ void implementation_time(const Subject& subject, Context& context, const Impleme
   context.metric("share of the way there and back", 100 * (1 - python / wall), "%");
   context.metric("forward pass by our own functions", 1e3 * sdpa, "ms");
   context.metric("its time over ours", python / sdpa, "1");
+  context.fact("our route", nsa::to_string(work.our_route));
   context.fact("transport", client.transport());
 }
 

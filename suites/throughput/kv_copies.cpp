@@ -1,10 +1,11 @@
 #include "suites/throughput/kv_copies.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <map>
+
+#include "suites/probes/op_tap.hpp"
 
 namespace suites::throughput_cases {
 
@@ -42,23 +43,18 @@ void leave(const at::RecordFunction& op, at::ObserverContext*) {
 
 class Recording {
  public:
-  Recording()
-      : handle_(at::addThreadLocalCallback(
-            at::RecordFunctionCallback(enter, leave).needsOutputs(true).scopes({at::RecordScope::FUNCTION}))) {
+  Recording() : tap_(probes::OpTap::Of::this_thread, enter, leave, {.outputs = true}) {
     recording = &kept;
     depth = 0;
   }
-  ~Recording() {
-    recording = nullptr;
-    at::removeCallback(handle_);
-  }
+  ~Recording() { recording = nullptr; }
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
   std::vector<Recorded> kept;
 
  private:
-  at::CallbackHandle handle_;
+  probes::OpTap tap_;
 };
 
 // Nine in ten of the elements that are not padding are numbers of the pattern.

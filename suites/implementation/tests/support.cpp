@@ -235,8 +235,6 @@ def release(request):
 DOES = {
     "describe": lambda request: {"description": DESCRIPTION, **HOST},
     "forward": forward, "backward": backward, "release": release,
-    "time": lambda request: {"forward_s": [0.5] * request["repeats"], "by": "clock",
-                             "backward_s": [1.5] * request["repeats"] if request["backward"] else []},
     "memory": lambda request: {"resident": 4096, "cuda_allocated": None, "graphs": len(graphs)},
     "seed": lambda request: {},
 }
