@@ -92,7 +92,7 @@ Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, co
   sums.storage = storage_of(o);
   kernels::attention_delta(sums, device.stream());
   const std::array passes = {backward_parameters(q, k, v, blocks, stats, dout, delta, problem, result)};
-  run_backward(passes, q);
+  run_backward(passes, problem.device, q);
   return result;
 }
 
@@ -127,7 +127,8 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
                 const Geometry& g, const CuSeqlens& cu_seqlens, kernels::Mask mask, Op op) {
   require(q, {.G = k.size(2), .Dv = v.size(3), .geometry = g, .packed = cu_seqlens.has_value()}, op);
   const OnDeviceOf device(q);
-  auto kept = c10::make_intrusive<Kept>(Problem{mask, g, pack(cu_seqlens, q.size(1), g, q.device())});
+  auto kept = c10::make_intrusive<Kept>(
+      Problem{mask, g, pack(cu_seqlens, q.size(1), g, q.device()), kernels::current_device()});
   const auto out = Attend::apply(aligned(q), aligned(k), aligned(v), blocks, kept);
   return {out[0], {}, out[1]};
 }
@@ -147,9 +148,9 @@ AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const a
   auto p = parameters(q, k, v, blocks, problem);
   p.o = rows_of("o", out.o);
   p.stats = out.stats.data_ptr<float>();
-  const auto room = workspace(kernels::attention_forward_workspace(p), q);
+  const auto room = workspace(kernels::attention_forward_workspace(p, problem.device), q);
   p.workspace = room.data_ptr();
-  kernels::attention_forward(p, device.stream());
+  kernels::attention_forward(p, problem.device, device.stream());
   return out;
 }
 
@@ -160,9 +161,9 @@ AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor&
   auto p = parameters(q, k, v, {}, problem);
   p.o = sum.branch[2] = rows_of("o", out.o);
   p.stats = out.stats.data_ptr<float>();
-  const auto room = workspace(kernels::attention_forward_workspace(p), q);
+  const auto room = workspace(kernels::attention_forward_workspace(p, problem.device), q);
   p.workspace = room.data_ptr();
-  kernels::window_and_combine(p, sum, device.stream());
+  kernels::window_and_combine(p, problem.device, sum, device.stream());
   return out;
 }
 
@@ -181,13 +182,13 @@ kernels::AttentionBackward backward_parameters(const at::Tensor& q, const at::Te
   return p;
 }
 
-void run_backward(std::span<const kernels::AttentionBackward> passes, const at::Tensor& q) {
+void run_backward(std::span<const kernels::AttentionBackward> passes, const kernels::Device& on, const at::Tensor& q) {
   const OnDeviceOf device(q);
   const auto run = [&](kernels::AttentionBackward part, cudaStream_t stream) {
-    const auto room = workspace(kernels::attention_backward_workspace(part), q);
+    const auto room = workspace(kernels::attention_backward_workspace(part, on), q);
     part.workspace = room.data_ptr();
     if (q.is_cuda()) part.beside = c10::cuda::getStreamFromPool();
-    kernels::attention_backward(part, stream);
+    kernels::attention_backward(part, on, stream);
     return room;
   };
   if (passes.empty() || !q.is_cuda() || !std::all_of(passes.begin(), passes.end(), leaves_room_beside)) {

@@ -6,6 +6,7 @@
 #include "nsa/cuda/packing.hpp"
 #include "nsa/cuda/stream.hpp"
 #include "nsa/kernels/attention.hpp"
+#include "nsa/kernels/plan/device.hpp"
 #include "nsa/ops.hpp"
 
 namespace nsa::cuda {
@@ -15,6 +16,7 @@ struct Problem {
   kernels::Mask mask;
   Geometry geometry;
   Packing packing;
+  kernels::Device device;
 };
 
 struct AttentionOutput {
@@ -43,6 +45,6 @@ struct Gradients {
                                                              const Gradients& to);
 // Backward passes of the same rows, one after the other: each may add to the dQ of the one before. In a CUDA graph
 // small ones have dQ's kernels beside those of dK and dV.
-void run_backward(std::span<const kernels::AttentionBackward> passes, const at::Tensor& q);
+void run_backward(std::span<const kernels::AttentionBackward> passes, const kernels::Device& on, const at::Tensor& q);
 
 }  // namespace nsa::cuda

@@ -37,9 +37,10 @@ struct Shared : torch::CustomClassHolder {
   Geometry geometry;
   CuSeqlens cu_seqlens;
   Packing packing;
+  kernels::Device device;
   std::function<void(std::string_view, const at::Tensor&)> observe;
   bool grad = false;  // gradients were on where attention was called
-  [[nodiscard]] Problem problem(kernels::Mask mask) const { return {mask, geometry, packing}; }
+  [[nodiscard]] Problem problem(kernels::Mask mask) const { return {mask, geometry, packing, device}; }
   void show(std::string_view stage, const at::Tensor& value) const {
     const at::AutoGradMode mode(grad);  // a node's forward pass runs without
     if (observe) observe(stage, value);
@@ -149,7 +150,7 @@ struct AttendAll : torch::autograd::Function<AttendAll> {
                                            stats[i], dout, deltas[i], shared.problem(kMasks[i]), to));
       passes.back().adds_dq = i != kOrder.front();
     }
-    run_backward(passes, q);
+    run_backward(passes, shared.device, q);
     return result;
   }
 };
@@ -168,6 +169,7 @@ at::Tensor attend(const AttendArgs& args) {
   shared->geometry = g;
   shared->cu_seqlens = args.cu_seqlens;
   shared->packing = pack(args.cu_seqlens, args.q.size(1), g, args.q.device());
+  shared->device = kernels::current_device();
   shared->observe = args.observe;
   shared->grad = at::GradMode::is_enabled();
   const auto blocks = args.blocks ? std::optional(args.blocks->contiguous()) : std::nullopt;

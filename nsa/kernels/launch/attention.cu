@@ -2,7 +2,6 @@
 #include <string>
 
 #include "nsa/kernels/attention.hpp"
-#include "nsa/kernels/device/hopper.hpp"
 #include "nsa/kernels/device/mma.cuh"
 #include "nsa/kernels/interval/sm90.hpp"
 #include "nsa/kernels/launch/width.hpp"
@@ -29,7 +28,9 @@ AttentionForward with_blocks(AttentionForward p) {
 }
 
 // Over intervals, in one kernel.
-bool on_hopper(const AttentionBackward& p) { return p.forward.hopper && attention_backward_hopper_supports(p); }
+bool on_hopper(const AttentionBackward& p, const Device& device) {
+  return p.forward.hopper && device.hopper && attention_backward_hopper_supports(p, device.limits);
+}
 
 // 8 threads a row, 16 bytes each and turn.
 template <typename T>
@@ -57,21 +58,22 @@ __global__ void __launch_bounds__(256) delta_kernel(const AttentionDelta p) {
 
 }  // namespace
 
-std::int64_t attention_forward_workspace(const AttentionForward& p) {
+std::int64_t attention_forward_workspace(const AttentionForward& p, const Device& device) {
   const AttentionForward f = with_blocks(p);
-  return with_widths(f.Dk, f.Dv, [&]<int Dk, int Dv>() { return forward_workspace_of_width<Dk, Dv>(f); });
+  return with_widths(f.Dk, f.Dv, [&]<int Dk, int Dv>() { return forward_workspace_of_width<Dk, Dv>(f, device); });
 }
 
-void attention_forward(const AttentionForward& p, cudaStream_t stream) {
-  if (p.hopper && hopper::is_here() && attention_forward_hopper_supports(p)) return attention_forward_hopper(p, stream);
+void attention_forward(const AttentionForward& p, const Device& device, cudaStream_t stream) {
+  if (p.hopper && device.hopper && attention_forward_hopper_supports(p))
+    return attention_forward_hopper(p, device, stream);
   const AttentionForward f = with_blocks(p);
-  with_widths(f.Dk, f.Dv, [&]<int Dk, int Dv>() { forward_of_width<Dk, Dv>(f, stream); });
+  with_widths(f.Dk, f.Dv, [&]<int Dk, int Dv>() { forward_of_width<Dk, Dv>(f, device, stream); });
 }
 
-void window_and_combine(const AttentionForward& p, const Combine& sum, cudaStream_t stream) {
-  if (p.hopper && hopper::is_here() && window_and_combine_hopper_supports(p))
-    return window_and_combine_hopper(p, sum, stream);
-  attention_forward(p, stream);
+void window_and_combine(const AttentionForward& p, const Device& device, const Combine& sum, cudaStream_t stream) {
+  if (p.hopper && device.hopper && window_and_combine_hopper_supports(p))
+    return window_and_combine_hopper(p, device, sum, stream);
+  attention_forward(p, device, stream);
   combine_forward(sum, stream);
 }
 
@@ -85,19 +87,19 @@ void attention_delta(const AttentionDelta& p, cudaStream_t stream) {
   check_launch("attention_delta");
 }
 
-std::int64_t attention_backward_workspace(const AttentionBackward& p) {
-  if (on_hopper(p)) return attention_backward_hopper_workspace(p);
+std::int64_t attention_backward_workspace(const AttentionBackward& p, const Device& device) {
+  if (on_hopper(p, device)) return attention_backward_hopper_workspace(p, device.limits);
   AttentionBackward x = p;
   x.forward = with_blocks(p.forward);
   return with_widths(x.forward.Dk, x.forward.Dv,
-                     [&]<int Dk, int Dv>() { return backward_workspace_of_width<Dk, Dv>(x); });
+                     [&]<int Dk, int Dv>() { return backward_workspace_of_width<Dk, Dv>(x, device); });
 }
 
-void attention_backward(const AttentionBackward& p, cudaStream_t stream) {
-  if (on_hopper(p)) return attention_backward_hopper(p, stream);
+void attention_backward(const AttentionBackward& p, const Device& device, cudaStream_t stream) {
+  if (on_hopper(p, device)) return attention_backward_hopper(p, device, stream);
   AttentionBackward x = p;
   x.forward = with_blocks(p.forward);
-  with_widths(x.forward.Dk, x.forward.Dv, [&]<int Dk, int Dv>() { backward_of_width<Dk, Dv>(x, stream); });
+  with_widths(x.forward.Dk, x.forward.Dv, [&]<int Dk, int Dv>() { backward_of_width<Dk, Dv>(x, device, stream); });
 }
 
 }  // namespace nsa::kernels

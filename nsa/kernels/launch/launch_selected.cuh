@@ -4,12 +4,10 @@
 #include <algorithm>
 
 #include "nsa/kernels/device/early.cuh"
-#include "nsa/kernels/device/hopper.hpp"
-#include "nsa/kernels/device/sm_count.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/launch/fork.hpp"
 #include "nsa/kernels/plan/arena.hpp"
-#include "nsa/kernels/plan/limits.hpp"
+#include "nsa/kernels/plan/device.hpp"
 #include "nsa/kernels/plan/plan.cuh"
 #include "nsa/kernels/selected/merged_plan.cuh"
 #include "nsa/kernels/selected/plan.cuh"
@@ -30,8 +28,8 @@ void allow_shared(Kernel* kernel, int bytes) {
 }
 
 template <int Dk>
-bool on_hopper(const AttentionForward& p) {
-  return Dk % 64 == 0 && p.hopper && hopper::is_here();
+bool on_hopper(const AttentionForward& p, const Device& device) {
+  return Dk % 64 == 0 && p.hopper && device.hopper;
 }
 // Calls action(slice) for slices of so many batch entries and groups until all had their turn.
 template <typename T, typename Problem, typename Action>
@@ -47,21 +45,21 @@ struct SelectedLaunches {
     return p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile);
   }
   // Forward, and for dQ by itself.
-  static Way way_of(const AttentionForward& p) {
+  static Way way_of(const AttentionForward& p, const Limits& limits) {
     if constexpr (Dk % 64 == 0) {
       const auto fits = [&]<typename Shape>(Shape) {
         return p.geometry.n <= Shape::kMostChosen &&
-               Shape::shared_bytes(p.selection.J, p.geometry.n, p.Hq / p.G) <= kLimits.joint_bytes;
+               Shape::shared_bytes(p.selection.J, p.geometry.n, p.Hq / p.G) <= limits.joint_bytes;
       };
       if (!fits(hopper::JointShape<Dk, Dv, false>()) || !fits(hopper::JointShape<Dk, Dv, true>())) return Way::parts;
       if (hopper::expanded(p.k, p.B, p.S, p.G) || hopper::expanded(p.v, p.B, p.S, p.G)) return Way::parts;
-      if (key_tiles(p) <= std::min(kLimits.joint_tiles, kLimits.joint_tiles_a_head * (p.Hq / p.G))) return Way::joint;
-      if (p.S <= Plan<true>::joint_tokens(p)) return Way::joint;
+      if (key_tiles(p) <= std::min(limits.joint_tiles, limits.joint_tiles_a_head * (p.Hq / p.G))) return Way::joint;
+      if (p.S <= Plan<true>::joint_tokens(p, limits)) return Way::joint;
     }
     return Way::device;
   }
   template <bool Backward>
-  static void joint(const AttentionForward& p, const Rows& out, const AttentionBackward* backward,
+  static void joint(const AttentionForward& p, const Device& device, const Rows& out, const AttentionBackward* backward,
                     const hopper::Ways& ways, cudaStream_t stream) {
     if constexpr (Dk % 64 == 0) {
       using Shape = hopper::JointShape<Dk, Dv, Backward>;
@@ -74,18 +72,18 @@ struct SelectedLaunches {
       hopper::Joint problem;
       problem.forward = p, problem.out = out, problem.ways = ways;
       if (backward) problem.dout = backward->dout, problem.delta = backward->delta, problem.adds = backward->adds_dq;
-      kernel<<<grid(std::min<std::int64_t>(tiles, hopper::sm_count("joint"))), Shape::kThreads, bytes, stream>>>(
-          problem, k_map, v_map);
+      kernel<<<grid(std::min<std::int64_t>(tiles, device.sm_count)), Shape::kThreads, bytes, stream>>>(problem, k_map,
+                                                                                                       v_map);
       check_launch("joint");
     }
   }
   // Asks the device, and starts what it wants jointly: the parts follow.
   template <bool Backward>
-  static void decide(const AttentionForward& p, const Rows& out, const AttentionBackward* backward,
-                     const hopper::Ways& ways, cudaStream_t stream) {
+  static void decide(const AttentionForward& p, const Device& device, const Rows& out,
+                     const AttentionBackward* backward, const hopper::Ways& ways, cudaStream_t stream) {
     if (!ways.jointly) return;
-    hopper::choose_ways(p, ways, stream);
-    joint<Backward>(p, out, backward, ways, stream);
+    hopper::choose_ways(p, ways, device.limits, stream);
+    joint<Backward>(p, device, out, backward, ways, stream);
   }
   template <bool Backward>
   using Plan = PartsPlan<T, Backward ? Dk : Dv>;
@@ -145,53 +143,58 @@ struct SelectedLaunches {
       }
     }
   }
-  static void forward(const AttentionForward& p, cudaStream_t stream) {
-    if (way_of(p) == Way::joint) return joint<false>(p, p.o, nullptr, {}, stream);
+  static void forward(const AttentionForward& p, const Device& device, cudaStream_t stream) {
+    const Way way = way_of(p, device.limits);
+    if (way == Way::joint) return joint<false>(p, device, p.o, nullptr, {}, stream);
     // Everything by parts, or what the device leaves to them.
     Arena arena(p.workspace);
-    Plan<false> plan(p, way_of(p), arena);
-    decide<false>(p, p.o, nullptr, plan.ways, stream);
+    Plan<false> plan(p, way, device.limits, arena);
+    decide<false>(p, device, p.o, nullptr, plan.ways, stream);
     in_turns<T>(p, p.B, p.G, plan.batches, plan.groups, [&](const AttentionForward& own) {
       AttentionBackward none;
       none.forward = own;
       parts_of_slice<false>(none, plan, stream);
     });
   }
-  static void dq(const AttentionBackward& p, cudaStream_t stream) {
+  static void dq(const AttentionBackward& p, const Device& device, cudaStream_t stream) {
     const AttentionForward& f = p.forward;
-    if (way_of(f) == Way::joint) return joint<true>(f, p.dq, &p, {}, stream);
+    const Way way = way_of(f, device.limits);
+    if (way == Way::joint) return joint<true>(f, device, p.dq, &p, {}, stream);
     Arena arena(p.workspace);
-    Plan<true> plan(f, way_of(f), arena);
-    decide<true>(f, p.dq, &p, plan.ways, stream);
+    Plan<true> plan(f, way, device.limits, arena);
+    decide<true>(f, device, p.dq, &p, plan.ways, stream);
     in_turns<T>(p, f.B, f.G, plan.batches, plan.groups,
                 [&](const AttentionBackward& own) { parts_of_slice<true>(own, plan, stream); });
   }
   template <bool Backward>
-  static void size_parts(const AttentionForward& p, Arena& arena) {
-    if (on_hopper<Dk>(p) && way_of(p) != Way::joint) Plan<Backward>(p, way_of(p), arena);
+  static void size_parts(const AttentionForward& p, const Device& device, Arena& arena) {
+    const Way way = way_of(p, device.limits);
+    if (on_hopper<Dk>(p, device) && way != Way::joint) Plan<Backward>(p, way, device.limits, arena);
   }
 
   // dQ, dK and dV in one walk through the lists where not everything goes jointly; wider heads have no registers for
   // it.
   static constexpr bool kMerges = Dk % 64 == 0 && Dk <= 128 && Dv <= 128;
-  static Way merged_way(const AttentionForward& p) {
-    const Way way = way_of(p);
-    if (way == Way::parts || (way == Way::joint && key_tiles(p) <= kLimits.merged_tiles)) return way;
+  static Way merged_way(const AttentionForward& p, const Limits& limits) {
+    const Way way = way_of(p, limits);
+    if (way == Way::parts || (way == Way::joint && key_tiles(p) <= limits.merged_tiles)) return way;
     return Way::device_by_own;
   }
-  static bool merges(const AttentionBackward& p) {
+  static bool merges(const AttentionBackward& p, const Device& device) {
     const AttentionForward& f = p.forward;
-    if constexpr (kMerges)
-      return f.mask == Mask::selected && on_hopper<Dk>(f) && p.dq.data && p.dk.data && p.dv.data &&
-             merged_way(f) != Way::joint && PartsBackwardPlan<T, Dk, Dv>::fits(f, merged_way(f));
+    if constexpr (kMerges) {
+      if (f.mask != Mask::selected || !on_hopper<Dk>(f, device) || !p.dq.data || !p.dk.data || !p.dv.data) return false;
+      const Way way = merged_way(f, device.limits);
+      return way != Way::joint && PartsBackwardPlan<T, Dk, Dv>::fits(f, way, device.limits);
+    }
     return false;
   }
-  static void merged(const AttentionBackward& p, Arena& arena, bool run, cudaStream_t stream) {
+  static void merged(const AttentionBackward& p, const Device& device, Arena& arena, bool run, cudaStream_t stream) {
     if constexpr (kMerges) {
       const AttentionForward& f = p.forward;
-      PartsBackwardPlan<T, Dk, Dv> plan(f, merged_way(f), arena);
+      PartsBackwardPlan<T, Dk, Dv> plan(f, merged_way(f, device.limits), device.limits, arena);
       if (!run) return;
-      decide<true>(f, p.dq, &p, plan.parts.ways, stream);
+      decide<true>(f, device, p.dq, &p, plan.parts.ways, stream);
       in_turns<T>(p, f.B, f.G, plan.parts.batches, plan.parts.groups,
                   [&](const AttentionBackward& own) { merged_of_slice(own, plan, stream); });
     }

@@ -2,6 +2,7 @@
 
 #include "nsa/kernels/launch/fork.hpp"
 #include "nsa/kernels/params.hpp"
+#include "nsa/kernels/plan/device.hpp"
 
 namespace nsa::kernels {
 
@@ -12,6 +13,20 @@ void check_launch(const char* kernel) {
 }
 
 bool is_emulated() { return false; }
+
+Device current_device() {
+  Device device;
+  int number = 0;
+  cudaError_t error = cudaGetDevice(&number);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, number);
+#ifdef NSA_HOPPER  // set by the build when the list of architectures has sm_90a: 9.0 without the a has no wgmma
+  int major = 0;
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
+  device.hopper = major == 9;
+#endif
+  if (error != cudaSuccess) throw LaunchError(std::string("the current device: ") + cudaGetErrorString(error));
+  return device;
+}
 
 namespace {
 

@@ -6,12 +6,12 @@
 namespace nsa::kernels {
 
 template <int Dk, int Dv>
-void forward_of_width(const AttentionForward& p, cudaStream_t stream);
+void forward_of_width(const AttentionForward& p, const Device& device, cudaStream_t stream);
 template <int Dk, int Dv>
-void backward_of_width(const AttentionBackward& p, cudaStream_t stream);
+void backward_of_width(const AttentionBackward& p, const Device& device, cudaStream_t stream);
 template <int Dk, int Dv>
-std::int64_t forward_workspace_of_width(const AttentionForward& p);
+std::int64_t forward_workspace_of_width(const AttentionForward& p, const Device& device);
 template <int Dk, int Dv>
-std::int64_t backward_workspace_of_width(const AttentionBackward& p);
+std::int64_t backward_workspace_of_width(const AttentionBackward& p, const Device& device);
 
 }  // namespace nsa::kernels

@@ -1,4 +1,5 @@
-// What bounds the workspaces of attention and decides between its ways.
+// What bounds the workspaces of attention and decides between its ways. A part of the device (device.hpp), for which
+// they were fitted; tests lower them, to reach what else only long sequences do.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,5 @@ struct Limits {
   std::int64_t interval_sums_bytes = std::int64_t{256} << 20, interval_key_bytes = std::int64_t{128} << 20;
   std::int64_t interval_bytes = std::int64_t{512} << 20;
 };
-inline constexpr Limits kLimits;
 
 }  // namespace nsa::kernels

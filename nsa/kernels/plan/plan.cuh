@@ -59,8 +59,7 @@ struct DkvPlan {
   std::int64_t tiles;  // of keys
   float* partials = nullptr;
 
-  DkvPlan(const AttentionBackward& p, Arena& arena) {
-    const AttentionForward& f = p.forward;
+  DkvPlan(const AttentionForward& f, const Limits& limits, Arena& arena) {
     const std::int64_t pairs = static_cast<std::int64_t>(f.B) * f.G;
     const int h = f.Hq / f.G;
     std::int64_t slots;
@@ -68,7 +67,7 @@ struct DkvPlan {
       const std::int64_t entries = pairs * f.S * f.geometry.n;
       pieces.tiles_a_block = static_cast<int>(tiles_of(f.geometry.l_sel, kKeyTile));
       const std::int64_t a_slot = kPartial<Dk, Dv> * static_cast<std::int64_t>(sizeof(float));
-      const std::int64_t fewest = tiles_of(2 * entries * pieces.tiles_a_block * a_slot, kLimits.partials_bytes);
+      const std::int64_t fewest = tiles_of(2 * entries * pieces.tiles_a_block * a_slot, limits.partials_bytes);
       pieces.tokens = static_cast<int>(std::max(
           std::clamp<std::int64_t>(tiles_of(entries / kWantedCtas, 64) * 64, 128, 4096), tiles_of(fewest, 64) * 64));
       pieces.count = static_cast<int>(tiles_of(f.S, pieces.tokens));

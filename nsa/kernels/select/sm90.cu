@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "nsa/kernels/device/hopper.hpp"
-#include "nsa/kernels/device/sm_count.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
+#include "nsa/kernels/plan/device.hpp"
 #include "nsa/kernels/select/sm90.hpp"
 
 namespace nsa::kernels {
@@ -33,8 +32,7 @@ void launch(Select p, cudaStream_t stream) {
   const auto kernel = select_kernel<T, S>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   const auto k_map = tensor_map(p.k_cmp, p.storage, p.B, p.N, p.G, S::Dk, S::kKeys);
-  const int tiles = (p.S + S::kTokens - 1) / S::kTokens * p.B * p.G,
-            ctas = std::min(tiles, sm_count("select_blocks_hopper"));
+  const int tiles = (p.S + S::kTokens - 1) / S::kTokens * p.B * p.G, ctas = std::min(tiles, current_device().sm_count);
   kernel<<<ctas, S::kThreads, S::kSharedBytes, stream>>>(p, tiles, k_map);
   check_launch("select_blocks_hopper");
 }
@@ -49,7 +47,7 @@ bool select_blocks_hopper_supports(const Select& p) {
   if (hopper::expanded(p.k_cmp, p.B, p.N, p.G)) return false;
   // Tiles of 16 tokens at least, counted in an int.
   if (std::int64_t{p.S} * p.B * p.G >= std::int64_t{1} << 31) return false;
-  return hopper::is_here();
+  return current_device().hopper;
 }
 
 void select_blocks_hopper(const Select& p, cudaStream_t stream) {

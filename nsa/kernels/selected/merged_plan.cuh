@@ -31,11 +31,12 @@ struct PartsBackwardPlan {
   Lane lane[2];
 
   // Whether a single pair's sums are within Limits::sums_bytes.
-  static bool fits(const AttentionForward& p, Way way) {
-    const auto sizes = Parts::sizes(p, way);
-    return turn(p, sizes.chunk, sizes.turn, 1) > 0;
+  static bool fits(const AttentionForward& p, Way way, const Limits& limits) {
+    const auto sizes = Parts::sizes(p, way, limits);
+    return turn(p, limits, sizes.chunk, sizes.turn, 1) > 0;
   }
-  PartsBackwardPlan(const AttentionForward& p, Way way, Arena& arena) : PartsBackwardPlan(p, way, cut(p, way), arena) {}
+  PartsBackwardPlan(const AttentionForward& p, Way way, const Limits& limits, Arena& arena)
+      : PartsBackwardPlan(p, way, limits, cut(p, way, limits), arena) {}
   // Of a turn of a slice.
   [[nodiscard]] int turn_batches(const AttentionForward& p) const {
     return static_cast<int>(std::clamp<std::int64_t>(parts.turn / p.G, 1, p.B));
@@ -49,42 +50,45 @@ struct PartsBackwardPlan {
   }
 
  private:
-  PartsBackwardPlan(const AttentionForward& p, Way way, const Cut& cut, Arena& arena)
-      : parts(p, way, cut.sizes, piece_tokens(p), arena), tiles(tiles_of_pair(p)), lanes(cut.lanes) {
+  PartsBackwardPlan(const AttentionForward& p, Way way, const Limits& limits, const Cut& cut, Arena& arena)
+      : parts(p, way, limits, cut.sizes, piece_tokens(p, limits), arena), tiles(tiles_of_pair(p)), lanes(cut.lanes) {
     for (int i = 0; i < lanes; ++i) {
       lane[i].parts = i == 0 ? parts.parts.data : arena.take<T>(parts.part_rows(p) * Dk);
-      lane[i].sums.slots = static_cast<int>(slots_of_pair(p, parts.chunk));
+      lane[i].sums.slots = static_cast<int>(slots_of_pair(p, limits, parts.chunk));
       lane[i].sums.sums = arena.take<float>(parts.turn * tiles * kPartial<Dk, Dv>);
       lane[i].sums.partials = arena.take<float>(parts.turn * lane[i].sums.slots * kPartial<Dk, Dv>);
     }
   }
   // See Note [Two lanes].
-  static Cut cut(const AttentionForward& p, Way way) {
-    const auto whole = Parts::sizes(p, way);
-    const bool halves = whole.turn > 1 || p.S <= kLimits.lane_tokens;
+  static Cut cut(const AttentionForward& p, Way way, const Limits& limits) {
+    const auto whole = Parts::sizes(p, way, limits);
+    const int tokens = piece_tokens(p, limits);
+    const bool halves = whole.turn > 1 || p.S <= limits.lane_tokens;
     const std::int64_t chunk = whole.turn > 1 ? whole.chunk : tiles_of(whole.chunk, 128) * 64;
-    const std::int64_t half = turn(p, chunk, std::max<std::int64_t>(whole.turn / 2, 1), 2);
+    const std::int64_t half = turn(p, limits, chunk, std::max<std::int64_t>(whole.turn / 2, 1), 2);
     if (halves && half > 0) {
-      const Cut two{2, Parts::sizes(p, way, chunk, half, piece_tokens(p))};
+      const Cut two{2, Parts::sizes(p, way, limits, chunk, half, tokens)};
       if (two.sizes.pairs > half) return two;  // a slice is several turns
     }
-    return {1, Parts::sizes(p, way, whole.chunk, turn(p, whole.chunk, whole.turn, 1), piece_tokens(p))};
+    const std::int64_t most = turn(p, limits, whole.chunk, whole.turn, 1);
+    return {1, Parts::sizes(p, way, limits, whole.chunk, most, tokens)};
   }
-  static int piece_tokens(const AttentionForward& p) {
-    return static_cast<int>(tiles_of(kLimits.piece_rows, p.Hq / p.G));
+  static int piece_tokens(const AttentionForward& p, const Limits& limits) {
+    return static_cast<int>(tiles_of(limits.piece_rows, p.Hq / p.G));
   }
   static std::int64_t tiles_of_pair(const AttentionForward& p) {
     return p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile);
   }
   // All pieces but a list's first have one: see second_slot().
-  static std::int64_t slots_of_pair(const AttentionForward& p, std::int64_t chunk) {
-    return (chunk * p.geometry.n / piece_tokens(p) + 1) * tiles_of(p.geometry.l_sel, kKeyTile);
+  static std::int64_t slots_of_pair(const AttentionForward& p, const Limits& limits, std::int64_t chunk) {
+    return (chunk * p.geometry.n / piece_tokens(p, limits) + 1) * tiles_of(p.geometry.l_sel, kKeyTile);
   }
   // Pairs, `most` at most: some groups of an entry, or whole entries.
-  static std::int64_t turn(const AttentionForward& p, std::int64_t chunk, std::int64_t most, int lanes) {
-    const std::int64_t a_pair =
-        (tiles_of_pair(p) + slots_of_pair(p, chunk)) * kPartial<Dk, Dv> * static_cast<std::int64_t>(sizeof(float));
-    const std::int64_t pairs = std::min(most, kLimits.sums_bytes / lanes / a_pair);
+  static std::int64_t turn(const AttentionForward& p, const Limits& limits, std::int64_t chunk, std::int64_t most,
+                           int lanes) {
+    const std::int64_t a_pair = (tiles_of_pair(p) + slots_of_pair(p, limits, chunk)) * kPartial<Dk, Dv> *
+                                static_cast<std::int64_t>(sizeof(float));
+    const std::int64_t pairs = std::min(most, limits.sums_bytes / lanes / a_pair);
     return pairs < p.G ? pairs : pairs / p.G * p.G;
   }
 };

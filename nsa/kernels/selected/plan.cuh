@@ -72,15 +72,15 @@ class PartsPlan {
   struct Sizes {
     std::int64_t chunk, turn, chunks, pairs;  // pairs of a slice
   };
-  PartsPlan(const AttentionForward& p, Way way, Arena& arena)
-      : PartsPlan(p, way, sizes(p, way), piece_tokens(p), arena) {}
-  PartsPlan(const AttentionForward& p, Way way, Sizes sizes, int piece_tokens, Arena& arena)
+  PartsPlan(const AttentionForward& p, Way way, const Limits& limits, Arena& arena)
+      : PartsPlan(p, way, limits, sizes(p, way, limits), piece_tokens(p), arena) {}
+  PartsPlan(const AttentionForward& p, Way way, const Limits& limits, Sizes sizes, int piece_tokens, Arena& arena)
       : chunk(sizes.chunk),
         turn(sizes.turn),
         chunks(sizes.chunks),
         batches(slice_of(p, sizes.pairs).B),
         groups(slice_of(p, sizes.pairs).G),
-        ways(way == Way::device || way == Way::device_by_own ? ways_of(p, way, sizes, arena) : hopper::Ways()),
+        ways(way == Way::device || way == Way::device_by_own ? ways_of(p, way, limits, sizes, arena) : hopper::Ways()),
         lists(slice_of(p, sizes.pairs), p.G, static_cast<int>(sizes.chunks * sizes.chunk),
               static_cast<int>(sizes.chunk), true, arena) {
     pieces.tiles_a_block = static_cast<int>(tiles_of(p.geometry.l_sel, kKeyTile));
@@ -97,8 +97,8 @@ class PartsPlan {
     return turn * chunk * (p.Hq / p.G) * parts.per_token;
   }
   // Tokens that always go jointly where the device decides, in whole tiles of rows.
-  static std::int64_t joint_tokens(const AttentionForward& p) {
-    const std::int64_t blocks = kLimits.first_tiles / tiles_of(p.geometry.l_sel, kKeyTile);
+  static std::int64_t joint_tokens(const AttentionForward& p, const Limits& limits) {
+    const std::int64_t blocks = limits.first_tiles / tiles_of(p.geometry.l_sel, kKeyTile);
     return tiles_of(std::max<std::int64_t>(blocks, 1) * p.geometry.l_sel, 64) * 64;
   }
   // Lists and items of the tokens [begin, end), whole chunks, for a slice p; of chunks that go jointly only on demand.
@@ -126,33 +126,34 @@ class PartsPlan {
     return (end - begin) * p.geometry.n / pieces.tokens + lists;
   }
 
-  static Sizes sizes(const AttentionForward& p, Way way) {
+  static Sizes sizes(const AttentionForward& p, Way way, const Limits& limits) {
     const std::int64_t pairs = static_cast<std::int64_t>(p.B) * p.G;
     const std::int64_t a_part = D * static_cast<std::int64_t>(sizeof(T)) + static_cast<std::int64_t>(sizeof(float2));
-    const std::int64_t queries = std::clamp<std::int64_t>(
-        kLimits.parts_bytes / (p.Hq / p.G * parts_a_token(p) * a_part), kLimits.fewest_queries, kMostQueries);
+    const std::int64_t queries = std::clamp<std::int64_t>(limits.parts_bytes / (p.Hq / p.G * parts_a_token(p) * a_part),
+                                                          limits.fewest_queries, kMostQueries);
     // Whole tiles of rows, which chunks may not share when they go different ways.
     const std::int64_t chunk = std::min<std::int64_t>(
         p.S, std::min(queries, std::clamp(queries / pairs, kLongChunk, kLongestChunk)) / 64 * 64);
-    return sizes(p, way, chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs), piece_tokens(p),
-                 kLimits.lists_bytes);
+    return sizes(p, way, limits, chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs), piece_tokens(p),
+                 limits.lists_bytes);
   }
   // With such chunks and turns.
-  static Sizes sizes(const AttentionForward& p, Way way, std::int64_t chunk, std::int64_t turn, int piece_tokens) {
+  static Sizes sizes(const AttentionForward& p, Way way, const Limits& limits, std::int64_t chunk, std::int64_t turn,
+                     int piece_tokens) {
     // Sums take their room: several turns' lists in one go are for short sequences.
-    return sizes(p, way, chunk, turn, piece_tokens, kLimits.lists_bytes / 4);
+    return sizes(p, way, limits, chunk, turn, piece_tokens, limits.lists_bytes / 4);
   }
 
  private:
   // Long enough for a block of keys to be worth its load; short enough for Divisor's 32 bits (queries * chunk < 2^32).
   static constexpr std::int64_t kLongChunk = 4096, kLongestChunk = 16384, kMostQueries = 131072;
   // As many turns in a slice as have their lists within `slice_bytes`.
-  static Sizes sizes(const AttentionForward& p, Way way, std::int64_t chunk, std::int64_t turn, int piece_tokens,
-                     std::int64_t slice_bytes) {
-    const std::int64_t all = all_chunks(p, way, chunk), a_set = set_bytes(p, chunk, piece_tokens);
+  static Sizes sizes(const AttentionForward& p, Way way, const Limits& limits, std::int64_t chunk, std::int64_t turn,
+                     int piece_tokens, std::int64_t slice_bytes) {
+    const std::int64_t all = all_chunks(p, way, limits, chunk), a_set = set_bytes(p, chunk, piece_tokens);
     const std::int64_t turns = slice_bytes / (a_set * std::max<std::int64_t>(all * turn, 1));
     if (turns > 0) return {chunk, turn, all, std::min(turns * turn, static_cast<std::int64_t>(p.B) * p.G)};
-    return {chunk, turn, std::clamp<std::int64_t>(kLimits.lists_bytes / a_set / turn, 1, all), turn};
+    return {chunk, turn, std::clamp<std::int64_t>(limits.lists_bytes / a_set / turn, 1, all), turn};
   }
   // A CTA sees at most so many tokens: the first block of keys is chosen by every query.
   static int piece_tokens(const AttentionForward& p) {
@@ -166,8 +167,8 @@ class PartsPlan {
     return static_cast<std::int64_t>(sizeof(int)) * (2 * chunk * p.geometry.n + p.selection.J + 1) +
            item_capacity(p, chunk, piece_tokens) * static_cast<std::int64_t>(sizeof(hopper::Item));
   }
-  static std::int64_t all_chunks(const AttentionForward& p, Way way, std::int64_t chunk) {
-    return tiles_of(p.S - (way == Way::device ? joint_tokens(p) : 0), chunk);
+  static std::int64_t all_chunks(const AttentionForward& p, Way way, const Limits& limits, std::int64_t chunk) {
+    return tiles_of(p.S - (way == Way::device ? joint_tokens(p, limits) : 0), chunk);
   }
   static std::int64_t parts_a_token(const AttentionForward& p) {
     return p.geometry.n * tiles_of(p.geometry.l_sel, kKeyTile);
@@ -179,8 +180,8 @@ class PartsPlan {
     own.Hq = own.G * (p.Hq / p.G);
     return own;
   }
-  static hopper::Ways ways_of(const AttentionForward& p, Way way, Sizes sizes, Arena& arena) {
-    hopper::Ways own{way == Way::device ? static_cast<int>(joint_tokens(p)) : 0, static_cast<int>(sizes.chunk)};
+  static hopper::Ways ways_of(const AttentionForward& p, Way way, const Limits& limits, Sizes sizes, Arena& arena) {
+    hopper::Ways own{way == Way::device ? static_cast<int>(joint_tokens(p, limits)) : 0, static_cast<int>(sizes.chunk)};
     own.by_own = way == Way::device_by_own;
     own.jointly = arena.take<int>(own.chunks(p.S));
     return own;

@@ -1,7 +1,6 @@
 #include "nsa/kernels/selected/ways.hpp"
 
 #include "nsa/kernels/device/heads.cuh"
-#include "nsa/kernels/plan/limits.hpp"
 
 namespace nsa::kernels::hopper {
 
@@ -58,13 +57,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void choose_ways(const AttentionForward& p, const Ways& ways, cudaStream_t stream) {
+void choose_ways(const AttentionForward& p, const Ways& ways, const Limits& limits, cudaStream_t stream) {
   const int chunks = ways.chunks(p.S), words = (p.selection.J + 31) / 32;
   if (chunks == 0 || p.B * p.G == 0) return;
   const int bytes = kSampledTiles * words * static_cast<int>(sizeof(unsigned));
   cudaFuncSetAttribute(ways_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  const Costs costs{kLimits.joint_tile_cost, kLimits.joint_start_cost,
-                    ways.by_own ? kLimits.merged_part_cost : kLimits.part_cost};
+  const Costs costs{limits.joint_tile_cost, limits.joint_start_cost,
+                    ways.by_own ? limits.merged_part_cost : limits.part_cost};
   ways_kernel<<<chunks, kThreads, bytes, stream>>>(p, ways, words, costs);
   check_launch("choose_ways");
 }

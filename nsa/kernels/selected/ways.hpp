@@ -4,6 +4,7 @@
 #pragma once
 
 #include "nsa/kernels/attention.hpp"
+#include "nsa/kernels/plan/limits.hpp"
 
 namespace nsa::kernels::hopper {
 
@@ -26,6 +27,6 @@ struct Ways {
 // (Limits). Looks at kSampledTiles tiles of the last ways.first / 2 tokens before each chunk, or of its own, evenly
 // over batch entries, groups and positions.
 inline constexpr int kSampledTiles = 16;
-void choose_ways(const AttentionForward& p, const Ways& ways, cudaStream_t stream);
+void choose_ways(const AttentionForward& p, const Ways& ways, const Limits& limits, cudaStream_t stream);
 
 }  // namespace nsa::kernels::hopper

@@ -15,6 +15,15 @@ namespace {
 
 using enum Tensor::Order;
 
+constexpr Limits kLimits;
+// kLowLimits, changed.
+template <typename Change>
+Limits low(Change&& change) {
+  Limits limits = emulation::kLowLimits;
+  change(limits);
+  return limits;
+}
+
 const Problem kIntervals[] = {
     {.S = 1, .h = 1},
     {.S = 20},
@@ -74,7 +83,6 @@ struct Widths {
 void PrintTo(const Widths& x, std::ostream* out) { *out << x.Dk << "/" << x.Dv; }
 class Emulated : public testing::TestWithParam<Widths> {
  protected:
-  void TearDown() override { emulation::limits = emulation::kLowLimits; }
   template <std::size_t N>
   static void check(const Problem (&problems)[N], const Call& call, std::size_t count = N) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -113,8 +121,7 @@ TEST_P(Emulated, LargestLogits) {  // so large that what rounding takes off them
       {.S = 170, .h = 6, .G = 1, .storage = Storage::bf16, .size = 80}};  // some rows beyond 2^14
   for (const Mask mask : {Mask::window, Mask::compressed, Mask::selected})
     check(largest, {.mask = mask, .forward_alone = true});
-  emulation::limits = kLimits;
-  check(largest, {.mask = Mask::selected, .forward_alone = true});
+  check(largest, {.mask = Mask::selected, .forward_alone = true, .limits = kLimits});
 }
 TEST_P(Emulated, WindowForwardByMma) {
   check(kIntervals, {.mask = Mask::window, .hopper = false, .forward_alone = true, .combines = true});
@@ -122,78 +129,69 @@ TEST_P(Emulated, WindowForwardByMma) {
 TEST_P(Emulated, CompressedForwardByMma) {
   check(kIntervals, {.mask = Mask::compressed, .hopper = false, .forward_alone = true});
 }
-TEST_P(Emulated, SelectedTogether) {
-  emulation::limits = kLimits;
-  check(kSelected, {.mask = Mask::selected, .adds = true});
-}
+TEST_P(Emulated, SelectedTogether) { check(kSelected, {.mask = Mask::selected, .adds = true, .limits = kLimits}); }
 TEST_P(Emulated, SelectedInParts) { check(kSelected, {.mask = Mask::selected, .adds = true}); }
 TEST_P(Emulated, SelectedInPartsWithAllListsInOneGo) {
-  emulation::limits.lists_bytes = kLimits.lists_bytes;
-  check(kSelected, {.mask = Mask::selected});
+  const Limits limits = low([](Limits& x) { x.lists_bytes = kLimits.lists_bytes; });
+  check(kSelected, {.mask = Mask::selected, .limits = limits});
 }
 const Problem kBatches[] = {{.B = 3, .S = 90}, {.B = 2, .S = 300, .h = 1, .geometry = {16, 8, 32, 6, 50}}};
 TEST_P(Emulated, SelectedInPartsAllPairsInOneTurn) {
-  emulation::limits = kLimits;
-  emulation::limits.joint_bytes = 0;
-  emulation::limits.sums_bytes = 0;
-  check(kBatches, {.mask = Mask::selected});
+  check(kBatches, {.mask = Mask::selected, .limits = {.joint_bytes = 0, .sums_bytes = 0}});
 }
 
 TEST_P(Emulated, SelectedAsTheDeviceDecides) {
-  emulation::limits.joint_bytes = kLimits.joint_bytes;
-  emulation::limits.fewest_queries = 64;
-  check(kWays, {.mask = Mask::selected});
-  emulation::limits.lists_bytes = kLimits.lists_bytes;
-  check(kWays, {.mask = Mask::selected});
+  Limits limits = low([](Limits& x) { x.joint_bytes = kLimits.joint_bytes, x.fewest_queries = 64; });
+  check(kWays, {.mask = Mask::selected, .limits = limits});
+  limits.lists_bytes = kLimits.lists_bytes;
+  check(kWays, {.mask = Mask::selected, .limits = limits});
 }
 
 // dQ, dK and dV in one walk (selected/sm90_backward/parts_backward.cuh).
 class EmulatedMerged : public Emulated {
  protected:
-  EmulatedMerged() { emulation::limits.sums_bytes = kLimits.sums_bytes; }
-  static constexpr Call kCall{.mask = Mask::selected, .again = true, .adds = true};
+  static Call by(const Limits& limits) {
+    return {.mask = Mask::selected, .again = true, .adds = true, .limits = limits};
+  }
+  Limits limits_ = low([](Limits& x) { x.sums_bytes = kLimits.sums_bytes; });
 };
-TEST_P(EmulatedMerged, InParts) { check(kSelected, kCall); }
-TEST_P(EmulatedMerged, AllPairsInOneTurn) {
-  emulation::limits = kLimits;
-  emulation::limits.joint_bytes = 0;
-  check(kBatches, kCall);
-}
+TEST_P(EmulatedMerged, InParts) { check(kSelected, by(limits_)); }
+TEST_P(EmulatedMerged, AllPairsInOneTurn) { check(kBatches, by({.joint_bytes = 0})); }
 TEST_P(EmulatedMerged, SomePairsInATurn) {  // two whole entries, then one; two groups of three, then one
   const Problem batches[] = {{.B = 3, .S = 80, .h = 2}, {.B = 2, .S = 90, .h = 2, .G = 3}};
-  emulation::limits.parts_bytes = 1 << 30;
+  limits_.parts_bytes = 1 << 30;
   for (const int pairs : {1, 2, 4}) {
     const int sums = GetParam().Dk == 64 ? 32 << 10 : 64 << 10;  // of a tile of keys
-    emulation::limits.sums_bytes = std::int64_t{sums} * pairs * 7;
-    check(batches, kCall);
+    limits_.sums_bytes = std::int64_t{sums} * pairs * 7;
+    check(batches, by(limits_));
   }
 }
 TEST_P(EmulatedMerged, InOneLane) {  // a chain of early kernels, over all chunks
-  emulation::limits.lane_tokens = 0;
-  emulation::limits.lists_bytes = kLimits.lists_bytes;
-  check(kSelected, kCall);
+  limits_.lane_tokens = 0;
+  limits_.lists_bytes = kLimits.lists_bytes;
+  check(kSelected, by(limits_));
 }
 TEST_P(EmulatedMerged, ManyPieces) {  // more than add_pieces asks for at once
-  emulation::limits.piece_rows = 64;
+  limits_.piece_rows = 64;
   const Problem pieces[] = {{.S = 70, .h = 16, .G = 1, .geometry = {16, 8, 128, 3, 50}, .storage = Storage::bf16},
                             {.S = 150, .h = 6, .G = 1, .geometry = {16, 8, 64, 2, 50}, .room = 8}};
-  check(pieces, kCall);
+  check(pieces, by(limits_));
 }
 TEST_P(EmulatedMerged, AsTheDeviceDecides) {
-  emulation::limits.joint_bytes = kLimits.joint_bytes;
-  emulation::limits.fewest_queries = 64;
-  check(kWays, kCall);
-  emulation::limits.lists_bytes = kLimits.lists_bytes;
-  check(kWays, kCall);
+  limits_.joint_bytes = kLimits.joint_bytes;
+  limits_.fewest_queries = 64;
+  check(kWays, by(limits_));
+  limits_.lists_bytes = kLimits.lists_bytes;
+  check(kWays, by(limits_));
 }
 
 class EmulatedIntervals : public Emulated {};
 TEST_P(EmulatedIntervals, Window) { check(kMeetings, {.mask = Mask::window, .again = true, .adds = true}); }
 TEST_P(EmulatedIntervals, Compressed) { check(kMeetings, {.mask = Mask::compressed, .again = true, .adds = true}); }
 TEST_P(EmulatedIntervals, SumsWithoutAWait) {  // room for all of them
-  emulation::limits.interval_sums_bytes = kLimits.interval_sums_bytes;
-  check(kMeetings, {.mask = Mask::compressed}, 2);
-  check(kMeetings, {.mask = Mask::window}, 2);
+  const Limits limits = low([](Limits& x) { x.interval_sums_bytes = kLimits.interval_sums_bytes; });
+  check(kMeetings, {.mask = Mask::compressed, .limits = limits}, 2);
+  check(kMeetings, {.mask = Mask::window, .limits = limits}, 2);
 }
 TEST_P(EmulatedIntervals, NaNInAGradient) {  // reaches dK of the keys that its row sees, and of no other
   const Problem spoiled[] = {{.S = 401, .h = 6, .G = 1, .geometry = {4, 2, 64, 4, 50}, .nan_gradient = 200}};
@@ -201,8 +199,8 @@ TEST_P(EmulatedIntervals, NaNInAGradient) {  // reaches dK of the keys that its 
   check(spoiled, {.mask = Mask::compressed});
 }
 TEST_P(EmulatedIntervals, SumsOfChunksInTurn) {  // no room for one of each
-  emulation::limits.interval_key_bytes = 0;
-  check(kMeetings, {.mask = Mask::compressed, .again = true});
+  const Limits limits = low([](Limits& x) { x.interval_key_bytes = 0; });
+  check(kMeetings, {.mask = Mask::compressed, .again = true, .limits = limits});
 }
 
 class EmulatedMma : public Emulated {};
@@ -219,39 +217,32 @@ TEST_P(EmulatedMma, SelectedPacked) {  // the slowest: a CTA a token
 }
 
 // What a call needs beyond its tensors, in bytes; nothing is launched.
-std::int64_t workspace_of(int Hq, int G, int Dk, int Dv, int S, Mask mask) {
+std::int64_t workspace_of(int Hq, int G, int Dk, int Dv, int S, Mask mask, const Limits& limits = kLimits) {
   char memory = 0;
   const Rows some{&memory, 1 << 30, 8192, 128};
+  const Device device{true, 132, limits};
   AttentionForward f;
   f.k = f.v = some;
   f.mask = mask;
   f.B = 1, f.S = S, f.Hq = Hq, f.G = G, f.Dk = Dk, f.Dv = Dv;
   f.N = mask == Mask::compressed ? std::max(0, (S - f.geometry.l) / f.geometry.d + 1) : S;
   const AttentionBackward backward{f, some, nullptr, some, some, some, nullptr};
-  return std::max(attention_forward_workspace(f), attention_backward_workspace(backward));
+  return std::max(attention_forward_workspace(f, device), attention_backward_workspace(backward, device));
 }
 
 // Long sequences take the merged backward pass, those too long for its sums do not.
 TEST(EmulatedWorkspace, MergedBackwardEndsAtItsBound) {
   const auto merged = [](int S, int D) {
-    emulation::limits = kLimits;
-    const std::int64_t with = workspace_of(64, 4, D, D, S, Mask::selected);
-    emulation::limits.sums_bytes = 0;
-    const std::int64_t without = workspace_of(64, 4, D, D, S, Mask::selected);
-    emulation::limits = emulation::kLowLimits;
-    return with != without;
+    return workspace_of(64, 4, D, D, S, Mask::selected) !=
+           workspace_of(64, 4, D, D, S, Mask::selected, {.sums_bytes = 0});
   };
   EXPECT_TRUE(merged(8192, 128) && merged(65536, 128) && merged(131072, 128) && merged(262144, 64));
   EXPECT_FALSE(merged(4096, 128) || merged(262144, 128) || merged(524288, 64));
 }
 TEST(EmulatedWorkspace, ShortSequencesGoInTwoLanes) {
   const auto two = [](int G, int S, int D) {
-    emulation::limits = kLimits;
-    const std::int64_t with = workspace_of(16 * G, G, D, D, S, Mask::selected);
-    emulation::limits.lane_tokens = 0;
-    const std::int64_t without = workspace_of(16 * G, G, D, D, S, Mask::selected);
-    emulation::limits = emulation::kLowLimits;
-    return with != without;
+    return workspace_of(16 * G, G, D, D, S, Mask::selected) !=
+           workspace_of(16 * G, G, D, D, S, Mask::selected, {.lane_tokens = 0});
   };
   EXPECT_TRUE(two(4, 8192, 128) && two(4, 16384, 128));
   EXPECT_FALSE(two(1, 8192, 128) || two(4, 16385, 128));
@@ -266,11 +257,10 @@ TEST(EmulatedWorkspace, IntervalsAreMergedWhereItSaysSo) {
   f.q = f.k = f.v = some;
   f.mask = Mask::window;
   f.B = 1, f.S = f.N = 8192, f.Hq = 64, f.G = 4, f.Dk = f.Dv = 128;
-  emulation::limits = kLimits;
   const auto merged = [&](auto&& change) {
     AttentionBackward x = p;
     change(x, x.forward);
-    return attention_backward_hopper_supports(x);
+    return attention_backward_hopper_supports(x, kLimits);
   };
   EXPECT_TRUE(merged([](auto&, auto&) {}));
   EXPECT_TRUE(merged([](auto&, auto& own) { own.mask = Mask::compressed, own.N = 511; }));
@@ -287,10 +277,8 @@ TEST(EmulatedWorkspace, IntervalsAreMergedWhereItSaysSo) {
   EXPECT_TRUE(merged([](auto&, auto& own) { own.S = own.N = 1 << 18; }));   // with a shorter ring
   EXPECT_FALSE(merged([](auto&, auto& own) { own.S = own.N = 1 << 20; }));  // too large a workspace
   EXPECT_FALSE(merged([](auto&, auto& own) { own.N = 0; }));
-  emulation::limits = emulation::kLowLimits;
 }
 TEST(EmulatedWorkspace, StaysBelowItsBoundAtEveryLength) {
-  emulation::limits = kLimits;
   struct Model {
     int Hq, G, Dk, Dv;
   };
@@ -299,7 +287,6 @@ TEST(EmulatedWorkspace, StaysBelowItsBoundAtEveryLength) {
     for (const Mask mask : {Mask::window, Mask::compressed, Mask::selected})
       for (int S = 1; S <= 1 << 20; S *= 2)
         for (const int odd : {0, 1, 63}) most = std::max(most, workspace_of(Hq, G, Dk, Dv, S + odd, mask));
-  emulation::limits = emulation::kLowLimits;
   EXPECT_GT(most, 0);
   EXPECT_LE(most, std::int64_t{512} << 20);
 }

@@ -100,8 +100,8 @@ void for_all(int B, int S, int H, int D, Action&& action) {
 // window_and_combine against the window alone, whose results are o and stats, and combine_forward. `make`: a tensor
 // from (S, H, D).
 template <typename Make>
-std::string combined_differences(const AttentionForward& f, const Tensor& o, const std::vector<float>& stats,
-                                 std::mt19937& random, Make&& make) {
+std::string combined_differences(const AttentionForward& f, const Device& device, const Tensor& o,
+                                 const std::vector<float>& stats, std::mt19937& random, Make&& make) {
   Tensor cmp = make(f.S, f.Hq, f.Dv), sel = make(f.S, f.Hq, f.Dv), win = make(f.S, f.Hq, f.Dv);
   Tensor sum = make(f.S, f.Hq, f.Dv), wanted = make(f.S, f.Hq, f.Dv);
   cmp.fill(random, 1);
@@ -125,7 +125,7 @@ std::string combined_differences(const AttentionForward& f, const Tensor& o, con
     p.branch[0] = cmp.rows(), p.branch[1] = sel.rows(), p.branch[2] = win.rows(), p.o = sum.rows();
     p.B = f.B, p.S = f.S, p.Hq = f.Hq, p.G = f.G, p.Dv = f.Dv;
     p.storage = f.storage;
-    window_and_combine(own, p, nullptr);
+    window_and_combine(own, device, p, nullptr);
     p.branch[2] = o.rows(), p.o = wanted.rows();
     combine_forward(p, nullptr);
     if (!win.same_bits(o) || own_stats != stats) what += "the window beside the sum is another; ";
@@ -192,21 +192,21 @@ std::string differences(Problem x) {
   f.scale = static_cast<float>(1 / std::sqrt(x.Dk));
   f.storage = x.storage;
   f.mask = x.call.mask;
-  f.hopper = x.call.hopper;
-  Workspace forward_space(attention_forward_workspace(f));
+  const Device device{x.call.hopper, emulation::kDevice.sm_count, x.call.limits};
+  Workspace forward_space(attention_forward_workspace(f, device));
   f.workspace = forward_space.at();
-  attention_forward(f, nullptr);
+  attention_forward(f, device, nullptr);
   AttentionBackward backward{f, dout.rows(), delta.data(), dq.rows(), dk.rows(), dv.rows(), nullptr};
   backward.beside = emulation::second_stream();
-  Workspace backward_space(x.call.forward_alone ? 0 : attention_backward_workspace(backward));
+  Workspace backward_space(x.call.forward_alone ? 0 : attention_backward_workspace(backward, device));
   backward.workspace = backward_space.at();
   if (!x.call.forward_alone) {
     attention_delta({o.rows(), dout.rows(), delta.data(), x.B, x.S, Hq, x.Dv, x.storage}, nullptr);
-    attention_backward(backward, nullptr);
+    attention_backward(backward, device, nullptr);
   }
 
   std::string what;
-  if (x.call.combines) what += combined_differences(f, o, stats, random, tensor);
+  if (x.call.combines) what += combined_differences(f, device, o, stats, random, tensor);
   if (x.call.adds) {
     Tensor before = tensor(x.S, Hq, x.Dk), sum = tensor(x.S, Hq, x.Dk), wanted = tensor(x.S, Hq, x.Dk);
     Tensor dk2 = tensor(N, x.G, x.Dk), dv2 = tensor(N, x.G, x.Dv);
@@ -219,7 +219,7 @@ std::string differences(Problem x) {
     AttentionBackward other = backward;
     other.dq = sum.rows(), other.dk = dk2.rows(), other.dv = dv2.rows(), other.workspace = space.at();
     other.adds_dq = true;
-    attention_backward(other, nullptr);
+    attention_backward(other, device, nullptr);
     if (!sum.same_bits(wanted) || !dk2.same_bits(dk) || !dv2.same_bits(dv)) what += "dQ is not added; ";
   }
   if (x.call.again) {
@@ -228,7 +228,7 @@ std::string differences(Problem x) {
     AttentionBackward other = backward;
     other.dq = dq2.rows(), other.dk = dk2.rows(), other.dv = dv2.rows(), other.workspace = space.at();
     emulation::set_order(1000);
-    attention_backward(other, nullptr);
+    attention_backward(other, device, nullptr);
     if (!dq2.same_bits(dq) || !dk2.same_bits(dk) || !dv2.same_bits(dv)) what += "other bits; ";
   }
 

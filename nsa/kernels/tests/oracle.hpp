@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "nsa/kernels/attention.hpp"
+#include "nsa/kernels/tests/emulation/emulator.hpp"
 #include "nsa/kernels/tests/tensors.hpp"
 
 namespace nsa::kernels {
@@ -16,6 +17,7 @@ struct Call {
   bool again = false;     // the backward pass once more, in another order: the same bits
   bool adds = false;      // and once more with dQ added to numbers that stand there: the sums, to the bit
   bool combines = false;  // the forward pass once more with the gated sum: both as by themselves, to the bit
+  Limits limits = emulation::kLowLimits;
 };
 struct Problem {
   int B = 1, S = 100, h = 3, G = 2;

@@ -12,6 +12,7 @@ namespace nsa::kernels {
 namespace {
 
 constexpr int kUntouched = -7;
+constexpr Limits kLimits;
 
 struct Problem {
   int B = 1, S = 2000, h = 6, G = 2, n = 6, l_sel = 16;
@@ -53,7 +54,7 @@ std::vector<int> ways_of(const Problem& x, const AttentionForward& p) {
   hopper::Ways ways{x.first, x.chunk, nullptr, x.by_own};
   std::vector<int> jointly(static_cast<std::size_t>(ways.chunks(x.S)) + 1, kUntouched);
   ways.jointly = jointly.data();
-  hopper::choose_ways(p, ways, nullptr);
+  hopper::choose_ways(p, ways, kLimits, nullptr);
   EXPECT_EQ(jointly.back(), kUntouched);
   jointly.pop_back();
   return jointly;

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 
-#include "nsa/kernels/device/hopper.hpp"
-#include "nsa/kernels/device/sm_count.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/interval/sm90.hpp"
 #include "nsa/kernels/plan/arena.hpp"
-#include "nsa/kernels/plan/limits.hpp"
 
 namespace nsa::kernels {
 namespace hopper {
@@ -28,7 +25,7 @@ using Shape = IntervalBackwardShape<128>;
 struct Plan : IntervalBackwardPlan {
   std::int64_t turns_bytes;  // of the numbers, from row_turns on
 
-  Plan(const AttentionForward& f, Arena& arena) {
+  Plan(const AttentionForward& f, const Limits& limits, Arena& arena) {
     constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys, kMost = 128;  // tiles of a chunk, at most
     pairs = f.B * f.G;
     tokens = kRows / (f.Hq / f.G);
@@ -43,7 +40,7 @@ struct Plan : IntervalBackwardPlan {
     } else {
       seen = f.N;
       const std::int64_t wanted =
-          std::clamp<std::int64_t>(steps_of(f) / kLimits.interval_items, kLimits.interval_tiles, kMost);
+          std::clamp<std::int64_t>(steps_of(f) / limits.interval_items, limits.interval_tiles, kMost);
       chunk = longest = static_cast<int>(std::min<std::int64_t>(wanted, row_tiles));
       period = row_tiles;
     }
@@ -51,13 +48,13 @@ struct Plan : IntervalBackwardPlan {
     const std::int64_t key_tiles_of_all = std::int64_t{pairs} * key_tiles;
     rows = arena.take<IntervalRows>(std::int64_t{pairs} * row_tiles);
     const std::int64_t a_slot = key_tiles_of_all * Shape::kKeySums;
-    if (chunks * a_slot * static_cast<std::int64_t>(sizeof(float)) <= kLimits.interval_key_bytes) key_slots = chunks;
+    if (chunks * a_slot * static_cast<std::int64_t>(sizeof(float)) <= limits.interval_key_bytes) key_slots = chunks;
     if (chunks > 1) key_sums = arena.take<float>(key_slots * a_slot);
     const std::int64_t a_place = std::int64_t{pairs} * Shape::kSums * static_cast<std::int64_t>(sizeof(float));
     // 8 MiB are kept for the numbers below. Whether all is within the bound is looked at in the end (supports()).
-    const std::int64_t left = kLimits.interval_bytes - arena.used() - (std::int64_t{8} << 20);
+    const std::int64_t left = limits.interval_bytes - arena.used() - (std::int64_t{8} << 20);
     ring = static_cast<int>(
-        std::clamp<std::int64_t>(std::min(kLimits.interval_sums_bytes, left) / a_place, longest, row_tiles));
+        std::clamp<std::int64_t>(std::min(limits.interval_sums_bytes, left) / a_place, longest, row_tiles));
     sums = arena.take<float>(std::int64_t{pairs} * ring * Shape::kSums);
     const std::int64_t numbers = std::int64_t{pairs} * ring + key_tiles_of_all + 1;
     row_turns = arena.take<int>(numbers);
@@ -73,10 +70,10 @@ struct Plan : IntervalBackwardPlan {
 };
 
 template <typename T>
-void launch(const AttentionBackward& p, cudaStream_t stream) {
+void launch(const AttentionBackward& p, const Device& device, cudaStream_t stream) {
   const AttentionForward& f = p.forward;
   Arena arena(p.workspace);
-  const Plan plan(f, arena);
+  const Plan plan(f, device.limits, arena);
   cudaMemsetAsync(plan.row_turns, 0, static_cast<std::size_t>(plan.turns_bytes), stream);
   describe_rows_kernel<<<dim3(static_cast<unsigned>(plan.row_tiles), static_cast<unsigned>(plan.pairs)),
                          IntervalRows::kRows, 0, stream>>>(p, plan);
@@ -88,7 +85,7 @@ void launch(const AttentionBackward& p, cudaStream_t stream) {
   const auto o_map = rows_map(p.dout, f.storage, f.B, f.S, f.Hq, Shape::D, h, plan.tokens);
   const auto k_map = tensor_map(f.k, f.storage, f.B, f.N, f.G, Shape::D, Shape::kKeys);
   const auto v_map = tensor_map(f.v, f.storage, f.B, f.N, f.G, Shape::D, Shape::kKeys);
-  const int ctas = static_cast<int>(std::min<std::int64_t>(plan.tickets(), sm_count("attention_backward_hopper")));
+  const int ctas = static_cast<int>(std::min<std::int64_t>(plan.tickets(), device.sm_count));
   kernel<<<ctas, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, plan, q_map, o_map, k_map, v_map);
   check_launch("attention_backward_hopper");
   if (plan.key_slots == 1) return;
@@ -101,7 +98,7 @@ void launch(const AttentionBackward& p, cudaStream_t stream) {
 }  // namespace
 }  // namespace hopper
 
-bool attention_backward_hopper_supports(const AttentionBackward& p) {
+bool attention_backward_hopper_supports(const AttentionBackward& p, const Limits& limits) {
   const AttentionForward& f = p.forward;
   if (!p.dq.data || !p.dk.data || !p.dv.data || f.mask == Mask::selected || f.packed.first_token) return false;
   if (f.Dk != 128 || f.Dv != 128 || f.S <= 0 || f.N <= 0 || f.Hq % f.G != 0 || f.Hq / f.G > 64) return false;
@@ -109,24 +106,24 @@ bool attention_backward_hopper_supports(const AttentionBackward& p) {
   const auto expanded = [&](const Rows& x, int tokens, int heads) { return hopper::expanded(x, f.B, tokens, heads); };
   if (expanded(f.q, f.S, f.Hq) || expanded(p.dout, f.S, f.Hq) || expanded(f.k, f.N, f.G) || expanded(f.v, f.N, f.G))
     return false;
-  if (hopper::steps_of(f) < kLimits.interval_steps) return false;
+  if (hopper::steps_of(f) < limits.interval_steps) return false;
   Arena arena(nullptr);
-  return hopper::Plan(f, arena).counts() && arena.most() <= kLimits.interval_bytes && hopper::is_here();
+  return hopper::Plan(f, limits, arena).counts() && arena.most() <= limits.interval_bytes;
 }
 
-std::int64_t attention_backward_hopper_workspace(const AttentionBackward& p) {
+std::int64_t attention_backward_hopper_workspace(const AttentionBackward& p, const Limits& limits) {
   Arena arena(nullptr);
-  hopper::Plan(p.forward, arena);
+  hopper::Plan(p.forward, limits, arena);
   return arena.most();
 }
 
-void attention_backward_hopper(const AttentionBackward& p, cudaStream_t stream) {
-  if (!attention_backward_hopper_supports(p))
+void attention_backward_hopper(const AttentionBackward& p, const Device& device, cudaStream_t stream) {
+  if (!attention_backward_hopper_supports(p, device.limits))
     throw LaunchError("attention_backward_hopper: this problem is not supported");
   if (p.forward.storage == Storage::bf16)
-    hopper::launch<bf16>(p, stream);
+    hopper::launch<bf16>(p, device, stream);
   else
-    hopper::launch<fp16>(p, stream);
+    hopper::launch<fp16>(p, device, stream);
 }
 
 }  // namespace nsa::kernels

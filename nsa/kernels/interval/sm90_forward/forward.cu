@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "nsa/kernels/device/hopper.hpp"
-#include "nsa/kernels/device/sm_count.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/interval/sm90.hpp"
 
@@ -17,7 +15,7 @@ void check(cudaError_t error) {
 }
 
 template <typename T, bool Combines, typename S>
-void launch(const AttentionForward& p, const Combine& sum, cudaStream_t stream) {
+void launch(const AttentionForward& p, int sm_count, const Combine& sum, cudaStream_t stream) {
   const auto kernel = attention_forward_kernel<T, Combines, S>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes));
   // Without keys nothing is copied, but a description needs a tensor: any.
@@ -25,7 +23,7 @@ void launch(const AttentionForward& p, const Combine& sum, cudaStream_t stream) 
   const auto k_map = tensor_map(k, p.storage, p.B, std::max(p.N, 1), p.G, S::Dk, S::kKeys);
   const auto v_map = tensor_map(v, p.storage, p.B, std::max(p.N, 1), p.G, S::Dv, S::kKeys);
   const int rows = p.S * (p.Hq / p.G), tiles = (rows + S::kRows - 1) / S::kRows * p.B * p.G;
-  const int ctas = std::min(tiles, sm_count("attention_forward_hopper"));
+  const int ctas = std::min(tiles, sm_count);
   kernel<<<ctas, S::kThreads, S::kSharedBytes, stream>>>(p, sum, k_map, v_map);
   check_launch("attention_forward_hopper");
 }
@@ -38,12 +36,12 @@ using Square = Shape<128, 128, 112, 2, 2>;
 using Wide = Shape<192, 128, 112, 2, 1>;
 
 template <typename T, bool Combines>
-void launch(const AttentionForward& p, const Combine& sum, cudaStream_t stream) {
-  if (p.Dk == 64 && p.mask == Mask::window) return launch<T, Combines, NarrowWindow>(p, sum, stream);
+void launch(const AttentionForward& p, int sm_count, const Combine& sum, cudaStream_t stream) {
+  if (p.Dk == 64 && p.mask == Mask::window) return launch<T, Combines, NarrowWindow>(p, sm_count, sum, stream);
   if constexpr (!Combines)
-    if (p.Dk == 64) return launch<T, Combines, Narrow>(p, sum, stream);
-  if (p.Dk == 128) return launch<T, Combines, Square>(p, sum, stream);
-  return launch<T, Combines, Wide>(p, sum, stream);
+    if (p.Dk == 64) return launch<T, Combines, Narrow>(p, sm_count, sum, stream);
+  if (p.Dk == 128) return launch<T, Combines, Square>(p, sm_count, sum, stream);
+  return launch<T, Combines, Wide>(p, sm_count, sum, stream);
 }
 
 }  // namespace
@@ -55,29 +53,30 @@ bool attention_forward_hopper_supports(const AttentionForward& p) {
   if (!widths || p.S <= 0 || p.B <= 0 || p.G <= 0 || p.Hq % p.G != 0) return false;
   if (static_cast<std::int64_t>(p.S) * (p.Hq / p.G) >= std::int64_t{1} << 27) return false;
   if (hopper::expanded(p.k, p.B, p.N, p.G) || hopper::expanded(p.v, p.B, p.N, p.G)) return false;
-  return hopper::is_here();
+  return true;
 }
 
-void attention_forward_hopper(const AttentionForward& p, cudaStream_t stream) {
+void attention_forward_hopper(const AttentionForward& p, const Device& device, cudaStream_t stream) {
   if (!attention_forward_hopper_supports(p))
     throw LaunchError("attention_forward_hopper: this problem is not supported");
   if (p.storage == Storage::bf16)
-    hopper::launch<bf16, false>(p, {}, stream);
+    hopper::launch<bf16, false>(p, device.sm_count, {}, stream);
   else
-    hopper::launch<fp16, false>(p, {}, stream);
+    hopper::launch<fp16, false>(p, device.sm_count, {}, stream);
 }
 
 bool window_and_combine_hopper_supports(const AttentionForward& p) {
   return p.mask == Mask::window && attention_forward_hopper_supports(p);
 }
 
-void window_and_combine_hopper(const AttentionForward& p, const Combine& sum, cudaStream_t stream) {
+void window_and_combine_hopper(const AttentionForward& p, const Device& device, const Combine& sum,
+                               cudaStream_t stream) {
   if (!window_and_combine_hopper_supports(p))
     throw LaunchError("window_and_combine_hopper: this problem is not supported");
   if (p.storage == Storage::bf16)
-    hopper::launch<bf16, true>(p, sum, stream);
+    hopper::launch<bf16, true>(p, device.sm_count, sum, stream);
   else
-    hopper::launch<fp16, true>(p, sum, stream);
+    hopper::launch<fp16, true>(p, device.sm_count, sum, stream);
 }
 
 }  // namespace nsa::kernels

@@ -26,7 +26,6 @@
 #define __launch_bounds__(...)
 #define __trap() nsa::kernels::emulation::fail("__trap()")
 #define __CUDA_ARCH_FEAT_SM90_ALL
-#define NSA_HOPPER
 
 using std::max;
 using std::min;

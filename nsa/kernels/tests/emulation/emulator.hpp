@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-#include "nsa/kernels/plan/limits.hpp"
+#include "nsa/kernels/plan/device.hpp"
 
 namespace nsa::kernels::emulation {
 
@@ -24,7 +24,7 @@ class Error : public std::runtime_error {
 
 // The order in which CTAs and threads run from now on.
 void set_order(std::uint64_t seed);
-// In the place of plan/limits.hpp's, which only long sequences reach.
+// Instead of plan/limits.hpp's, which only long sequences reach.
 inline constexpr Limits kLowLimits{.joint_tiles = 0,
                                    .joint_tiles_a_head = 0,
                                    .first_tiles = 4,
@@ -37,7 +37,8 @@ inline constexpr Limits kLowLimits{.joint_tiles = 0,
                                    .interval_steps = 0,
                                    .interval_tiles = 2,
                                    .interval_sums_bytes = 0};
-inline Limits limits = kLowLimits;
+// What current_device() says: few SMs, so that a CTA has much to do.
+inline constexpr Device kDevice{.hopper = true, .sm_count = 2, .limits = kLowLimits};
 
 // ---- launches: translate.cmake makes `kernel | Grid(...) | arguments(...)` of kernel<<<...>>>(...)
 

@@ -20,6 +20,7 @@ namespace nsa::kernels {
 
 void check_launch(const char*) {}
 bool is_emulated() { return true; }
+Device current_device() { return emulation::kDevice; }
 
 namespace emulation {
 
@@ -321,14 +322,6 @@ void fence_proxy_async() {
 
 // ---- what the launch functions ask for
 
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : 9;  // few, so that a CTA has much to do; Hopper
-  return cudaSuccess;
-}
 const char* cudaGetErrorString(cudaError_t) { return "an error that the emulation does not make"; }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
   using namespace nsa::kernels::emulation;

@@ -10,8 +10,6 @@ foreach(file ${FILES})
          "\\2* const \\3 = static_cast<\\2*>(nsa::kernels::emulation::shared())" text "${text}")
   # A parameter that all threads share.
   string(REGEX REPLACE "__grid_constant__ ([A-Za-z]+) " "\\1& " text "${text}")
-  # Limits that only long sequences reach: a test sets them.
-  string(REPLACE "kLimits." "nsa::kernels::emulation::limits." text "${text}")
   string(REGEX REPLACE "\\.cu$" ".cpp" to ${TO}/${file})
   file(WRITE ${to} "${text}")
 endforeach()
