@@ -12,6 +12,7 @@
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
+#include "nsa/kernels/plan/attention_plan.hpp"
 
 namespace nsa::cuda {
 
@@ -148,9 +149,10 @@ AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const a
   auto p = parameters(q, k, v, blocks, problem);
   p.o = rows_of("o", out.o);
   p.stats = out.stats.data_ptr<float>();
-  const auto room = workspace(kernels::attention_forward_workspace(p, problem.device), q);
+  const auto plan = kernels::plan_forward(p, problem.device);
+  const auto room = workspace(plan.workspace, q);
   p.workspace = room.data_ptr();
-  kernels::attention_forward(p, problem.device, device.stream());
+  kernels::attention_forward(p, plan, device.stream());
   return out;
 }
 
@@ -161,9 +163,10 @@ AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor&
   auto p = parameters(q, k, v, {}, problem);
   p.o = sum.branch[2] = rows_of("o", out.o);
   p.stats = out.stats.data_ptr<float>();
-  const auto room = workspace(kernels::attention_forward_workspace(p, problem.device), q);
+  const auto plan = kernels::plan_forward(p, problem.device);
+  const auto room = workspace(plan.workspace, q);
   p.workspace = room.data_ptr();
-  kernels::window_and_combine(p, problem.device, sum, device.stream());
+  kernels::window_and_combine(p, plan, sum, device.stream());
   return out;
 }
 
@@ -185,10 +188,11 @@ kernels::AttentionBackward backward_parameters(const at::Tensor& q, const at::Te
 void run_backward(std::span<const kernels::AttentionBackward> passes, const kernels::Device& on, const at::Tensor& q) {
   const OnDeviceOf device(q);
   const auto run = [&](kernels::AttentionBackward part, cudaStream_t stream) {
-    const auto room = workspace(kernels::attention_backward_workspace(part, on), q);
+    const auto plan = kernels::plan_backward(part, on);
+    const auto room = workspace(plan.workspace, q);
     part.workspace = room.data_ptr();
     if (q.is_cuda()) part.beside = c10::cuda::getStreamFromPool();
-    kernels::attention_backward(part, on, stream);
+    kernels::attention_backward(part, plan, stream);
     return room;
   };
   if (passes.empty() || !q.is_cuda() || !std::all_of(passes.begin(), passes.end(), leaves_room_beside)) {

@@ -8,7 +8,7 @@
 
 namespace nsa::kernels {
 
-struct Device;  // plan/device.hpp
+struct AttentionPlan;  // plan/attention_plan.hpp
 
 // compressed: key row i is a compressed block, seen when complete (i*d + l - 1 <= t). window: the tokens [t-w+1, t].
 // selected: the tokens <= t of the blocks in `blocks`.
@@ -32,21 +32,20 @@ struct AttentionForward {
   const int* blocks =
       nullptr;  // selected: [B,S,G,n] numbers from the start of the document; outside it or twice: ignored
   SelectionBlocks selection;  // selected
-  void* workspace = nullptr;  // attention_forward_workspace(p, device) bytes, aligned to 256
+  void* workspace = nullptr;  // AttentionPlan::workspace bytes, aligned to 256
   Packed packed;
   Geometry geometry;
   int B = 0, S = 0, N = 0, Hq = 0, G = 0, Dk = 0, Dv = 0;
   float scale = 0;  // 1/sqrt(Dk)
   Storage storage = Storage::bf16;
   Mask mask = Mask::window;
-  bool hopper = true;  // false: mma.sync also where the GPU has wgmma (to compare the two)
 };
-[[nodiscard]] std::int64_t attention_forward_workspace(const AttentionForward& p, const Device& device);
-void attention_forward(const AttentionForward& p, const Device& device, cudaStream_t stream);
+// Launches what the plan says, which is plan_forward's of this problem and the current device.
+void attention_forward(const AttentionForward& p, const AttentionPlan& plan, cudaStream_t stream);
 
 // The window branch, and the gated sum of which it is the last: sum.branch[2] is p.o, the others have been computed.
 // The same to the bit as one after the other; on Hopper one kernel, which spares reading p.o again and hides the rest.
-void window_and_combine(const AttentionForward& p, const Device& device, const Combine& sum, cudaStream_t stream);
+void window_and_combine(const AttentionForward& p, const AttentionPlan& plan, const Combine& sum, cudaStream_t stream);
 
 // delta = rowsum(do * o) [B,Hq,S] fp32.
 struct AttentionDelta {
@@ -62,14 +61,13 @@ struct AttentionBackward {
   Rows dout;                     // [B,S,Hq,Dv]
   const float* delta = nullptr;  // [B,Hq,S]
   Rows dq, dk, dv;               // as q, k, v; every element is written. A null `data` leaves that part out
-  void* workspace = nullptr;     // attention_backward_workspace(p, device) bytes, aligned to 256
+  void* workspace = nullptr;     // AttentionPlan::workspace bytes, aligned to 256
   bool adds_dq = false;          // dQ is added to what dq holds, each rounded, as autograd would
   // Another stream of the same device, or null. What is launched there begins after all that the call's stream was
   // given before, and ends before all that it is given later.
   cudaStream_t beside = nullptr;
 };
-[[nodiscard]] std::int64_t attention_backward_workspace(const AttentionBackward& p, const Device& device);
-// Deterministic: every sum has a fixed order.
-void attention_backward(const AttentionBackward& p, const Device& device, cudaStream_t stream);
+// As plan_backward says. Deterministic: every sum has a fixed order.
+void attention_backward(const AttentionBackward& p, const AttentionPlan& plan, cudaStream_t stream);
 
 }  // namespace nsa::kernels

@@ -1,36 +1,12 @@
-#include <stdexcept>
-#include <string>
-
 #include "nsa/kernels/attention.hpp"
 #include "nsa/kernels/device/mma.cuh"
 #include "nsa/kernels/interval/sm90.hpp"
 #include "nsa/kernels/launch/width.hpp"
+#include "nsa/kernels/plan/attention_plan.hpp"
 
 namespace nsa::kernels {
 
 namespace {
-
-// action(width of q and k, width of v) with both as constants.
-template <typename Action>
-auto with_widths(int Dk, int Dv, Action&& action) {
-  if (Dk == 32 && Dv == 32) return action.template operator()<32, 32>();
-  if (Dk == 64 && Dv == 64) return action.template operator()<64, 64>();
-  if (Dk == 128 && Dv == 128) return action.template operator()<128, 128>();
-  if (Dk == 192 && Dv == 128) return action.template operator()<192, 128>();
-  throw std::invalid_argument("attention: head widths " + std::to_string(Dk) + " and " + std::to_string(Dv) +
-                              "; allowed: 32/32, 64/64, 128/128, 192/128");
-}
-
-// One document: its blocks are counted here.
-AttentionForward with_blocks(AttentionForward p) {
-  if (p.selection.J == 0) p.selection.J = (p.S + p.geometry.l_sel - 1) / p.geometry.l_sel;
-  return p;
-}
-
-// Over intervals, in one kernel.
-bool on_hopper(const AttentionBackward& p, const Device& device) {
-  return p.forward.hopper && device.hopper && attention_backward_hopper_supports(p, device.limits);
-}
 
 // 8 threads a row, 16 bytes each and turn.
 template <typename T>
@@ -58,22 +34,14 @@ __global__ void __launch_bounds__(256) delta_kernel(const AttentionDelta p) {
 
 }  // namespace
 
-std::int64_t attention_forward_workspace(const AttentionForward& p, const Device& device) {
-  const AttentionForward f = with_blocks(p);
-  return with_widths(f.Dk, f.Dv, [&]<int Dk, int Dv>() { return forward_workspace_of_width<Dk, Dv>(f, device); });
+void attention_forward(const AttentionForward& p, const AttentionPlan& plan, cudaStream_t stream) {
+  if (plan.variant == Variant::intervals) return attention_forward_hopper(p, plan.device.sm_count, stream);
+  with_widths(p.Dk, p.Dv, [&]<int Dk, int Dv>() { forward_of_width<Dk, Dv>(with_blocks(p), plan, stream); });
 }
 
-void attention_forward(const AttentionForward& p, const Device& device, cudaStream_t stream) {
-  if (p.hopper && device.hopper && attention_forward_hopper_supports(p))
-    return attention_forward_hopper(p, device, stream);
-  const AttentionForward f = with_blocks(p);
-  with_widths(f.Dk, f.Dv, [&]<int Dk, int Dv>() { forward_of_width<Dk, Dv>(f, device, stream); });
-}
-
-void window_and_combine(const AttentionForward& p, const Device& device, const Combine& sum, cudaStream_t stream) {
-  if (p.hopper && device.hopper && window_and_combine_hopper_supports(p))
-    return window_and_combine_hopper(p, device, sum, stream);
-  attention_forward(p, device, stream);
+void window_and_combine(const AttentionForward& p, const AttentionPlan& plan, const Combine& sum, cudaStream_t stream) {
+  if (plan.variant == Variant::intervals) return window_and_combine_hopper(p, plan.device.sm_count, sum, stream);
+  attention_forward(p, plan, stream);
   combine_forward(sum, stream);
 }
 
@@ -87,19 +55,11 @@ void attention_delta(const AttentionDelta& p, cudaStream_t stream) {
   check_launch("attention_delta");
 }
 
-std::int64_t attention_backward_workspace(const AttentionBackward& p, const Device& device) {
-  if (on_hopper(p, device)) return attention_backward_hopper_workspace(p, device.limits);
+void attention_backward(const AttentionBackward& p, const AttentionPlan& plan, cudaStream_t stream) {
+  if (plan.variant == Variant::merged_intervals) return attention_backward_hopper(p, plan.device, stream);
   AttentionBackward x = p;
   x.forward = with_blocks(p.forward);
-  return with_widths(x.forward.Dk, x.forward.Dv,
-                     [&]<int Dk, int Dv>() { return backward_workspace_of_width<Dk, Dv>(x, device); });
-}
-
-void attention_backward(const AttentionBackward& p, const Device& device, cudaStream_t stream) {
-  if (on_hopper(p, device)) return attention_backward_hopper(p, device, stream);
-  AttentionBackward x = p;
-  x.forward = with_blocks(p.forward);
-  with_widths(x.forward.Dk, x.forward.Dv, [&]<int Dk, int Dv>() { backward_of_width<Dk, Dv>(x, device, stream); });
+  with_widths(x.forward.Dk, x.forward.Dv, [&]<int Dk, int Dv>() { backward_of_width<Dk, Dv>(x, plan, stream); });
 }
 
 }  // namespace nsa::kernels

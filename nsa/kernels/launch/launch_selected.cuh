@@ -1,4 +1,4 @@
-// The selected branch on Hopper, of one pair of head widths: which way it goes, and the launches of each.
+// The selected branch on Hopper, of one pair of head widths: the launches of each way.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/launch/fork.hpp"
 #include "nsa/kernels/plan/arena.hpp"
-#include "nsa/kernels/plan/device.hpp"
+#include "nsa/kernels/plan/attention_plan.hpp"
 #include "nsa/kernels/plan/plan.cuh"
 #include "nsa/kernels/selected/merged_plan.cuh"
 #include "nsa/kernels/selected/plan.cuh"
@@ -27,10 +27,6 @@ void allow_shared(Kernel* kernel, int bytes) {
     check_launch("attention: shared memory");
 }
 
-template <int Dk>
-bool on_hopper(const AttentionForward& p, const Device& device) {
-  return Dk % 64 == 0 && p.hopper && device.hopper;
-}
 // Calls action(slice) for slices of so many batch entries and groups until all had their turn.
 template <typename T, typename Problem, typename Action>
 void in_turns(const Problem& p, int B, int G, int batches, int groups, Action&& action) {
@@ -41,23 +37,6 @@ void in_turns(const Problem& p, int B, int G, int batches, int groups, Action&& 
 
 template <typename T, int Dk, int Dv>
 struct SelectedLaunches {
-  static std::int64_t key_tiles(const AttentionForward& p) {
-    return p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile);
-  }
-  // Forward, and for dQ by itself.
-  static Way way_of(const AttentionForward& p, const Limits& limits) {
-    if constexpr (Dk % 64 == 0) {
-      const auto fits = [&]<typename Shape>(Shape) {
-        return p.geometry.n <= Shape::kMostChosen &&
-               Shape::shared_bytes(p.selection.J, p.geometry.n, p.Hq / p.G) <= limits.joint_bytes;
-      };
-      if (!fits(hopper::JointShape<Dk, Dv, false>()) || !fits(hopper::JointShape<Dk, Dv, true>())) return Way::parts;
-      if (hopper::expanded(p.k, p.B, p.S, p.G) || hopper::expanded(p.v, p.B, p.S, p.G)) return Way::parts;
-      if (key_tiles(p) <= std::min(limits.joint_tiles, limits.joint_tiles_a_head * (p.Hq / p.G))) return Way::joint;
-      if (p.S <= Plan<true>::joint_tokens(p, limits)) return Way::joint;
-    }
-    return Way::device;
-  }
   template <bool Backward>
   static void joint(const AttentionForward& p, const Device& device, const Rows& out, const AttentionBackward* backward,
                     const hopper::Ways& ways, cudaStream_t stream) {
@@ -143,60 +122,39 @@ struct SelectedLaunches {
       }
     }
   }
-  static void forward(const AttentionForward& p, const Device& device, cudaStream_t stream) {
-    const Way way = way_of(p, device.limits);
-    if (way == Way::joint) return joint<false>(p, device, p.o, nullptr, {}, stream);
+  static void forward(const AttentionForward& p, const AttentionPlan& plan, cudaStream_t stream) {
+    const Device& device = plan.device;
+    if (plan.variant == Variant::joint) return joint<false>(p, device, p.o, nullptr, {}, stream);
     // Everything by parts, or what the device leaves to them.
     Arena arena(p.workspace);
-    Plan<false> plan(p, way, device.limits, arena);
-    decide<false>(p, device, p.o, nullptr, plan.ways, stream);
-    in_turns<T>(p, p.B, p.G, plan.batches, plan.groups, [&](const AttentionForward& own) {
+    Plan<false> own(p, plan.variant, device.limits, arena);
+    decide<false>(p, device, p.o, nullptr, own.ways, stream);
+    in_turns<T>(p, p.B, p.G, own.batches, own.groups, [&](const AttentionForward& slice) {
       AttentionBackward none;
-      none.forward = own;
-      parts_of_slice<false>(none, plan, stream);
+      none.forward = slice;
+      parts_of_slice<false>(none, own, stream);
     });
   }
-  static void dq(const AttentionBackward& p, const Device& device, cudaStream_t stream) {
+  static void dq(const AttentionBackward& p, const AttentionPlan& plan, cudaStream_t stream) {
     const AttentionForward& f = p.forward;
-    const Way way = way_of(f, device.limits);
-    if (way == Way::joint) return joint<true>(f, device, p.dq, &p, {}, stream);
+    const Device& device = plan.device;
+    if (plan.variant == Variant::joint) return joint<true>(f, device, p.dq, &p, {}, stream);
     Arena arena(p.workspace);
-    Plan<true> plan(f, way, device.limits, arena);
-    decide<true>(f, device, p.dq, &p, plan.ways, stream);
-    in_turns<T>(p, f.B, f.G, plan.batches, plan.groups,
-                [&](const AttentionBackward& own) { parts_of_slice<true>(own, plan, stream); });
-  }
-  template <bool Backward>
-  static void size_parts(const AttentionForward& p, const Device& device, Arena& arena) {
-    const Way way = way_of(p, device.limits);
-    if (on_hopper<Dk>(p, device) && way != Way::joint) Plan<Backward>(p, way, device.limits, arena);
+    Plan<true> own(f, plan.variant, device.limits, arena);
+    decide<true>(f, device, p.dq, &p, own.ways, stream);
+    in_turns<T>(p, f.B, f.G, own.batches, own.groups,
+                [&](const AttentionBackward& slice) { parts_of_slice<true>(slice, own, stream); });
   }
 
-  // dQ, dK and dV in one walk through the lists where not everything goes jointly; wider heads have no registers for
-  // it.
-  static constexpr bool kMerges = Dk % 64 == 0 && Dk <= 128 && Dv <= 128;
-  static Way merged_way(const AttentionForward& p, const Limits& limits) {
-    const Way way = way_of(p, limits);
-    if (way == Way::parts || (way == Way::joint && key_tiles(p) <= limits.merged_tiles)) return way;
-    return Way::device_by_own;
-  }
-  static bool merges(const AttentionBackward& p, const Device& device) {
-    const AttentionForward& f = p.forward;
-    if constexpr (kMerges) {
-      if (f.mask != Mask::selected || !on_hopper<Dk>(f, device) || !p.dq.data || !p.dk.data || !p.dv.data) return false;
-      const Way way = merged_way(f, device.limits);
-      return way != Way::joint && PartsBackwardPlan<T, Dk, Dv>::fits(f, way, device.limits);
-    }
-    return false;
-  }
-  static void merged(const AttentionBackward& p, const Device& device, Arena& arena, bool run, cudaStream_t stream) {
-    if constexpr (kMerges) {
+  // dQ, dK and dV in one walk through the lists where not everything goes jointly.
+  static void merged(const AttentionBackward& p, const AttentionPlan& plan, cudaStream_t stream) {
+    if constexpr (kMerges<Dk, Dv>) {
       const AttentionForward& f = p.forward;
-      PartsBackwardPlan<T, Dk, Dv> plan(f, merged_way(f, device.limits), device.limits, arena);
-      if (!run) return;
-      decide<true>(f, device, p.dq, &p, plan.parts.ways, stream);
-      in_turns<T>(p, f.B, f.G, plan.parts.batches, plan.parts.groups,
-                  [&](const AttentionBackward& own) { merged_of_slice(own, plan, stream); });
+      Arena arena(p.workspace);
+      PartsBackwardPlan<T, Dk, Dv> own(f, plan.variant, plan.device.limits, arena);
+      decide<true>(f, plan.device, p.dq, &p, own.parts.ways, stream);
+      in_turns<T>(p, f.B, f.G, own.parts.batches, own.parts.groups,
+                  [&](const AttentionBackward& slice) { merged_of_slice(slice, own, stream); });
     }
   }
   // Where a slice is several turns, its lists are made in one go.

@@ -38,6 +38,14 @@ AttentionForward slice(const AttentionForward& p, const Slice& x) {
   own.B = x.batches, own.G = x.groups, own.Hq = x.groups * h;
   return own;
 }
+// The first so many pairs (batch entry, group): some groups of an entry, or whole entries.
+inline AttentionForward shape_of_pairs(const AttentionForward& p, std::int64_t pairs) {
+  AttentionForward own = p;
+  own.G = static_cast<int>(std::min<std::int64_t>(pairs, p.G));
+  own.B = static_cast<int>(std::clamp<std::int64_t>(pairs / p.G, 1, p.B));
+  own.Hq = own.G * (p.Hq / p.G);
+  return own;
+}
 template <typename T>
 AttentionBackward slice(const AttentionBackward& p, const Slice& x) {
   const AttentionForward& f = p.forward;
@@ -84,6 +92,8 @@ struct DkvPlan {
     }
     if (pieces.count > 1) partials = arena.take<float>(slots * kKeyTile * (Dk + Dv));
   }
+  // Of kernels: dK and dV, and the sum of pieces.
+  [[nodiscard]] std::int64_t launches() const { return tiles == 0 ? 0 : pieces.count > 1 ? 2 : 1; }
 };
 
 }  // namespace nsa::kernels

@@ -28,5 +28,6 @@ struct Inverse {
 };
 [[nodiscard]] std::int64_t inverse_workspace(const Inverse& p);
 void invert_choice(const Inverse& p, cudaStream_t stream);
+inline constexpr int kInverseLaunches = 3;  // of its kernels, at most
 
 }  // namespace nsa::kernels

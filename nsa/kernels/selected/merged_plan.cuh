@@ -13,6 +13,10 @@
 
 namespace nsa::kernels {
 
+// Wider heads have no registers for it.
+template <int Dk, int Dv>
+inline constexpr bool kMerges = Dk % 64 == 0 && Dk <= 128 && Dv <= 128;
+
 template <typename T, int Dk, int Dv>
 struct PartsBackwardPlan {
   using Parts = PartsPlan<T, Dk>;
@@ -31,12 +35,12 @@ struct PartsBackwardPlan {
   Lane lane[2];
 
   // Whether a single pair's sums are within Limits::sums_bytes.
-  static bool fits(const AttentionForward& p, Way way, const Limits& limits) {
-    const auto sizes = Parts::sizes(p, way, limits);
+  static bool fits(const AttentionForward& p, Variant variant, const Limits& limits) {
+    const auto sizes = Parts::sizes(p, variant, limits);
     return turn(p, limits, sizes.chunk, sizes.turn, 1) > 0;
   }
-  PartsBackwardPlan(const AttentionForward& p, Way way, const Limits& limits, Arena& arena)
-      : PartsBackwardPlan(p, way, limits, cut(p, way, limits), arena) {}
+  PartsBackwardPlan(const AttentionForward& p, Variant variant, const Limits& limits, Arena& arena)
+      : PartsBackwardPlan(p, variant, limits, cut(p, variant, limits), arena) {}
   // Of a turn of a slice.
   [[nodiscard]] int turn_batches(const AttentionForward& p) const {
     return static_cast<int>(std::clamp<std::int64_t>(parts.turn / p.G, 1, p.B));
@@ -44,14 +48,22 @@ struct PartsBackwardPlan {
   [[nodiscard]] int turn_groups(const AttentionForward& p) const {
     return static_cast<int>(std::min<std::int64_t>(parts.turn, p.G));
   }
+  // Of kernels, at most. A turn's sums are stored in the end.
+  [[nodiscard]] std::int64_t launches(const AttentionForward& p) const {
+    const AttentionForward slice = shape_of_pairs(p, std::int64_t{parts.batches} * parts.groups);
+    const std::int64_t turns = tiles_of(slice.B, turn_batches(slice)) * tiles_of(slice.G, turn_groups(slice));
+    return parts.launches(p, turns, 1);
+  }
   // Of some pairs.
   [[nodiscard]] std::size_t sums_bytes(std::int64_t pairs) const {
     return static_cast<std::size_t>(pairs * tiles * kPartial<Dk, Dv>) * sizeof(float);
   }
 
  private:
-  PartsBackwardPlan(const AttentionForward& p, Way way, const Limits& limits, const Cut& cut, Arena& arena)
-      : parts(p, way, limits, cut.sizes, piece_tokens(p, limits), arena), tiles(tiles_of_pair(p)), lanes(cut.lanes) {
+  PartsBackwardPlan(const AttentionForward& p, Variant variant, const Limits& limits, const Cut& cut, Arena& arena)
+      : parts(p, variant, limits, cut.sizes, piece_tokens(p, limits), arena),
+        tiles(tiles_of_pair(p)),
+        lanes(cut.lanes) {
     for (int i = 0; i < lanes; ++i) {
       lane[i].parts = i == 0 ? parts.parts.data : arena.take<T>(parts.part_rows(p) * Dk);
       lane[i].sums.slots = static_cast<int>(slots_of_pair(p, limits, parts.chunk));
@@ -60,18 +72,18 @@ struct PartsBackwardPlan {
     }
   }
   // See Note [Two lanes].
-  static Cut cut(const AttentionForward& p, Way way, const Limits& limits) {
-    const auto whole = Parts::sizes(p, way, limits);
+  static Cut cut(const AttentionForward& p, Variant variant, const Limits& limits) {
+    const auto whole = Parts::sizes(p, variant, limits);
     const int tokens = piece_tokens(p, limits);
     const bool halves = whole.turn > 1 || p.S <= limits.lane_tokens;
     const std::int64_t chunk = whole.turn > 1 ? whole.chunk : tiles_of(whole.chunk, 128) * 64;
     const std::int64_t half = turn(p, limits, chunk, std::max<std::int64_t>(whole.turn / 2, 1), 2);
     if (halves && half > 0) {
-      const Cut two{2, Parts::sizes(p, way, limits, chunk, half, tokens)};
+      const Cut two{2, Parts::sizes(p, variant, limits, chunk, half, tokens)};
       if (two.sizes.pairs > half) return two;  // a slice is several turns
     }
     const std::int64_t most = turn(p, limits, whole.chunk, whole.turn, 1);
-    return {1, Parts::sizes(p, way, limits, whole.chunk, most, tokens)};
+    return {1, Parts::sizes(p, variant, limits, whole.chunk, most, tokens)};
   }
   static int piece_tokens(const AttentionForward& p, const Limits& limits) {
     return static_cast<int>(tiles_of(limits.piece_rows, p.Hq / p.G));

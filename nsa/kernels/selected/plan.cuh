@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "nsa/kernels/plan/arena.hpp"
-#include "nsa/kernels/plan/limits.hpp"
+#include "nsa/kernels/plan/attention_plan.hpp"
 #include "nsa/kernels/plan/plan.cuh"
 #include "nsa/kernels/selected/lists.hpp"
 #include "nsa/kernels/selected/sm90_split/parts.cuh"
@@ -49,9 +49,31 @@ struct ListPlan {
   }
 };
 
-// How the selected branch goes on Hopper.
-// device: it decides chunk by chunk, by the queries before a chunk or by its own (selected/ways.hpp).
-enum class Way { joint, parts, device, device_by_own };
+// dK and dV by the queries of every block: as many groups at a time as have lists within Limits::lists_bytes.
+template <int Dk, int Dv>
+struct DkvOfListsPlan {
+  int batches, groups;  // of a slice
+  ListPlan lists;
+  DkvPlan<Dk, Dv> dkv;
+
+  DkvOfListsPlan(const AttentionForward& p, const Limits& limits, Arena& arena)
+      : DkvOfListsPlan(shape_of_pairs(p, std::max<std::int64_t>(1, limits.lists_bytes / list_bytes(p))), p.G, limits,
+                       arena) {}
+  // Of kernels, at most.
+  [[nodiscard]] std::int64_t launches(const AttentionForward& p) const {
+    return tiles_of(p.B, batches) * tiles_of(p.G, groups) * (kInverseLaunches + dkv.launches());
+  }
+
+ private:
+  DkvOfListsPlan(const AttentionForward& slice, int row_groups, const Limits& limits, Arena& arena)
+      : batches(slice.B),
+        groups(slice.G),
+        lists(slice, row_groups, slice.S, 0, false, arena),
+        dkv(slice, limits, arena) {}
+  static std::int64_t list_bytes(const AttentionForward& p) {
+    return static_cast<std::int64_t>(p.S) * p.geometry.n * static_cast<std::int64_t>(sizeof(int));
+  }
+};
 
 // Queries in chunks, and the pairs (batch entry, group) in turns, so that the parts of a chunk and turn fit
 // Limits::parts_bytes. Chunks are long and turns short, because every block of keys is loaded once a chunk. Lists and
@@ -72,16 +94,17 @@ class PartsPlan {
   struct Sizes {
     std::int64_t chunk, turn, chunks, pairs;  // pairs of a slice
   };
-  PartsPlan(const AttentionForward& p, Way way, const Limits& limits, Arena& arena)
-      : PartsPlan(p, way, limits, sizes(p, way, limits), piece_tokens(p), arena) {}
-  PartsPlan(const AttentionForward& p, Way way, const Limits& limits, Sizes sizes, int piece_tokens, Arena& arena)
+  PartsPlan(const AttentionForward& p, Variant variant, const Limits& limits, Arena& arena)
+      : PartsPlan(p, variant, limits, sizes(p, variant, limits), piece_tokens(p), arena) {}
+  PartsPlan(const AttentionForward& p, Variant variant, const Limits& limits, Sizes sizes, int piece_tokens,
+            Arena& arena)
       : chunk(sizes.chunk),
         turn(sizes.turn),
         chunks(sizes.chunks),
-        batches(slice_of(p, sizes.pairs).B),
-        groups(slice_of(p, sizes.pairs).G),
-        ways(way == Way::device || way == Way::device_by_own ? ways_of(p, way, limits, sizes, arena) : hopper::Ways()),
-        lists(slice_of(p, sizes.pairs), p.G, static_cast<int>(sizes.chunks * sizes.chunk),
+        batches(shape_of_pairs(p, sizes.pairs).B),
+        groups(shape_of_pairs(p, sizes.pairs).G),
+        ways(is_by_chunk(variant) ? ways_of(p, variant, limits, sizes, arena) : hopper::Ways()),
+        lists(shape_of_pairs(p, sizes.pairs), p.G, static_cast<int>(sizes.chunks * sizes.chunk),
               static_cast<int>(sizes.chunk), true, arena) {
     pieces.tiles_a_block = static_cast<int>(tiles_of(p.geometry.l_sel, kKeyTile));
     pieces.tokens = piece_tokens;
@@ -91,6 +114,15 @@ class PartsPlan {
     parts.per_token = static_cast<int>(parts_a_token(p));
     parts.stats = arena.take<float2>(part_rows(p));
     parts.data = arena.take<T>(part_rows(p) * D);
+  }
+  // Of kernels, at most: with so many turns in a slice and kernels after the last chunk of each.
+  [[nodiscard]] std::int64_t launches(const AttentionForward& p, std::int64_t turns, int after) const {
+    const std::int64_t tokens = p.S - ways.first, ranges = tiles_of(tokens, chunk * chunks);
+    const std::int64_t a_slice = ranges * (kInverseLaunches + 1) + turns * (tiles_of(tokens, chunk) * 2 + after);
+    return (ways.chunk > 0 ? 2 : 0) + tiles_of(p.B, batches) * tiles_of(p.G, groups) * a_slice;
+  }
+  [[nodiscard]] std::int64_t launches(const AttentionForward& p) const {
+    return launches(p, tiles_of(std::int64_t{batches} * groups, turn), 0);
   }
   // Of a turn's chunk.
   [[nodiscard]] std::int64_t part_rows(const AttentionForward& p) const {
@@ -126,7 +158,7 @@ class PartsPlan {
     return (end - begin) * p.geometry.n / pieces.tokens + lists;
   }
 
-  static Sizes sizes(const AttentionForward& p, Way way, const Limits& limits) {
+  static Sizes sizes(const AttentionForward& p, Variant variant, const Limits& limits) {
     const std::int64_t pairs = static_cast<std::int64_t>(p.B) * p.G;
     const std::int64_t a_part = D * static_cast<std::int64_t>(sizeof(T)) + static_cast<std::int64_t>(sizeof(float2));
     const std::int64_t queries = std::clamp<std::int64_t>(limits.parts_bytes / (p.Hq / p.G * parts_a_token(p) * a_part),
@@ -134,23 +166,23 @@ class PartsPlan {
     // Whole tiles of rows, which chunks may not share when they go different ways.
     const std::int64_t chunk = std::min<std::int64_t>(
         p.S, std::min(queries, std::clamp(queries / pairs, kLongChunk, kLongestChunk)) / 64 * 64);
-    return sizes(p, way, limits, chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs), piece_tokens(p),
+    return sizes(p, variant, limits, chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs), piece_tokens(p),
                  limits.lists_bytes);
   }
   // With such chunks and turns.
-  static Sizes sizes(const AttentionForward& p, Way way, const Limits& limits, std::int64_t chunk, std::int64_t turn,
-                     int piece_tokens) {
+  static Sizes sizes(const AttentionForward& p, Variant variant, const Limits& limits, std::int64_t chunk,
+                     std::int64_t turn, int piece_tokens) {
     // Sums take their room: several turns' lists in one go are for short sequences.
-    return sizes(p, way, limits, chunk, turn, piece_tokens, limits.lists_bytes / 4);
+    return sizes(p, variant, limits, chunk, turn, piece_tokens, limits.lists_bytes / 4);
   }
 
  private:
   // Long enough for a block of keys to be worth its load; short enough for Divisor's 32 bits (queries * chunk < 2^32).
   static constexpr std::int64_t kLongChunk = 4096, kLongestChunk = 16384, kMostQueries = 131072;
   // As many turns in a slice as have their lists within `slice_bytes`.
-  static Sizes sizes(const AttentionForward& p, Way way, const Limits& limits, std::int64_t chunk, std::int64_t turn,
-                     int piece_tokens, std::int64_t slice_bytes) {
-    const std::int64_t all = all_chunks(p, way, limits, chunk), a_set = set_bytes(p, chunk, piece_tokens);
+  static Sizes sizes(const AttentionForward& p, Variant variant, const Limits& limits, std::int64_t chunk,
+                     std::int64_t turn, int piece_tokens, std::int64_t slice_bytes) {
+    const std::int64_t all = all_chunks(p, variant, limits, chunk), a_set = set_bytes(p, chunk, piece_tokens);
     const std::int64_t turns = slice_bytes / (a_set * std::max<std::int64_t>(all * turn, 1));
     if (turns > 0) return {chunk, turn, all, std::min(turns * turn, static_cast<std::int64_t>(p.B) * p.G)};
     return {chunk, turn, std::clamp<std::int64_t>(limits.lists_bytes / a_set / turn, 1, all), turn};
@@ -167,22 +199,17 @@ class PartsPlan {
     return static_cast<std::int64_t>(sizeof(int)) * (2 * chunk * p.geometry.n + p.selection.J + 1) +
            item_capacity(p, chunk, piece_tokens) * static_cast<std::int64_t>(sizeof(hopper::Item));
   }
-  static std::int64_t all_chunks(const AttentionForward& p, Way way, const Limits& limits, std::int64_t chunk) {
-    return tiles_of(p.S - (way == Way::device ? joint_tokens(p, limits) : 0), chunk);
+  static std::int64_t all_chunks(const AttentionForward& p, Variant variant, const Limits& limits, std::int64_t chunk) {
+    return tiles_of(p.S - (variant == Variant::joint_or_parts ? joint_tokens(p, limits) : 0), chunk);
   }
   static std::int64_t parts_a_token(const AttentionForward& p) {
     return p.geometry.n * tiles_of(p.geometry.l_sel, kKeyTile);
   }
-  static AttentionForward slice_of(const AttentionForward& p, std::int64_t pairs) {
-    AttentionForward own = p;
-    own.G = static_cast<int>(std::min<std::int64_t>(pairs, p.G));
-    own.B = static_cast<int>(std::max<std::int64_t>(pairs / p.G, 1));
-    own.Hq = own.G * (p.Hq / p.G);
-    return own;
-  }
-  static hopper::Ways ways_of(const AttentionForward& p, Way way, const Limits& limits, Sizes sizes, Arena& arena) {
-    hopper::Ways own{way == Way::device ? static_cast<int>(joint_tokens(p, limits)) : 0, static_cast<int>(sizes.chunk)};
-    own.by_own = way == Way::device_by_own;
+  static hopper::Ways ways_of(const AttentionForward& p, Variant variant, const Limits& limits, Sizes sizes,
+                              Arena& arena) {
+    hopper::Ways own{variant == Variant::joint_or_parts ? static_cast<int>(joint_tokens(p, limits)) : 0,
+                     static_cast<int>(sizes.chunk)};
+    own.by_own = variant == Variant::joint_or_merged_parts;
     own.jointly = arena.take<int>(own.chunks(p.S));
     return own;
   }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "nsa/kernels/attention.hpp"
-#include "nsa/kernels/interval/sm90.hpp"
+#include "nsa/kernels/plan/attention_plan.hpp"
 #include "nsa/kernels/tests/emulation/emulator.hpp"
 #include "nsa/kernels/tests/oracle.hpp"
 
@@ -227,7 +227,7 @@ std::int64_t workspace_of(int Hq, int G, int Dk, int Dv, int S, Mask mask, const
   f.B = 1, f.S = S, f.Hq = Hq, f.G = G, f.Dk = Dk, f.Dv = Dv;
   f.N = mask == Mask::compressed ? std::max(0, (S - f.geometry.l) / f.geometry.d + 1) : S;
   const AttentionBackward backward{f, some, nullptr, some, some, some, nullptr};
-  return std::max(attention_forward_workspace(f, device), attention_backward_workspace(backward, device));
+  return std::max(plan_forward(f, device).workspace, plan_backward(backward, device).workspace);
 }
 
 // Long sequences take the merged backward pass, those too long for its sums do not.
@@ -260,7 +260,7 @@ TEST(EmulatedWorkspace, IntervalsAreMergedWhereItSaysSo) {
   const auto merged = [&](auto&& change) {
     AttentionBackward x = p;
     change(x, x.forward);
-    return attention_backward_hopper_supports(x, kLimits);
+    return plan_backward(x, {.hopper = true}).variant == Variant::merged_intervals;
   };
   EXPECT_TRUE(merged([](auto&, auto&) {}));
   EXPECT_TRUE(merged([](auto&, auto& own) { own.mask = Mask::compressed, own.N = 511; }));

@@ -1,8 +1,10 @@
 #include "nsa/kernels/tests/oracle.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
+#include "nsa/kernels/plan/attention_plan.hpp"
 #include "nsa/kernels/tests/emulation/emulator.hpp"
 
 namespace nsa::kernels {
@@ -97,10 +99,38 @@ void for_all(int B, int S, int H, int D, Action&& action) {
         for (int d = 0; d < D; ++d) action(b, s, h, d);
 }
 
+// The variant whose kernels these are, if it is one variant's.
+std::optional<Variant> variant_of(const std::set<std::string>& names) {
+  const auto has = [&](auto... name) { return (names.contains(name) || ...); };
+  const bool decides = has("choose_ways");
+  const bool by_mma = has("attention_forward", "selected_forward", "attention_dq", "selected_dq", "attention_dkv");
+  if (by_mma) {
+    if (decides || has("joint", "parts", "attention_forward_hopper", "attention_dq_hopper", "attention_dkv_hopper"))
+      return std::nullopt;
+    return Variant::mma_sync;
+  }
+  if (has("attention_backward_hopper")) return Variant::merged_intervals;
+  if (has("parts_backward")) return decides ? Variant::joint_or_merged_parts : Variant::merged_parts;
+  if (has("parts")) return decides ? Variant::joint_or_parts : Variant::parts;
+  if (has("joint")) return Variant::joint;
+  if (has("invert_choice")) return Variant::lists;
+  if (has("attention_forward_hopper", "attention_dq_hopper", "attention_dkv_hopper")) return Variant::intervals;
+  return std::nullopt;
+}
+// Of what was launched since take_launched().
+std::string differences_from(const AttentionPlan& plan, const char* pass) {
+  const emulation::Launched launched = emulation::take_launched();
+  if (variant_of(launched.names) == plan.variant && launched.kernels <= plan.launches) return "";
+  std::string what = std::string(pass) + ": planned " + std::string(to_string(plan.variant)) + " in at most " +
+                     std::to_string(plan.launches) + " kernels, launched " + std::to_string(launched.kernels) + ":";
+  for (const std::string& name : launched.names) what += " " + name;
+  return what + "; ";
+}
+
 // window_and_combine against the window alone, whose results are o and stats, and combine_forward. `make`: a tensor
 // from (S, H, D).
 template <typename Make>
-std::string combined_differences(const AttentionForward& f, const Device& device, const Tensor& o,
+std::string combined_differences(const AttentionForward& f, const AttentionPlan& plan, const Tensor& o,
                                  const std::vector<float>& stats, std::mt19937& random, Make&& make) {
   Tensor cmp = make(f.S, f.Hq, f.Dv), sel = make(f.S, f.Hq, f.Dv), win = make(f.S, f.Hq, f.Dv);
   Tensor sum = make(f.S, f.Hq, f.Dv), wanted = make(f.S, f.Hq, f.Dv);
@@ -125,7 +155,7 @@ std::string combined_differences(const AttentionForward& f, const Device& device
     p.branch[0] = cmp.rows(), p.branch[1] = sel.rows(), p.branch[2] = win.rows(), p.o = sum.rows();
     p.B = f.B, p.S = f.S, p.Hq = f.Hq, p.G = f.G, p.Dv = f.Dv;
     p.storage = f.storage;
-    window_and_combine(own, device, p, nullptr);
+    window_and_combine(own, plan, p, nullptr);
     p.branch[2] = o.rows(), p.o = wanted.rows();
     combine_forward(p, nullptr);
     if (!win.same_bits(o) || own_stats != stats) what += "the window beside the sum is another; ";
@@ -193,20 +223,26 @@ std::string differences(Problem x) {
   f.storage = x.storage;
   f.mask = x.call.mask;
   const Device device{x.call.hopper, emulation::kDevice.sm_count, x.call.limits};
-  Workspace forward_space(attention_forward_workspace(f, device));
+  std::string what;
+  const AttentionPlan plan = plan_forward(f, device);
+  Workspace forward_space(plan.workspace);
   f.workspace = forward_space.at();
-  attention_forward(f, device, nullptr);
+  (void)emulation::take_launched();
+  attention_forward(f, plan, nullptr);
+  what += differences_from(plan, "forward");
   AttentionBackward backward{f, dout.rows(), delta.data(), dq.rows(), dk.rows(), dv.rows(), nullptr};
   backward.beside = emulation::second_stream();
-  Workspace backward_space(x.call.forward_alone ? 0 : attention_backward_workspace(backward, device));
+  const AttentionPlan backward_plan = plan_backward(backward, device);
+  Workspace backward_space(x.call.forward_alone ? 0 : backward_plan.workspace);
   backward.workspace = backward_space.at();
   if (!x.call.forward_alone) {
     attention_delta({o.rows(), dout.rows(), delta.data(), x.B, x.S, Hq, x.Dv, x.storage}, nullptr);
-    attention_backward(backward, device, nullptr);
+    (void)emulation::take_launched();
+    attention_backward(backward, backward_plan, nullptr);
+    what += differences_from(backward_plan, "backward");
   }
 
-  std::string what;
-  if (x.call.combines) what += combined_differences(f, device, o, stats, random, tensor);
+  if (x.call.combines) what += combined_differences(f, plan, o, stats, random, tensor);
   if (x.call.adds) {
     Tensor before = tensor(x.S, Hq, x.Dk), sum = tensor(x.S, Hq, x.Dk), wanted = tensor(x.S, Hq, x.Dk);
     Tensor dk2 = tensor(N, x.G, x.Dk), dv2 = tensor(N, x.G, x.Dv);
@@ -219,7 +255,7 @@ std::string differences(Problem x) {
     AttentionBackward other = backward;
     other.dq = sum.rows(), other.dk = dk2.rows(), other.dv = dv2.rows(), other.workspace = space.at();
     other.adds_dq = true;
-    attention_backward(other, device, nullptr);
+    attention_backward(other, backward_plan, nullptr);
     if (!sum.same_bits(wanted) || !dk2.same_bits(dk) || !dv2.same_bits(dv)) what += "dQ is not added; ";
   }
   if (x.call.again) {
@@ -228,7 +264,7 @@ std::string differences(Problem x) {
     AttentionBackward other = backward;
     other.dq = dq2.rows(), other.dk = dk2.rows(), other.dv = dv2.rows(), other.workspace = space.at();
     emulation::set_order(1000);
-    attention_backward(other, device, nullptr);
+    attention_backward(other, backward_plan, nullptr);
     if (!dq2.same_bits(dq) || !dk2.same_bits(dk) || !dv2.same_bits(dv)) what += "other bits; ";
   }
 

@@ -51,7 +51,8 @@ struct Plan : IntervalBackwardPlan {
     if (chunks * a_slot * static_cast<std::int64_t>(sizeof(float)) <= limits.interval_key_bytes) key_slots = chunks;
     if (chunks > 1) key_sums = arena.take<float>(key_slots * a_slot);
     const std::int64_t a_place = std::int64_t{pairs} * Shape::kSums * static_cast<std::int64_t>(sizeof(float));
-    // 8 MiB are kept for the numbers below. Whether all is within the bound is looked at in the end (supports()).
+    // 8 MiB are kept for the numbers below. Whether all is within the bound is looked at in the end
+    // (attention_backward_hopper_refusal).
     const std::int64_t left = limits.interval_bytes - arena.used() - (std::int64_t{8} << 20);
     ring = static_cast<int>(
         std::clamp<std::int64_t>(std::min(limits.interval_sums_bytes, left) / a_place, longest, row_tiles));
@@ -98,17 +99,24 @@ void launch(const AttentionBackward& p, const Device& device, cudaStream_t strea
 }  // namespace
 }  // namespace hopper
 
-bool attention_backward_hopper_supports(const AttentionBackward& p, const Limits& limits) {
+std::string_view attention_backward_hopper_refusal(const AttentionBackward& p, const Limits& limits) {
   const AttentionForward& f = p.forward;
-  if (!p.dq.data || !p.dk.data || !p.dv.data || f.mask == Mask::selected || f.packed.first_token) return false;
-  if (f.Dk != 128 || f.Dv != 128 || f.S <= 0 || f.N <= 0 || f.Hq % f.G != 0 || f.Hq / f.G > 64) return false;
-  if (std::int64_t{f.S} * (f.Hq / f.G) >= std::int64_t{1} << 27 || std::int64_t{f.B} * f.G > 65535) return false;
+  if (f.mask == Mask::selected) return "the selected branch is no interval";
+  if (!p.dq.data || !p.dk.data || !p.dv.data) return "not all gradients are wanted";
+  if (f.packed.first_token) return "the batch is packed";
+  if (f.Dk != 128 || f.Dv != 128) return "the widths are not 128/128";
+  if (f.S <= 0 || f.N <= 0 || f.Hq % f.G != 0) return "there are no rows or no keys";
+  if (f.Hq / f.G > 64) return "more than 64 heads a group";
+  if (std::int64_t{f.S} * (f.Hq / f.G) >= std::int64_t{1} << 27 || std::int64_t{f.B} * f.G > 65535)
+    return "2^27 rows of a group or 2^16 groups, or more";
   const auto expanded = [&](const Rows& x, int tokens, int heads) { return hopper::expanded(x, f.B, tokens, heads); };
   if (expanded(f.q, f.S, f.Hq) || expanded(p.dout, f.S, f.Hq) || expanded(f.k, f.N, f.G) || expanded(f.v, f.N, f.G))
-    return false;
-  if (hopper::steps_of(f) < limits.interval_steps) return false;
+    return "Q, K, V or dO is expanded";
+  if (hopper::steps_of(f) < limits.interval_steps) return "too little work to fill a GPU";
   Arena arena(nullptr);
-  return hopper::Plan(f, limits, arena).counts() && arena.most() <= limits.interval_bytes;
+  if (!hopper::Plan(f, limits, arena).counts() || arena.most() > limits.interval_bytes)
+    return "its sums do not fit the workspace";
+  return "";
 }
 
 std::int64_t attention_backward_hopper_workspace(const AttentionBackward& p, const Limits& limits) {
@@ -118,8 +126,6 @@ std::int64_t attention_backward_hopper_workspace(const AttentionBackward& p, con
 }
 
 void attention_backward_hopper(const AttentionBackward& p, const Device& device, cudaStream_t stream) {
-  if (!attention_backward_hopper_supports(p, device.limits))
-    throw LaunchError("attention_backward_hopper: this problem is not supported");
   if (p.forward.storage == Storage::bf16)
     hopper::launch<bf16>(p, device, stream);
   else

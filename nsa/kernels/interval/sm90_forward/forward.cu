@@ -47,36 +47,28 @@ void launch(const AttentionForward& p, int sm_count, const Combine& sum, cudaStr
 }  // namespace
 }  // namespace hopper
 
-bool attention_forward_hopper_supports(const AttentionForward& p) {
-  if (p.mask == Mask::selected) return false;
+std::string_view attention_forward_hopper_refusal(const AttentionForward& p) {
+  if (p.mask == Mask::selected) return "the selected branch is no interval";
   const bool widths = (p.Dk == 64 && p.Dv == 64) || (p.Dk == 128 && p.Dv == 128) || (p.Dk == 192 && p.Dv == 128);
-  if (!widths || p.S <= 0 || p.B <= 0 || p.G <= 0 || p.Hq % p.G != 0) return false;
-  if (static_cast<std::int64_t>(p.S) * (p.Hq / p.G) >= std::int64_t{1} << 27) return false;
-  if (hopper::expanded(p.k, p.B, p.N, p.G) || hopper::expanded(p.v, p.B, p.N, p.G)) return false;
-  return true;
+  if (!widths) return "the widths are not 64/64, 128/128 or 192/128";
+  if (p.S <= 0 || p.B <= 0 || p.G <= 0 || p.Hq % p.G != 0) return "there are no rows";
+  if (static_cast<std::int64_t>(p.S) * (p.Hq / p.G) >= std::int64_t{1} << 27) return "2^27 rows of a group or more";
+  if (hopper::expanded(p.k, p.B, p.N, p.G) || hopper::expanded(p.v, p.B, p.N, p.G)) return "K or V is expanded";
+  return "";
 }
 
-void attention_forward_hopper(const AttentionForward& p, const Device& device, cudaStream_t stream) {
-  if (!attention_forward_hopper_supports(p))
-    throw LaunchError("attention_forward_hopper: this problem is not supported");
+void attention_forward_hopper(const AttentionForward& p, int sm_count, cudaStream_t stream) {
   if (p.storage == Storage::bf16)
-    hopper::launch<bf16, false>(p, device.sm_count, {}, stream);
+    hopper::launch<bf16, false>(p, sm_count, {}, stream);
   else
-    hopper::launch<fp16, false>(p, device.sm_count, {}, stream);
+    hopper::launch<fp16, false>(p, sm_count, {}, stream);
 }
 
-bool window_and_combine_hopper_supports(const AttentionForward& p) {
-  return p.mask == Mask::window && attention_forward_hopper_supports(p);
-}
-
-void window_and_combine_hopper(const AttentionForward& p, const Device& device, const Combine& sum,
-                               cudaStream_t stream) {
-  if (!window_and_combine_hopper_supports(p))
-    throw LaunchError("window_and_combine_hopper: this problem is not supported");
+void window_and_combine_hopper(const AttentionForward& p, int sm_count, const Combine& sum, cudaStream_t stream) {
   if (p.storage == Storage::bf16)
-    hopper::launch<bf16, true>(p, device.sm_count, sum, stream);
+    hopper::launch<bf16, true>(p, sm_count, sum, stream);
   else
-    hopper::launch<fp16, true>(p, device.sm_count, sum, stream);
+    hopper::launch<fp16, true>(p, sm_count, sum, stream);
 }
 
 }  // namespace nsa::kernels

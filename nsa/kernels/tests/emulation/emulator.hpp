@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -57,6 +58,12 @@ struct Grid {
 cudaStream_t second_stream();
 void launch(const void* kernel, const Grid& grid, const std::function<void()>& thread);
 cudaError_t allow_shared(const void* kernel, int bytes);
+// What was launched since the last call, by the names that the launch functions give to check_launch().
+struct Launched {
+  std::set<std::string> names;
+  int kernels = 0;
+};
+Launched take_launched();
 
 template <typename... Parameters>
 struct Launch {

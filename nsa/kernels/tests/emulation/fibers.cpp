@@ -18,7 +18,6 @@
 
 namespace nsa::kernels {
 
-void check_launch(const char*) {}
 bool is_emulated() { return true; }
 Device current_device() { return emulation::kDevice; }
 
@@ -61,6 +60,7 @@ int self = -1;  // or the scheduler
 int threads = 0, arrived = 0, alive = 0, shared_bytes = 0;
 std::string failure;
 std::source_location launched_from;
+Launched launched;
 alignas(1024) char memory[kBase + kSharedMost + kBeyond];  // as plain code sees it
 alignas(1024) char published[sizeof memory];               // as products see it
 
@@ -175,6 +175,8 @@ void wake(int first, int count) {
 
 void set_order(std::uint64_t seed) { order.seed(seed); }
 
+Launched take_launched() { return std::exchange(launched, {}); }
+
 cudaError_t allow_shared(const void* kernel, int bytes) {
   if (bytes > kSharedMost) throw Error("more shared memory than an SM has: " + std::to_string(bytes));
   allowed[kernel] = bytes;
@@ -194,6 +196,7 @@ void launch(const void* kernel, const Grid& grid, const std::function<void()>& t
   shared_bytes = grid.shared_bytes;
   body = &thread;
   launched_from = grid.from;
+  ++launched.kernels;
   const RaceWatch races;
   const LaunchWatch order_of_launches(grid.stream, grid.early, grid.from);
   while (static_cast<int>(fibers.size()) < threads) fibers.push_back(std::make_unique<Fiber>());
@@ -318,6 +321,9 @@ void fence_proxy_async() {
 }
 
 }  // namespace emulation
+
+void check_launch(const char* kernel) { emulation::launched.names.insert(kernel); }
+
 }  // namespace nsa::kernels
 
 // ---- what the launch functions ask for

@@ -1,0 +1,179 @@
+#include "nsa/kernels/plan/attention_plan.hpp"
+
+#include <algorithm>
+
+#include "nsa/kernels/device/tensor_map.hpp"
+#include "nsa/kernels/interval/sm90.hpp"
+#include "nsa/kernels/launch/width.hpp"
+#include "nsa/kernels/plan/arena.hpp"
+#include "nsa/kernels/plan/plan.cuh"
+#include "nsa/kernels/selected/merged_plan.cuh"
+#include "nsa/kernels/selected/plan.cuh"
+#include "nsa/kernels/selected/sm90_union/joint_tiles.cuh"
+
+namespace nsa::kernels {
+
+namespace {
+
+constexpr std::string_view kNoHopper = "the device has no wgmma", kHopperServes = "the device has wgmma";
+
+// Of one pair of head widths. What is cut does not depend on which storage type it is: both have two bytes.
+template <int Dk, int Dv>
+struct Planner {
+  static constexpr bool kHopper = Dk % 64 == 0;
+  template <bool Backward>
+  using Parts = PartsPlan<bf16, Backward ? Dk : Dv>;
+  struct Decision {
+    Variant variant;
+    std::string_view why;
+  };
+
+  static std::int64_t key_tiles(const AttentionForward& p) {
+    return p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile);
+  }
+
+  // Of the selected branch: forward and of dQ by itself; of the whole backward pass.
+  static Decision choose(const AttentionForward& p, const Device& device) {
+    if (!device.hopper) return {Variant::mma_sync, kNoHopper};
+    if constexpr (kHopper) {
+      const Limits& limits = device.limits;
+      const auto fits = [&]<typename Shape>(Shape) {
+        return p.geometry.n <= Shape::kMostChosen &&
+               Shape::shared_bytes(p.selection.J, p.geometry.n, p.Hq / p.G) <= limits.joint_bytes;
+      };
+      if (!fits(hopper::JointShape<Dk, Dv, false>()) || !fits(hopper::JointShape<Dk, Dv, true>()))
+        return {Variant::parts, "the blocks of a tile of rows do not fit the shared memory"};
+      if (hopper::expanded(p.k, p.B, p.S, p.G) || hopper::expanded(p.v, p.B, p.S, p.G))
+        return {Variant::parts, "K or V is expanded"};
+      if (key_tiles(p) <= std::min(limits.joint_tiles, limits.joint_tiles_a_head * (p.Hq / p.G)))
+        return {Variant::joint, "few tiles of keys for the heads of a group"};
+      if (p.S <= Parts<true>::joint_tokens(p, limits)) return {Variant::joint, "no more tokens than always go jointly"};
+      return {Variant::joint_or_parts, "many tiles of keys: what is faster depends on how much neighbours share"};
+    }
+    return {Variant::mma_sync, "width 32"};
+  }
+  static Decision choose(const AttentionBackward& p, const Device& device) {
+    const AttentionForward& f = p.forward;
+    const Decision own = choose(f, device);
+    if (own.variant == Variant::mma_sync) return own;
+    if (!p.dq.data) return {Variant::lists, "no dQ is wanted"};
+    if (!p.dk.data || !p.dv.data || !kMerges<Dk, Dv>) return own;
+    if constexpr (kMerges<Dk, Dv>) {
+      if (own.variant == Variant::joint && key_tiles(f) <= device.limits.merged_tiles) return own;
+      const Decision merged =
+          own.variant == Variant::parts
+              ? Decision{Variant::merged_parts, own.why}
+              : Decision{Variant::joint_or_merged_parts,
+                         "many tiles of keys: what is faster for dQ depends on how much neighbours share"};
+      if (PartsBackwardPlan<bf16, Dk, Dv>::fits(f, merged.variant, device.limits)) return merged;
+    }
+    return own;
+  }
+
+  // What computes o, or dQ, adds its needs.
+  template <bool Backward>
+  static void need_rows(const AttentionForward& p, AttentionPlan& plan, Arena& arena) {
+    if (plan.variant == Variant::parts || plan.variant == Variant::joint_or_parts)
+      plan.launches += Parts<Backward>(p, plan.variant, plan.device.limits, arena).launches(p);
+    else
+      plan.launches += 1;
+  }
+
+  static void forward(const AttentionForward& p, AttentionPlan& plan) {
+    Arena arena(nullptr);
+    if (p.mask == Mask::selected) {
+      const Decision own = choose(p, plan.device);
+      plan.variant = own.variant, plan.why = own.why;
+    } else {
+      const auto refusal = plan.device.hopper ? attention_forward_hopper_refusal(p) : kNoHopper;
+      plan.variant = refusal.empty() ? Variant::intervals : Variant::mma_sync;
+      plan.why = refusal.empty() ? kHopperServes : refusal;
+    }
+    need_rows<false>(p, plan, arena);
+    plan.workspace = arena.most();
+  }
+
+  static void backward_over_intervals(const AttentionBackward& p, AttentionPlan& plan) {
+    const Limits& limits = plan.device.limits;
+    const auto refusal = plan.device.hopper ? attention_backward_hopper_refusal(p, limits) : kNoHopper;
+    plan.why = refusal.empty() ? kHopperServes : refusal;
+    if (refusal.empty()) {
+      plan.variant = Variant::merged_intervals;
+      plan.workspace = attention_backward_hopper_workspace(p, limits);
+      plan.launches = kBackwardHopperLaunches;
+      return;
+    }
+    plan.variant = kHopper && plan.device.hopper ? Variant::intervals : Variant::mma_sync;
+    Arena arena(nullptr);
+    if (p.dq.data) plan.launches += 1;
+    if (p.dk.data || p.dv.data) plan.launches += DkvPlan<Dk, Dv>(p.forward, limits, arena).launches();
+    plan.workspace = arena.most();
+  }
+
+  static void backward_of_selected(const AttentionBackward& p, AttentionPlan& plan) {
+    const AttentionForward& f = p.forward;
+    const Limits& limits = plan.device.limits;
+    const Decision own = choose(p, plan.device);
+    plan.variant = own.variant, plan.why = own.why;
+    Arena arena(nullptr);
+    if constexpr (kMerges<Dk, Dv>)
+      if (is_merged(plan.variant)) {
+        plan.launches = PartsBackwardPlan<bf16, Dk, Dv>(f, plan.variant, limits, arena).launches(f);
+        plan.workspace = arena.most();
+        return;
+      }
+    if (p.dq.data) need_rows<true>(f, plan, arena);
+    arena.release(0);
+    if (p.dk.data || p.dv.data) plan.launches += DkvOfListsPlan<Dk, Dv>(f, limits, arena).launches(f);
+    plan.workspace = arena.most();
+  }
+};
+
+}  // namespace
+
+std::string_view to_string(Variant variant) {
+  switch (variant) {
+    case Variant::mma_sync:
+      return "mma.sync";
+    case Variant::intervals:
+      return "wgmma intervals";
+    case Variant::merged_intervals:
+      return "merged wgmma intervals";
+    case Variant::joint:
+      return "joint";
+    case Variant::parts:
+      return "parts";
+    case Variant::joint_or_parts:
+      return "joint or parts by chunk";
+    case Variant::lists:
+      return "lists";
+    case Variant::merged_parts:
+      return "merged parts";
+    case Variant::joint_or_merged_parts:
+      return "joint or merged parts by chunk";
+  }
+  return "?";
+}
+
+AttentionPlan plan_forward(const AttentionForward& p, const Device& device) {
+  AttentionPlan plan;
+  plan.device = device;
+  with_widths(p.Dk, p.Dv, [&]<int Dk, int Dv>() { Planner<Dk, Dv>::forward(with_blocks(p), plan); });
+  return plan;
+}
+
+AttentionPlan plan_backward(const AttentionBackward& p, const Device& device) {
+  AttentionPlan plan;
+  plan.device = device;
+  AttentionBackward x = p;
+  x.forward = with_blocks(p.forward);
+  with_widths(p.forward.Dk, p.forward.Dv, [&]<int Dk, int Dv>() {
+    if (p.forward.mask == Mask::selected)
+      Planner<Dk, Dv>::backward_of_selected(x, plan);
+    else
+      Planner<Dk, Dv>::backward_over_intervals(x, plan);
+  });
+  return plan;
+}
+
+}  // namespace nsa::kernels

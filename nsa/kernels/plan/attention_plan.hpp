@@ -1,0 +1,48 @@
+// Which kernels a call of attention runs, why, and what they need: decided here and nowhere else, before anything is
+// launched, by the problem and the device alone. Of pointers it is looked at whether they are null.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "nsa/kernels/attention.hpp"
+#include "nsa/kernels/plan/device.hpp"
+
+namespace nsa::kernels {
+
+// README.md says what each is, and when it is the faster one. All but mma_sync are Hopper's.
+enum class Variant {
+  mma_sync,          // every branch
+  intervals,         // compressed and window; backward dQ by one kernel, dK and dV by another
+  merged_intervals,  // their backward pass in one kernel
+  // The selected branch; backward this is how dQ is computed, and dK and dV follow by lists.
+  joint,
+  parts,
+  joint_or_parts,  // the device decides, chunk by chunk (selected/ways.hpp)
+  lists,           // dK and dV alone
+  // Its backward pass with dQ's parts, dK and dV in one kernel; in the second one the device decides about dQ.
+  merged_parts,
+  joint_or_merged_parts,
+};
+[[nodiscard]] std::string_view to_string(Variant variant);  // "mma.sync", "joint or parts by chunk"
+
+[[nodiscard]] inline bool is_merged(Variant x) {
+  return x == Variant::merged_parts || x == Variant::joint_or_merged_parts;
+}
+[[nodiscard]] inline bool is_by_chunk(Variant x) {
+  return x == Variant::joint_or_parts || x == Variant::joint_or_merged_parts;
+}
+
+struct AttentionPlan {
+  Variant variant = Variant::mma_sync;
+  std::int64_t workspace = 0;  // bytes
+  std::int64_t launches = 0;   // of kernels, at most
+  std::string why;
+  Device device;  // for which it was made
+};
+// Both throw std::invalid_argument for head widths that no kernel has.
+[[nodiscard]] AttentionPlan plan_forward(const AttentionForward& p, const Device& device);
+[[nodiscard]] AttentionPlan plan_backward(const AttentionBackward& p, const Device& device);
+
+}  // namespace nsa::kernels

@@ -1,0 +1,177 @@
+// What is planned for a call of attention (plan/attention_plan.hpp); nothing is launched. That the planned kernels are
+// those that run is the oracle's to see, in every test of attention_test.cpp.
+#include "nsa/kernels/plan/attention_plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace nsa::kernels {
+namespace {
+
+using enum Variant;
+
+struct Problem {
+  int S = 8192, h = 16, G = 4, Dk = 128, Dv = 128, B = 1;
+  Mask mask = Mask::selected;
+  bool packed = false, expanded = false;
+  bool dq = true, dk = true, dv = true;
+  Device device = {.hopper = true, .sm_count = 132};
+};
+struct Plans {
+  AttentionPlan forward, backward;
+};
+
+Plans plans_of(const Problem& x) {
+  static char memory = 0;
+  static const int document = 0;
+  const Rows some{&memory, 1 << 30, 8192, 128};
+  AttentionBackward p{{}, some, nullptr, some, some, some, nullptr};
+  AttentionForward& f = p.forward;
+  f.q = f.k = f.v = some;
+  if (x.expanded) f.k.head = 0;
+  if (x.packed) f.packed.first_token = &document;
+  if (!x.dq) p.dq = {};
+  if (!x.dk) p.dk = {};
+  if (!x.dv) p.dv = {};
+  f.mask = x.mask;
+  f.B = x.B, f.S = x.S, f.Hq = x.h * x.G, f.G = x.G, f.Dk = x.Dk, f.Dv = x.Dv;
+  f.N = x.mask == Mask::compressed ? std::max(0, (x.S - f.geometry.l) / f.geometry.d + 1) : x.S;
+  return {plan_forward(f, x.device), plan_backward(p, x.device)};
+}
+
+Device with(const Limits& limits) { return {.hopper = true, .sm_count = 132, .limits = limits}; }
+constexpr Device kWithoutWgmma{.hopper = false, .sm_count = 108};
+
+struct Row {
+  Problem problem;
+  Variant forward, backward;
+};
+
+TEST(AttentionPlan, TakesTheVariantOfItsTable) {
+  const std::vector<Row> rows = {
+      // Up to 11 tiles of keys a head jointly, 192 at most; backward up to 80.
+      {{.S = 1}, joint, joint},
+      {{.S = 5120}, joint, joint},
+      {{.S = 5121}, joint, joint_or_merged_parts},
+      {{.S = 11264}, joint, joint_or_merged_parts},
+      {{.S = 11265}, joint_or_parts, joint_or_merged_parts},
+      {{.S = 131072}, joint_or_parts, joint_or_merged_parts},
+      {{.S = 262144}, joint_or_parts, joint_or_parts},  // a pair's sums are too large
+      {{.S = 1000000}, joint_or_parts, joint_or_parts},
+      {{.S = 4224, .h = 6}, joint, joint},
+      {{.S = 4225, .h = 6}, joint_or_parts, joint_or_merged_parts},
+      {{.S = 704, .h = 1}, joint, joint},
+      {{.S = 4096, .h = 1}, joint, joint},  // as many as always go jointly
+      {{.S = 4097, .h = 1}, joint_or_parts, joint_or_merged_parts},
+      {{.S = 262144, .Dk = 64, .Dv = 64}, joint_or_parts, joint_or_merged_parts},
+      {{.S = 524288, .Dk = 64, .Dv = 64}, joint_or_parts, joint_or_parts},
+      // Wider heads have no merged pass, width 32 no wgmma.
+      {{.S = 4096, .Dk = 192}, joint, joint},
+      {{.S = 65536, .Dk = 192}, joint_or_parts, joint_or_parts},
+      {{.Dk = 32, .Dv = 32}, mma_sync, mma_sync},
+      {{.Dk = 32, .Dv = 32, .mask = Mask::window}, mma_sync, mma_sync},
+      // Some gradients alone.
+      {{.S = 65536, .dk = false, .dv = false}, joint_or_parts, joint_or_parts},
+      {{.S = 65536, .dq = false}, joint_or_parts, lists},
+      {{.S = 65536, .dv = false}, joint_or_parts, joint_or_parts},
+      // What jointly cannot be.
+      {{.expanded = true}, parts, merged_parts},
+      {{.S = 100, .expanded = true}, parts, merged_parts},
+      {{.S = 65536, .Dk = 192, .expanded = true}, parts, parts},
+      {{.device = with({.joint_bytes = 0})}, parts, merged_parts},
+      {{.device = with({.joint_bytes = 0, .sums_bytes = 0})}, parts, parts},
+      {{.S = 65536, .device = with({.sums_bytes = 0})}, joint_or_parts, joint_or_parts},
+      {{.S = 65536, .device = with({.joint_tiles = 1 << 20, .joint_tiles_a_head = 1 << 20})},
+       joint,
+       joint_or_merged_parts},
+      {{.S = 8192, .packed = true}, joint, joint_or_merged_parts},
+      // Over intervals.
+      {{.mask = Mask::window}, intervals, merged_intervals},
+      {{.mask = Mask::compressed}, intervals, merged_intervals},
+      {{.S = 512, .mask = Mask::window}, intervals, intervals},
+      {{.S = 1 << 20, .mask = Mask::window}, intervals, intervals},
+      {{.S = 16, .mask = Mask::compressed}, intervals, intervals},
+      {{.Dk = 192, .mask = Mask::window}, intervals, intervals},
+      {{.Dk = 64, .Dv = 64, .mask = Mask::window}, intervals, intervals},
+      {{.mask = Mask::window, .packed = true}, intervals, intervals},
+      {{.mask = Mask::window, .expanded = true}, mma_sync, intervals},
+      {{.mask = Mask::window, .dv = false}, intervals, intervals},
+      {{.S = 512, .mask = Mask::window, .device = with({.interval_steps = 0})}, intervals, merged_intervals},
+      {{.mask = Mask::window, .device = with({.interval_bytes = 1 << 20})}, intervals, intervals},
+      {{.device = kWithoutWgmma}, mma_sync, mma_sync},
+      {{.mask = Mask::window, .device = kWithoutWgmma}, mma_sync, mma_sync},
+      {{.mask = Mask::compressed, .device = kWithoutWgmma}, mma_sync, mma_sync},
+  };
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto [forward, backward] = plans_of(rows[i].problem);
+    EXPECT_EQ(to_string(forward.variant), to_string(rows[i].forward)) << i << ", because: " << forward.why;
+    EXPECT_EQ(to_string(backward.variant), to_string(rows[i].backward)) << i << ", because: " << backward.why;
+  }
+}
+
+class EveryPlan : public testing::Test {
+ protected:
+  // Calls each(problem, its plans) for problems of all sizes.
+  template <typename Each>
+  static void for_all(const Device& device, Each&& each) {
+    struct Widths {
+      int Dk, Dv;
+    };
+    for (const auto& [Dk, Dv] : {Widths{32, 32}, {64, 64}, {128, 128}, {192, 128}})
+      for (const Mask mask : {Mask::window, Mask::compressed, Mask::selected})
+        for (const int h : {1, 2, 3, 4, 6, 8, 13, 16})
+          for (const int S : {1, 63, 64, 65, 500, 4096, 4097, 11265, 32768, 100000, 1000000})
+            for (const bool odd : {false, true}) {
+              const Problem x{
+                  .S = S, .h = h, .Dk = Dk, .Dv = Dv, .mask = mask, .packed = odd, .expanded = odd, .device = device};
+              SCOPED_TRACE("mask " + std::to_string(static_cast<int>(mask)) + ", S " + std::to_string(S) + ", h " +
+                           std::to_string(h) + ", widths " + std::to_string(Dk) + "/" + std::to_string(Dv));
+              each(x, plans_of(x));
+            }
+  }
+};
+
+TEST_F(EveryPlan, StaysWithinItsBoundsAndSaysWhy) {
+  for_all({.hopper = true, .sm_count = 132}, [](const Problem&, const Plans& plans) {
+    for (const AttentionPlan& plan : {plans.forward, plans.backward}) {
+      EXPECT_GE(plan.workspace, 0);
+      EXPECT_LE(plan.workspace, std::int64_t{512} << 20);
+      EXPECT_GE(plan.launches, 1);
+      EXPECT_FALSE(plan.why.empty());
+    }
+  });
+}
+TEST_F(EveryPlan, IsTheSameTheSecondTime) {
+  for_all({.hopper = true, .sm_count = 132}, [](const Problem& x, const Plans& plans) {
+    const Plans again = plans_of(x);
+    const auto same = [](const AttentionPlan& a, const AttentionPlan& b) {
+      return a.variant == b.variant && a.workspace == b.workspace && a.launches == b.launches && a.why == b.why;
+    };
+    EXPECT_TRUE(same(plans.forward, again.forward) && same(plans.backward, again.backward));
+  });
+}
+TEST_F(EveryPlan, NeedsNoWgmmaWhereThereIsNone) {
+  for_all(kWithoutWgmma, [](const Problem&, const Plans& plans) {
+    EXPECT_EQ(plans.forward.variant, mma_sync);
+    EXPECT_EQ(plans.backward.variant, mma_sync);
+  });
+}
+
+TEST(AttentionPlan, CountsItsKernels) {
+  EXPECT_EQ(plans_of({.S = 4096}).forward.launches, 1);
+  EXPECT_EQ(plans_of({.mask = Mask::window}).forward.launches, 1);
+  // Two that decide and go jointly; for each chunk of 4096 tokens behind the first one and each of 4 groups two more.
+  EXPECT_GE(plans_of({.S = 65536}).forward.launches, 2 + 15 * 4 * 2);
+  EXPECT_LE(plans_of({.S = 65536}).forward.launches, 200);
+}
+
+TEST(AttentionPlan, RefusesWidthsThatNoKernelHas) {
+  for (const Mask mask : {Mask::window, Mask::selected})
+    EXPECT_THROW(static_cast<void>(plans_of({.Dk = 48, .Dv = 48, .mask = mask})), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace nsa::kernels
