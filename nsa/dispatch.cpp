@@ -2,10 +2,13 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/flash/flash.hpp"
@@ -18,12 +21,23 @@ struct Dispatcher::State {
   EffectiveFlags flags;
   OpsChange change;
   mutable std::mutex mutex;
-  std::map<std::pair<Op, Choice>, std::int64_t> routes;
+  struct Ran {
+    std::int64_t calls = 0;
+    std::vector<std::string> kernels;
+  };
+  std::map<std::pair<Op, Choice>, Ran> routes;
   std::map<std::string, Fallbacks> fallbacks;
 
   void count(Op op, const Choice& choice) {
     const std::lock_guard lock(mutex);
-    ++routes[{op, choice}];
+    ++routes[{op, choice}].calls;
+  }
+  void launched(Op op, const Choice& choice, std::string_view kernel) {
+    const std::lock_guard lock(mutex);
+    const auto row = routes.find({op, choice});
+    if (row == routes.end()) return;  // of a function that was not called through the record
+    auto& kernels = row->second.kernels;
+    if (std::find(kernels.begin(), kernels.end(), kernel) == kernels.end()) kernels.emplace_back(kernel);
   }
   void count(const Fallback& fallback, bool replaced) {
     const std::lock_guard lock(mutex);
@@ -53,7 +67,7 @@ flash::Entry entry_of(const Choice& choice) {
 }
 
 // The table of one choice, of which only the chosen function is taken.
-Ops table_of(const Choice& choice) {
+Ops table_of(const Choice& choice, const OnLaunch& on_launch) {
   switch (choice.backend) {
     case Backend::reference:
       return reference::ops();
@@ -63,7 +77,7 @@ Ops table_of(const Choice& choice) {
       return flash::ops(entry_of(choice));
     case Backend::cuda:
       if (!choice.variant.empty() && choice.variant != "in_one") unknown_variant(choice);
-      return cuda::ops();
+      return cuda::ops(on_launch);
   }
   unknown_variant(choice);
 }
@@ -113,20 +127,23 @@ Ops strict(const Ops& table, const std::function<void(const Fallback&, bool)>& c
           guarded(Op::combine, table.combine, oracle.combine, count)};
 }
 
-Ops backend_ops(Backend backend) { return table_of({.backend = backend, .variant = "", .why = ""}); }
+Ops backend_ops(Backend backend, const OnLaunch& on_launch) {
+  return table_of({.backend = backend, .variant = "", .why = ""}, on_launch);
+}
 
-Ops assemble(const Route& route, const EffectiveFlags& /*flags*/) {
-  const Ops parts{table_of(route[Op::compress]).compress,
-                  table_of(route[Op::attend_compressed]).attend_compressed,
-                  table_of(route[Op::select]).select,
-                  table_of(route[Op::attend_selected]).attend_selected,
-                  table_of(route[Op::attend_window]).attend_window,
-                  table_of(route[Op::combine]).combine};
+Ops assemble(const Route& route, const EffectiveFlags& /*flags*/, const OnLaunch& on_launch) {
+  const auto own = [&](Op op) { return table_of(route[op], on_launch); };
+  const Ops parts{own(Op::compress).compress,
+                  own(Op::attend_compressed).attend_compressed,
+                  own(Op::select).select,
+                  own(Op::attend_selected).attend_selected,
+                  own(Op::attend_window).attend_window,
+                  own(Op::combine).combine};
   const Choice& attend = route[Op::attend];
   if (attend.variant == "in_parts") return parts;
-  const Ops own = table_of(attend);
-  if (own.way != AttendWay::in_one) unknown_variant(attend);
-  return parts.in_one(own.attend);
+  const Ops whole = own(Op::attend);
+  if (whole.way != AttendWay::in_one) unknown_variant(attend);
+  return parts.in_one(whole.attend);
 }
 
 Dispatcher::Dispatcher(EffectiveFlags flags) : Dispatcher(std::move(flags), {}) {}
@@ -137,27 +154,33 @@ Dispatcher::Dispatcher(EffectiveFlags flags, OpsChange change) : state_(std::mak
 }
 
 Ops Dispatcher::ops(const Call& call) {
-  const Route chosen = route(state_->flags, call);
-  Ops table = assemble(chosen, state_->flags);
+  const auto chosen = std::make_shared<const Route>(route(state_->flags, call));
+  Ops table = assemble(*chosen, state_->flags, launches(chosen));
   if (state_->change) table = state_->change(std::move(table), call);
   // With NSA_FORCE_PARITY the reference would only be asked twice.
   if (state_->flags.strict_asserts && !state_->flags.force_parity)
     table =
         strict(table, [state = state_](const Fallback& fallback, bool replaced) { state->count(fallback, replaced); });
-  return recorded(table, [&](Op op) { return chosen[op]; });
+  return recorded(table, *chosen);
 }
 
 Ops Dispatcher::ops(Backend backend) {
-  const Ops table = backend_ops(backend);
-  return recorded(table, [&](Op op) {
-    const char* way = op != Op::attend ? "" : table.way == AttendWay::in_one ? "in_one" : "in_parts";
-    return Choice{backend, way, "this backend by itself"};
-  });
+  const auto chosen = std::make_shared<Route>();
+  const Ops table = backend_ops(backend, launches(chosen));
+  for (const Op op : kAllOps) (*chosen)[op] = {backend, "", "this backend by itself"};
+  (*chosen)[Op::attend].variant = table.way == AttendWay::in_one ? "in_one" : "in_parts";
+  return recorded(table, *chosen);
 }
 
-Ops Dispatcher::recorded(const Ops& table, const std::function<Choice(Op)>& chosen) const {
+OnLaunch Dispatcher::launches(std::shared_ptr<const Route> chosen) const {
+  return [state = state_, chosen = std::move(chosen)](Op op, std::string_view kernel) {
+    state->launched(op, (*chosen)[op], kernel);
+  };
+}
+
+Ops Dispatcher::recorded(const Ops& table, const Route& chosen) const {
   const auto counted = [&]<typename Result, typename Args>(Op op, const OpFunction<Result, Args>& function) {
-    return OpFunction<Result, Args>([state = state_, op, choice = chosen(op), function](const Args& args) {
+    return OpFunction<Result, Args>([state = state_, op, choice = chosen[op], function](const Args& args) {
       state->count(op, choice);
       return function(args);
     });
@@ -183,7 +206,8 @@ const EffectiveFlags& Dispatcher::flags() const { return state_->flags; }
 std::vector<Taken> Dispatcher::routes_taken() const {
   const std::lock_guard lock(state_->mutex);
   std::vector<Taken> taken;
-  for (const auto& [route, calls] : state_->routes) taken.push_back({route.first, route.second, calls});
+  for (const auto& [route, ran] : state_->routes)
+    taken.push_back({route.first, route.second, ran.calls, fmt::format("{}", fmt::join(ran.kernels, "; "))});
   return taken;
 }
 

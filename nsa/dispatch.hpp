@@ -22,7 +22,7 @@ using OpsChange = std::function<Ops(Ops, const Call&)>;
 
 // The functions of one backend as it is by itself: sdpa gathers into fresh tensors (packed_safe), flash takes the
 // dense entry and leaves to sdpa what it does not serve.
-[[nodiscard]] Ops backend_ops(Backend backend);
+[[nodiscard]] Ops backend_ops(Backend backend, const OnLaunch& on_launch = {});
 
 // NSA_STRICT_ASSERTS: a part's output that was not finite, of which the first place is told.
 struct Fallback {
@@ -54,7 +54,9 @@ class Dispatcher {
   [[nodiscard]] std::map<std::string, Fallbacks> strict_fallbacks() const;
 
  private:
-  [[nodiscard]] Ops recorded(const Ops& table, const std::function<Choice(Op)>& chosen) const;
+  // Goes to the record of the choice, which is counted before its function is called.
+  [[nodiscard]] OnLaunch launches(std::shared_ptr<const Route> chosen) const;
+  [[nodiscard]] Ops recorded(const Ops& table, const Route& chosen) const;
 
   struct State;
   std::shared_ptr<State> state_;
@@ -67,6 +69,6 @@ class Dispatcher {
 
 // Assembles the table that `route` describes; no record, no strict fallback. Throws std::logic_error for a variant that
 // the backend does not have.
-[[nodiscard]] Ops assemble(const Route& route, const EffectiveFlags& flags);
+[[nodiscard]] Ops assemble(const Route& route, const EffectiveFlags& flags, const OnLaunch& on_launch = {});
 
 }  // namespace nsa

@@ -6,6 +6,7 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,11 @@ struct Choice {
 };
 [[nodiscard]] std::string to_string(const Choice& choice);  // "flash/varlen", "sdpa": without the reason
 
+// Is told which kernels a function launches, when it does; those of a backward pass on the thread that runs it. The
+// names are the plans' (kernels/plan/attention_plan.hpp): "joint", "backward merged parts"; where all branches go in
+// one, each with its branch: "sel joint".
+using OnLaunch = std::function<void(Op, std::string_view kernel)>;
+
 struct Route {
   std::array<Choice, kAllOps.size()> choices;  // by Op
   [[nodiscard]] const Choice& operator[](Op op) const { return choices[static_cast<std::size_t>(op)]; }
@@ -59,15 +65,19 @@ struct Taken {
   Op op = Op::compress;
   Choice choice;
   std::int64_t calls = 0;
+  // Which of its kernels the backend launched, each once, in the order in which they first ran: "joint; backward merged
+  // parts" (OnLaunch). Of cuda's attention alone, else "".
+  std::string kernel = {};
 };
-// Its fields as JSON, of whichever library type: {"op", "backend", "variant", "why", "calls"}.
+// Its fields as JSON, of whichever library type: {"op", "backend", "variant", "why", "calls", "kernel"}.
 template <typename Json>
 void to_json(Json& json, const Taken& taken) {
   json = {{"op", to_string(taken.op)},
           {"backend", to_string(taken.choice.backend)},
           {"variant", taken.choice.variant},
           {"why", taken.choice.why},
-          {"calls", taken.calls}};
+          {"calls", taken.calls},
+          {"kernel", taken.kernel}};
 }
 
 // sdpa gathers the chosen blocks of at most this many rows at a time; a row is one (batch, token, group).

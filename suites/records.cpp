@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "suites/codes.hpp"
 #include "suites/implementation/error.hpp"
@@ -41,11 +42,15 @@ void tell_fallbacks(harness::Context& context, const std::vector<std::shared_ptr
 }
 
 void tell(harness::Context& context, const std::vector<std::shared_ptr<nsa::Dispatcher>>& dispatchers) {
-  std::map<std::pair<nsa::Op, nsa::Choice>, std::int64_t> calls;
+  std::map<std::tuple<nsa::Op, nsa::Choice, std::string>, std::int64_t> calls;
   for (const auto& dispatcher : dispatchers)
-    for (const nsa::Taken& taken : dispatcher->routes_taken()) calls[{taken.op, taken.choice}] += taken.calls;
+    for (const nsa::Taken& taken : dispatcher->routes_taken())
+      calls[{taken.op, taken.choice, taken.kernel}] += taken.calls;
   std::vector<nsa::Taken> routes;
-  for (const auto& [route, times] : calls) routes.push_back({route.first, route.second, times});
+  for (const auto& [route, times] : calls) {
+    const auto& [op, choice, kernel] = route;
+    routes.push_back({op, choice, times, kernel});
+  }
   if (!routes.empty()) context.fact("routes", routes);
   tell_fallbacks(context, dispatchers);
 }

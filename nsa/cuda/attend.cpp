@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "nsa/cuda/cuda.hpp"
@@ -62,8 +64,9 @@ AttentionOutput output_like(const at::Tensor& q, const at::Tensor& v, const at::
 
 // Whether dQ's kernels, which do not fill a GPU, had better run beside those of dK and dV. Only in a CUDA graph:
 // between kernels that are started one by one events would cost the host more than the GPU gains.
-bool leaves_room_beside(const kernels::AttentionBackward& p) {
+bool leaves_room_beside(const Pass& pass) {
   constexpr std::int64_t kFewRows = 65536;  // (token, head): a thousand tiles
+  const auto& p = pass.parameters;
   const auto& f = p.forward;
   return p.dq.data && (p.dk.data || p.dv.data) && std::int64_t{f.B} * f.S * f.Hq <= kFewRows &&
          c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
@@ -92,8 +95,8 @@ Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, co
   sums.Dv = size_of(o, 3);
   sums.storage = storage_of(o);
   kernels::attention_delta(sums, device.stream());
-  const std::array passes = {backward_parameters(q, k, v, blocks, stats, dout, delta, problem, result)};
-  run_backward(passes, problem.device, q);
+  const std::array passes = {backward_pass(q, k, v, blocks, stats, dout, delta, problem, result)};
+  run_backward(passes, q);
   return result;
 }
 
@@ -125,11 +128,12 @@ struct Attend : torch::autograd::Function<Attend> {
 };
 
 Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& blocks,
-                const Geometry& g, const CuSeqlens& cu_seqlens, kernels::Mask mask, Op op) {
+                const Geometry& g, const CuSeqlens& cu_seqlens, kernels::Mask mask, Op op, const OnLaunch& on_launch) {
   require(q, {.G = k.size(2), .Dv = v.size(3), .geometry = g, .packed = cu_seqlens.has_value()}, op);
   const OnDeviceOf device(q);
-  auto kept = c10::make_intrusive<Kept>(
-      Problem{mask, g, pack(cu_seqlens, q.size(1), g, q.device()), kernels::current_device()});
+  Problem problem{mask, g, pack(cu_seqlens, q.size(1), g, q.device()), kernels::current_device()};
+  if (on_launch) problem.on_launch = [on_launch, op](std::string_view kernel) { on_launch(op, kernel); };
+  auto kept = c10::make_intrusive<Kept>(std::move(problem));
   const auto out = Attend::apply(aligned(q), aligned(k), aligned(v), blocks, kept);
   return {out[0], {}, out[1]};
 }
@@ -153,6 +157,7 @@ AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const a
   const auto room = workspace(plan.workspace, q);
   p.workspace = room.data_ptr();
   kernels::attention_forward(p, plan, device.stream());
+  if (problem.on_launch) problem.on_launch(to_string(plan.variant));
   return out;
 }
 
@@ -167,13 +172,13 @@ AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor&
   const auto room = workspace(plan.workspace, q);
   p.workspace = room.data_ptr();
   kernels::window_and_combine(p, plan, sum, device.stream());
+  if (problem.on_launch) problem.on_launch(to_string(plan.variant));
   return out;
 }
 
-kernels::AttentionBackward backward_parameters(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                               const at::Tensor& blocks, const at::Tensor& stats,
-                                               const at::Tensor& dout, const at::Tensor& delta, const Problem& problem,
-                                               const Gradients& to) {
+Pass backward_pass(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& blocks,
+                   const at::Tensor& stats, const at::Tensor& dout, const at::Tensor& delta, Problem problem,
+                   const Gradients& to) {
   kernels::AttentionBackward p;
   p.forward = parameters(q, k, v, blocks, problem);
   p.forward.stats = stats.data_ptr<float>();
@@ -182,50 +187,51 @@ kernels::AttentionBackward backward_parameters(const at::Tensor& q, const at::Te
   if (to.q.defined()) p.dq = rows_of("dq", to.q);
   if (to.k.defined()) p.dk = rows_of("dk", to.k);
   if (to.v.defined()) p.dv = rows_of("dv", to.v);
-  return p;
+  return {std::move(problem), p};
 }
 
-void run_backward(std::span<const kernels::AttentionBackward> passes, const kernels::Device& on, const at::Tensor& q) {
+void run_backward(std::span<const Pass> passes, const at::Tensor& q) {
   const OnDeviceOf device(q);
-  const auto run = [&](kernels::AttentionBackward part, cudaStream_t stream) {
-    const auto plan = kernels::plan_backward(part, on);
+  const auto run = [&](const Problem& problem, kernels::AttentionBackward part, cudaStream_t stream) {
+    const auto plan = kernels::plan_backward(part, problem.device);
     const auto room = workspace(plan.workspace, q);
     part.workspace = room.data_ptr();
     if (q.is_cuda()) part.beside = c10::cuda::getStreamFromPool();
     kernels::attention_backward(part, plan, stream);
+    if (problem.on_launch) problem.on_launch("backward " + std::string(to_string(plan.variant)));
     return room;
   };
   if (passes.empty() || !q.is_cuda() || !std::all_of(passes.begin(), passes.end(), leaves_room_beside)) {
-    for (const auto& pass : passes) run(pass, device.stream());
+    for (const auto& [problem, pass] : passes) run(problem, pass, device.stream());
     return;
   }
   Beside beside;
   std::vector<at::Tensor> rooms;  // live until what runs beside is done
-  for (const auto& pass : passes) {
+  for (const auto& [problem, pass] : passes) {
     auto rows = pass, keys = pass;
     rows.dk = rows.dv = keys.dq = {};
-    rooms.push_back(run(rows, beside.stream()));
-    rooms.push_back(run(keys, device.stream()));
+    rooms.push_back(run(problem, rows, beside.stream()));
+    rooms.push_back(run(problem, keys, device.stream()));
   }
   beside.join();
 }
 
-Attended attend_compressed(const AttendCompressedArgs& args) {
+Attended attend_compressed(const AttendCompressedArgs& args, const OnLaunch& on_launch) {
   check(args);
   return attend(args.q, args.kv.k, args.kv.v, std::nullopt, args.geometry, args.cu_seqlens, kernels::Mask::compressed,
-                Op::attend_compressed);
+                Op::attend_compressed, on_launch);
 }
 
-Attended attend_selected(const AttendSelectedArgs& args) {
+Attended attend_selected(const AttendSelectedArgs& args, const OnLaunch& on_launch) {
   check(args);
   return attend(args.q, args.k, args.v, args.blocks.contiguous(), args.geometry, args.cu_seqlens,
-                kernels::Mask::selected, Op::attend_selected);
+                kernels::Mask::selected, Op::attend_selected, on_launch);
 }
 
-Attended attend_window(const AttendWindowArgs& args) {
+Attended attend_window(const AttendWindowArgs& args, const OnLaunch& on_launch) {
   check(args);
   return attend(args.q, args.k, args.v, std::nullopt, args.geometry, args.cu_seqlens, kernels::Mask::window,
-                Op::attend_window);
+                Op::attend_window, on_launch);
 }
 
 }  // namespace nsa::cuda

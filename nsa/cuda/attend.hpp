@@ -1,7 +1,9 @@
 // Attention of one branch on our kernels; the three branches differ in their Mask.
 #pragma once
 
+#include <functional>
 #include <span>
+#include <string_view>
 
 #include "nsa/cuda/packing.hpp"
 #include "nsa/cuda/stream.hpp"
@@ -11,12 +13,14 @@
 
 namespace nsa::cuda {
 
-// What both passes need besides the tensors.
+// What both passes need besides the tensors. The plans (kernels/plan/attention_plan.hpp) are made for `device`, and
+// `on_launch` is told their variants.
 struct Problem {
   kernels::Mask mask;
   Geometry geometry;
   Packing packing;
   kernels::Device device;
+  std::function<void(std::string_view kernel)> on_launch = {};
 };
 
 struct AttentionOutput {
@@ -38,13 +42,15 @@ struct Gradients {
 };
 // A backward pass without autograd. q, k, v, blocks, stats as of attend_forward; dout aligned, delta [B,Hq,S]. There
 // are keys.
-[[nodiscard]] kernels::AttentionBackward backward_parameters(const at::Tensor& q, const at::Tensor& k,
-                                                             const at::Tensor& v, const at::Tensor& blocks,
-                                                             const at::Tensor& stats, const at::Tensor& dout,
-                                                             const at::Tensor& delta, const Problem& problem,
-                                                             const Gradients& to);
+struct Pass {
+  Problem problem;
+  kernels::AttentionBackward parameters;
+};
+[[nodiscard]] Pass backward_pass(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const at::Tensor& blocks, const at::Tensor& stats, const at::Tensor& dout,
+                                 const at::Tensor& delta, Problem problem, const Gradients& to);
 // Backward passes of the same rows, one after the other: each may add to the dQ of the one before. In a CUDA graph
 // small ones have dQ's kernels beside those of dK and dV.
-void run_backward(std::span<const kernels::AttentionBackward> passes, const kernels::Device& on, const at::Tensor& q);
+void run_backward(std::span<const Pass> passes, const at::Tensor& q);
 
 }  // namespace nsa::cuda

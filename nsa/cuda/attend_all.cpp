@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "nsa/cuda/attend.hpp"
@@ -29,7 +30,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr const char* kShared = "shared";
-constexpr std::size_t kBranches = 3;  // cmp, sel, win
+constexpr std::size_t kBranches = 3;
+constexpr std::array kNames = {"cmp", "sel", "win"};
+constexpr std::array kMasks = {kernels::Mask::compressed, kernels::Mask::selected, kernels::Mask::window};
 constexpr std::array kOutputStages = {"cmp.o", "sel.o", "win.o"};
 
 // By the branches. The context of a node holds only IValues, and a capsule is the one that takes anything.
@@ -40,7 +43,16 @@ struct Shared : torch::CustomClassHolder {
   kernels::Device device;
   std::function<void(std::string_view, const at::Tensor&)> observe;
   bool grad = false;  // gradients were on where attention was called
-  [[nodiscard]] Problem problem(kernels::Mask mask) const { return {mask, geometry, packing, device}; }
+  OnLaunch on_launch;
+  // Of branch `i`. What it tells lives no longer than this.
+  [[nodiscard]] Problem problem(std::size_t i) const {
+    Problem own{kMasks[i], geometry, packing, device};
+    if (on_launch)
+      own.on_launch = [this, i](std::string_view kernel) {
+        on_launch(Op::attend, std::string(kNames[i]) + " " + std::string(kernel));
+      };
+    return own;
+  }
   void show(std::string_view stage, const at::Tensor& value) const {
     const at::AutoGradMode mode(grad);  // a node's forward pass runs without
     if (observe) observe(stage, value);
@@ -82,17 +94,16 @@ struct AttendAll : torch::autograd::Function<AttendAll> {
                             const std::optional<at::Tensor>& tap_win, const std::optional<at::Tensor>& chosen,
                             const c10::intrusive_ptr<Shared>& shared) {
     const auto memory = [](const std::optional<at::Tensor>& tap) { return tap.value_or(at::Tensor()); };
-    const auto cmp = attend_forward(q, k_cmp, v_cmp, {}, shared->problem(kernels::Mask::compressed), memory(tap_cmp));
+    const auto cmp = attend_forward(q, k_cmp, v_cmp, {}, shared->problem(0), memory(tap_cmp));
     shared->show(kOutputStages[0], cmp.o);
     const auto blocks = chosen ? *chosen : select({q, k_cmp, shared->geometry, shared->cu_seqlens, cmp.stats});
     shared->show("blocks", blocks);
-    const auto sel = attend_forward(q, k_sel, v_sel, blocks, shared->problem(kernels::Mask::selected), memory(tap_sel));
+    const auto sel = attend_forward(q, k_sel, v_sel, blocks, shared->problem(1), memory(tap_sel));
     shared->show(kOutputStages[1], sel.o);
     const auto o = empty(sel.o.sizes(), sel.o.scalar_type(), sel.o);
     auto sum = combine_parameters(gates, cmp.o, sel.o, {});
     sum.o = rows_of("o", o);
-    const auto win =
-        attend_window_and_combine(q, k_win, v_win, shared->problem(kernels::Mask::window), sum, memory(tap_win));
+    const auto win = attend_window_and_combine(q, k_win, v_win, shared->problem(2), sum, memory(tap_win));
     shared->show(kOutputStages[2], win.o);
     context->save_for_backward({q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cmp.o, sel.o, win.o,
                                 cmp.stats, sel.stats, win.stats});
@@ -138,27 +149,26 @@ struct AttendAll : torch::autograd::Function<AttendAll> {
     room_for(kQ);
     // The window first: it always has keys, and so writes all of dQ.
     constexpr std::array<std::size_t, kBranches> kOrder = {2, 0, 1};
-    constexpr std::array kMasks = {kernels::Mask::compressed, kernels::Mask::selected, kernels::Mask::window};
-    std::vector<kernels::AttentionBackward> passes;
+    std::vector<Pass> passes;
     for (const std::size_t i : kOrder) {
       const std::size_t key = kKeys + 2 * i, value = key + 1;
       room_for(key);
       room_for(value);
       const Gradients to{result[kQ], result[key], result[value]};
       if (saved[key].size(1) == 0 || !(to.q.defined() || to.k.defined() || to.v.defined())) continue;
-      passes.push_back(backward_parameters(q, saved[key], saved[value], i == 1 ? saved[kBlocks] : at::Tensor(),
-                                           stats[i], dout, deltas[i], shared.problem(kMasks[i]), to));
-      passes.back().adds_dq = i != kOrder.front();
+      passes.push_back(backward_pass(q, saved[key], saved[value], i == 1 ? saved[kBlocks] : at::Tensor(), stats[i],
+                                     dout, deltas[i], shared.problem(i), to));
+      passes.back().parameters.adds_dq = i != kOrder.front();
     }
-    run_backward(passes, shared.device, q);
+    run_backward(passes, q);
     return result;
   }
 };
 
 }  // namespace
 
-at::Tensor attend(const AttendArgs& args) {
-  if (args.only != ForcedBranch::none) return ops().in_parts().attend(args);
+at::Tensor attend(const AttendArgs& args, const OnLaunch& on_launch) {
+  if (args.only != ForcedBranch::none) return ops(on_launch).in_parts().attend(args);
   check(args);
   const auto& g = args.geometry;
   const CallOptions options{
@@ -170,6 +180,7 @@ at::Tensor attend(const AttendArgs& args) {
   shared->cu_seqlens = args.cu_seqlens;
   shared->packing = pack(args.cu_seqlens, args.q.size(1), g, args.q.device());
   shared->device = kernels::current_device();
+  shared->on_launch = on_launch;
   shared->observe = args.observe;
   shared->grad = at::GradMode::is_enabled();
   const auto blocks = args.blocks ? std::optional(args.blocks->contiguous()) : std::nullopt;

@@ -2,6 +2,12 @@
 
 namespace nsa::cuda {
 
-Ops ops() { return Ops{compress, attend_compressed, select, attend_selected, attend_window, combine}.in_one(attend); }
+Ops ops(const OnLaunch& on_launch) {
+  const auto told = [&](auto* function) {
+    return [function, on_launch](const auto& args) { return function(args, on_launch); };
+  };
+  return Ops{compress, told(attend_compressed), select, told(attend_selected), told(attend_window), combine}.in_one(
+      told(attend));
+}
 
 }  // namespace nsa::cuda

@@ -11,22 +11,23 @@
 #pragma once
 
 #include "nsa/ops.hpp"
+#include "nsa/route.hpp"
 
 namespace nsa::cuda {
 
 [[nodiscard]] Compressed compress(const CompressArgs& args);  // phi = mlp: by sdpa
-[[nodiscard]] Attended attend_compressed(const AttendCompressedArgs& args);
+[[nodiscard]] Attended attend_compressed(const AttendCompressedArgs& args, const OnLaunch& on_launch = {});
 [[nodiscard]] at::Tensor select(const SelectArgs& args);
 // The same; `hopper` false: by mma.sync also where the GPU has wgmma (to compare the two).
 [[nodiscard]] at::Tensor select_by(const SelectArgs& args, bool hopper);
-[[nodiscard]] Attended attend_selected(const AttendSelectedArgs& args);
-[[nodiscard]] Attended attend_window(const AttendWindowArgs& args);
+[[nodiscard]] Attended attend_selected(const AttendSelectedArgs& args, const OnLaunch& on_launch = {});
+[[nodiscard]] Attended attend_window(const AttendWindowArgs& args, const OnLaunch& on_launch = {});
 [[nodiscard]] at::Tensor combine(const CombineArgs& args);
 // All of these but compress, in one node of autograd (AttendWay::in_one): forward the same to the bit. Backward a gate
 // weighs P where it would weigh dO, which is then not rounded once more; dQ's sum is rounded as autograd's. A branch
 // that is to run alone goes part by part.
-[[nodiscard]] at::Tensor attend(const AttendArgs& args);
+[[nodiscard]] at::Tensor attend(const AttendArgs& args, const OnLaunch& on_launch = {});
 
-[[nodiscard]] Ops ops();
+[[nodiscard]] Ops ops(const OnLaunch& on_launch = {});
 
 }  // namespace nsa::cuda

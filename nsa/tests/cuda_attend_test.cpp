@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <string>
 
+#include "nsa/dispatch.hpp"
 #include "nsa/tests/cuda_fixtures.hpp"
 #include "nsa/tests/model_fixtures.hpp"
 
@@ -119,6 +121,34 @@ TEST(AttendInOne, EndsWhereAPartIsReplaced) {
   Ops wrapped = ops();
   wrapped.replace(&Ops::attend, [inner = wrapped.attend](const AttendArgs& args) { return inner(args); });
   EXPECT_EQ(wrapped.way, AttendWay::in_one);
+}
+
+// The kernels of both passes stand in the record of the function that launched them, part by part and in one.
+TEST_F(CudaKernels, TheRecordNamesTheKernelsThatRan) {
+  const CudaCase c = attend_case({.S = 150, .h = 6});
+  const auto kernels_of = [&](const Ops& table, const Dispatcher& dispatcher) {
+    (void)evaluate(c, table, c.inputs);
+    std::map<Op, std::string> all;
+    for (const Taken& taken : dispatcher.routes_taken()) all[taken.op] = taken.kernel;
+    return all;
+  };
+  Dispatcher in_one(resolve({})), in_parts(resolve({}));
+  const auto whole = kernels_of(in_one.ops(Backend::cuda), in_one);
+  const auto parts = kernels_of(in_parts.ops(Backend::cuda).in_parts(), in_parts);
+  EXPECT_EQ(parts.at(Op::select) + parts.at(Op::combine), "");
+  for (const auto& [op, name] :
+       {std::pair{Op::attend_compressed, "cmp"}, {Op::attend_selected, "sel"}, {Op::attend_window, "win"}}) {
+    const std::string& own = parts.at(op);  // "joint; backward joint"
+    const std::size_t end = own.find("; ");
+    ASSERT_NE(end, std::string::npos) << own;
+    EXPECT_TRUE(own.substr(end).starts_with("; backward ")) << own;
+    for (const std::string& kernel : {own.substr(0, end), own.substr(end + 2)})
+      EXPECT_NE(whole.at(Op::attend).find(std::string(name) + " " + kernel), std::string::npos)
+          << whole.at(Op::attend) << " lacks " << kernel;
+  }
+  if (kernels::is_emulated()) {
+    EXPECT_EQ(parts.at(Op::attend_selected), "parts; backward parts");
+  }
 }
 
 // What is seen of the node: every stage as the parts give it, to the bit, and the gradients that arrive there; and to

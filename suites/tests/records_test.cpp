@@ -90,7 +90,8 @@ TEST(Records, TheRoutesOfTablesAreAFactToo) {
                              {"backend", "reference"},
                              {"variant", ""},
                              {"why", "this backend by itself"},
-                             {"calls", 1}}));
+                             {"calls", 1},
+                             {"kernel", ""}}));
   EXPECT_EQ(routes[1].at("op"), "combine");
   EXPECT_EQ(routes[1].at("backend"), "sdpa");
 }

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     IntervalConsumer<T, S, Adds>(p, work, places, shared, reinterpret_cast<const IntervalRows*>(descriptions)).run();
   }
 #else
-  __trap();  // never launched: attention_backward_hopper_supports() is false where this is the code
+  __trap();  // never launched: Device::hopper is false where this is the code
 #endif
 }
 

@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     consume<T, Combines>(work, sum, places, uniform(threadIdx.x / 128 - 1));
   }
 #else
-  __trap();  // never launched: attention_forward_hopper_supports() is false where this is the code
+  __trap();  // never launched: Device::hopper is false where this is the code
 #endif
 }
 
