@@ -70,8 +70,9 @@ void require_route(const Instance& instance, const ModelWay& way) {
   const std::vector<nsa::Taken> record = instance.dispatcher->routes_taken();
   if (took(record, *way.backend)) return;
   std::string lines;
-  for (const auto& [op, choice, calls] : record) {
-    const std::string line = fmt::format("{}: {} ({})", nsa::to_string(op), nsa::to_string(choice), choice.why);
+  for (const nsa::Taken& taken : record) {
+    const nsa::Choice& choice = taken.choice;
+    const std::string line = fmt::format("{}: {} ({})", nsa::to_string(taken.op), nsa::to_string(choice), choice.why);
     // What the feature table does not serve is no fault: other widths, another geometry.
     if (std::find(choice.refused.begin(), choice.refused.end(), nsa::Backend::cuda) != choice.refused.end())
       throw harness::Skipped{"unsupported", line};
