@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostPairs = std::int64_t{1} << 24;  // of heads and two tokens: 128 MiB each time in fp64
+constexpr std::int64_t kMostPairs = std::int64_t{1} << 26;  // of heads and two tokens: 512 MiB each time in fp64
 
 at::ScalarType storage_of(const Request& request) {
   for (const auto& [name, tensor] : request.inputs)

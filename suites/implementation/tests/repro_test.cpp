@@ -238,7 +238,7 @@ TEST(Expected, IsLeftOutWhereThereIsNothingToCompareOrItTakesTooLong) {
   Made call = made(window());
   call.answered = false;
   EXPECT_TRUE(expected_of(call, description()).empty());
-  EXPECT_TRUE(expected_of(made(window(at::kDouble, {}, 4000)), description()).empty());
+  EXPECT_TRUE(expected_of(made(window(at::kDouble, {}, 9000)), description()).empty());
 }
 
 }  // namespace
