@@ -1,6 +1,7 @@
 #include "reports/view.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -102,8 +103,27 @@ std::string key_metrics(const Suite& suite) {
   return text;
 }
 
+namespace {
+
+struct Taken {
+  std::set<const Case*> cases;
+  std::set<std::string> kernels;
+};
+
+// "joint; backward parts" is two of them.
+void add_kernels(std::set<std::string>& to, std::string_view listed) {
+  constexpr std::string_view kBetween = "; ";
+  while (!listed.empty()) {
+    const std::size_t end = std::min(listed.find(kBetween), listed.size());
+    to.emplace(listed.substr(0, end));
+    listed.remove_prefix(std::min(end + kBetween.size(), listed.size()));
+  }
+}
+
+}  // namespace
+
 std::vector<Row> ways(const Run& run) {
-  std::map<std::string, std::map<std::string, std::set<const Case*>>> cases;  // function -> way -> those that took it
+  std::map<std::string, std::map<std::string, Taken>> functions;  // function -> way
   for (const auto& suite : run.suites) {
     for (const auto& c : suite.cases) {
       if (!c.facts.is_object() || !c.facts.contains("routes") || !c.facts.at("routes").is_array()) continue;
@@ -111,18 +131,22 @@ std::vector<Row> ways(const Run& run) {
         const auto field = [&](const char* name) { return route.is_object() ? route.value(name, "") : ""; };
         const std::string backend = field("backend"), variant = field("variant");
         if (backend.empty()) continue;
-        cases[field("op")][variant.empty() ? backend : backend + "/" + variant].insert(&c);
+        Taken& taken = functions[field("op")][variant.empty() ? backend : backend + "/" + variant];
+        taken.cases.insert(&c);
+        add_kernels(taken.kernels, field("kernel"));
       }
     }
   }
   std::vector<Row> rows;
-  for (const auto& [function, taken] : cases) {
-    std::vector<std::pair<std::string, std::size_t>> counted;
-    for (const auto& [way, by] : taken) counted.emplace_back(way, by.size());
-    std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  for (const auto& [function, taken] : functions) {
+    std::vector<std::pair<std::string, Taken>> sorted(taken.begin(), taken.end());
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const auto& a, const auto& b) { return a.second.cases.size() > b.second.cases.size(); });
     std::string text;
-    for (const auto& [way, n] : counted)
-      text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", way, plural(n, "case"));
+    for (const auto& [way, by] : sorted) {
+      text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", way, plural(by.cases.size(), "case"));
+      if (!by.kernels.empty()) text += fmt::format(" ({})", fmt::join(by.kernels, ", "));
+    }
     rows.emplace_back(function, text);
   }
   return rows;

@@ -165,8 +165,11 @@ TEST(Ways, CountTheCasesThatTookEach) {
   cases[1].facts["routes"] = {route("attend", "cuda", "in_one", "default"),
                               route("attend", "sdpa", "in_parts", "one reason"),
                               route("attend", "sdpa", "in_parts", "another: x (y)"), 5};
+  cases[1].facts["routes"][0]["kernel"] = "sel joint; sel backward parts; win mma.sync";
   cases[2].facts = Json{{"routes", "none"}, {"other", 1}};
-  EXPECT_THAT(ways(run), ElementsAre(Pair("attend", "sdpa/in_parts in 2 cases, cuda/in_one in 1 case"),
+  EXPECT_THAT(ways(run), ElementsAre(Pair("attend",
+                                          "sdpa/in_parts in 2 cases, cuda/in_one in 1 case (sel backward parts, sel "
+                                          "joint, win mma.sync)"),
                                      Pair("select", "sdpa in 1 case")));
   EXPECT_TRUE(ways(run_of({Status::pass})).empty());
 }
