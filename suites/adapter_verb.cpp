@@ -1,15 +1,19 @@
 #include "suites/adapter_verb.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
 
 #include "base/streams.hpp"
+#include "harness/process.hpp"
 #include "reports/status.hpp"
 #include "suites/locations.hpp"
 #include "suites/providers.hpp"
@@ -26,13 +30,47 @@ int fail(ExitCode code, const std::string& message) {
   return static_cast<int>(code);
 }
 
-// Becomes the interpreter, so that its output and its exit code are the user's own.
-int check(const std::string& python, const std::string& file) {
-  const std::string host = (data_folder() / "adapters" / "host" / "host.py").string();
+constexpr int kNotStarted = 127;  // of a shell, for what cannot be started
+
+// The child: the interpreter, with the user's own streams.
+[[noreturn]] void become(const std::string& python, const std::string& host, const std::string& file, int verdict) {
+  setenv("NSA_ADAPTER_VERDICT", std::to_string(verdict).c_str(), 1);
   const char* const arguments[] = {python.c_str(), host.c_str(), "--check", file.c_str(), nullptr};
   ::execvp(python.c_str(), const_cast<char* const*>(arguments));
-  return fail(ExitCode::infrastructure,
-              fmt::format("{} cannot be started: {}; name another with --python", python, std::strerror(errno)));
+  base::complain(fmt::format("{} cannot be started: {}; name another with --python", python, std::strerror(errno)),
+                 fmt::format("{}: ", kProgramName));
+  _exit(kNotStarted);
+}
+
+// The host writes its exit code to a pipe: a program that is no Python, or an adapter that leaves, has none, and an
+// exit code of 0 says nothing.
+int check(const std::string& python, const std::string& file) {
+  std::error_code unknown;  // what cannot be looked at is no file
+  if (!fs::is_regular_file(file, unknown))
+    return fail(ExitCode::usage,
+                fmt::format("{} is no file; `{} adapter new FILE` writes one to begin with", file, kProgramName));
+  int ends[2];
+  if (pipe(ends) != 0) return fail(ExitCode::infrastructure, fmt::format("no pipe: {}", std::strerror(errno)));
+  const harness::Fd verdict(ends[0]);
+  const pid_t child = fork();
+  if (child == 0) become(python, (data_folder() / "adapters" / "host" / "host.py").string(), file, ends[1]);
+  close(ends[1]);
+  if (child < 0) return fail(ExitCode::infrastructure, fmt::format("no process: {}", std::strerror(errno)));
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  char code = 0;
+  pollfd told = {verdict.get(), POLLIN, 0};  // what the adapter has left running may hold the other end
+  if (poll(&told, 1, 0) == 1 && read(verdict.get(), &code, 1) == 1) return code;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNotStarted) return static_cast<int>(ExitCode::infrastructure);
+  return fail(
+      ExitCode::infrastructure,
+      fmt::format("{} ended ({}) without a word about {}: it is no Python, or the adapter ended it; name another "
+                  "interpreter with --python",
+                  python,
+                  WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
+                                      : fmt::format("exit code {}", WEXITSTATUS(status)),
+                  file));
 }
 
 int make(const std::string& file) {

@@ -13,7 +13,7 @@ import torch
 from .adapter import Adapter
 from .arena import NAMES
 from .description import PARAMETERS, returns
-from .errors import Failure
+from .errors import Failure, raised_in_backward
 
 Tensors = dict[str, torch.Tensor]
 
@@ -75,7 +75,10 @@ def backward(adapter: Adapter, call: Call, cotangents: Tensors, keep: bool) -> t
     found, seconds = [None] * len(wanted), 0.0
     if names:
         outputs = [call.outputs[name] for name in names]
-        found, seconds = _timed(case.device, lambda: adapter.guard(_grad, outputs, wanted, given, keep))
+        try:
+            found, seconds = _timed(case.device, lambda: adapter.guard(_grad, outputs, wanted, given, keep))
+        except Failure as failure:
+            raise raised_in_backward(failure) from None
     return dict(zip(case.gradients, found)), _changed(case, call.inputs), seconds
 
 
@@ -106,7 +109,7 @@ def _prepare(adapter: Adapter, case: Case) -> tuple[Tensors, Callable[[], Any]]:
     positional, keywords = PARAMETERS[case.op]
     named = {"geometry": case.geometry, "cu_seqlens": None, "blocks": inputs.get("blocks")}
     if case.cu_seqlens is not None:
-        named["cu_seqlens"] = torch.tensor(case.cu_seqlens, dtype=torch.int32, device="cpu")
+        named["cu_seqlens"] = inputs["cu_seqlens"] = torch.tensor(case.cu_seqlens, dtype=torch.int32, device="cpu")
     arguments = [inputs[name] for name in positional]
     given = {name: named[name] for name in keywords}
     return inputs, lambda: adapter.call(case.op, *arguments, **given)
@@ -122,7 +125,10 @@ def _grad(outputs: Sequence, inputs: Sequence, cotangents: Sequence, keep: bool)
 
 def _changed(case: Case, inputs: Tensors) -> list[str]:
     """The inputs that are no longer the bits that came."""
-    return [name for name, came in case.inputs.items() if not _same_bits(came, inputs[name].detach())]
+    changed = [name for name, came in case.inputs.items() if not _same_bits(came, inputs[name].detach())]
+    if case.cu_seqlens is not None and inputs["cu_seqlens"].tolist() != case.cu_seqlens:
+        changed.append("cu_seqlens")
+    return changed
 
 
 def _same_bits(came: torch.Tensor, now: torch.Tensor) -> bool:

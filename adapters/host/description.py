@@ -48,6 +48,7 @@ LISTS = {
     "dtypes": ("fp64", "fp32", "bf16", "fp16"),
     "layouts": ("batched", "packed"),
 }
+LONGEST = 200  # characters of a text
 OPTIONAL = ("blocks", "documents", "repeatable", "limits")
 KEYS = (
     *("name", "version", *LISTS, "gradients", "window", "forced", "ties", "importance", "shared_kv", "lse"),
@@ -160,7 +161,7 @@ def _is_list_of(value: object, words: tuple[str, ...]) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    return isinstance(value, str) and 0 < len(value.strip()) <= LONGEST
 
 
 def _is_forced(value: object) -> bool:
@@ -181,13 +182,13 @@ NEEDED_BY = {
 }
 ALLOWED = {
     **{key: f"a list, not empty, each once, of {_words(words)}" for key, words in LISTS.items()},
-    "name": "a text",
-    "version": "a text",
+    "name": f"a text of {LONGEST} characters at most",
+    "version": f"a text of {LONGEST} characters at most",
     "gradients": "True or False",
     "window": '"w" or "w+1"',
     "forced": '{"first": k, "last": k} with integers from 0 up',
     "ties": '"lower", "higher" or "any"',
-    "importance": 'a text, "paper" for the scores of the paper',
+    "importance": f'a text of {LONGEST} characters at most, "paper" for the scores of the paper',
     "shared_kv": "True or False",
     "lse": '"e", "2" or None',
     "blocks": '"any", or "own": attend_selected takes only choices that hold the token\'s own block',

@@ -36,6 +36,13 @@ def raised_in_call(error: BaseException, adapter: str) -> Failure:
     return raised(error, "cuda" if is_cuda(error) else "exception", adapter)
 
 
+def raised_in_backward(failure: Failure) -> Failure:
+    """Gradients are claimed for all that is served: a pass back that is not implemented breaks that claim."""
+    if failure.kind == "unsupported":
+        failure.kind = failure.answer["kind"] = "exception"
+    return failure
+
+
 def is_cuda(error: BaseException) -> bool:
     """Raised by the GPU or for want of its memory. By name: torch has called these errors several things."""
     names = {cls.__name__ for cls in type(error).__mro__}

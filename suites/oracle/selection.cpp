@@ -22,6 +22,11 @@ struct Query {
   std::int64_t t;
   Blocks chosen;               // n entries, -1 included
   std::vector<double> scores;  // of the candidates 0 .. t/l'
+  std::int64_t first, last;    // forced
+
+  [[nodiscard]] bool forces(std::int64_t block) const {
+    return block < first || block >= static_cast<std::int64_t>(scores.size()) - last;
+  }
 };
 
 // "" when the form is right.
@@ -38,9 +43,9 @@ std::string fault_of_form(const Query& q, const nsa::Geometry& g) {
   }
   if (blocks.front() < 0) return fmt::format("block {}", blocks.front());
   if (blocks.back() >= candidates) return fmt::format("block {} starts after the query", blocks.back());
-  for (const std::int64_t forced : {std::int64_t{0}, candidates - 1, std::max<std::int64_t>(0, candidates - 2)}) {
-    if (!std::binary_search(blocks.begin(), blocks.end(), forced))
-      return fmt::format("forced block {} is missing", forced);
+  for (std::int64_t block = 0; block < candidates && q.first + q.last <= g.n_sel; ++block) {
+    if (q.forces(block) && !std::binary_search(blocks.begin(), blocks.end(), block))
+      return fmt::format("forced block {} is missing", block);
   }
   return "";
 }
@@ -51,7 +56,7 @@ double preference_gap(const Query& q) {
   const std::set<std::int64_t> chosen(q.chosen.begin(), q.chosen.end());
   double worst_chosen = 1e300, best_left = -1e300;
   for (std::int64_t b = 0; b < candidates; ++b) {
-    if (b == 0 || b >= candidates - 2) continue;
+    if (q.forces(b)) continue;
     const double score = q.scores[static_cast<std::size_t>(b)];
     if (std::isnan(score)) return score;  // justifies nothing
     if (chosen.contains(b)) {
@@ -80,7 +85,7 @@ SelectionVerdict judge_selection(const SelectionArgs& args) {
     for (std::int64_t t = 0; t < chosen.size(1); ++t) {
       for (std::int64_t g = 0; g < chosen.size(2); ++g) {
         const std::int64_t candidates = t / args.geometry.l_sel + 1;
-        Query q{t, {}, {}};
+        Query q{t, {}, {}, args.first, args.last};
         Blocks wanted;
         for (std::int64_t i = 0; i < n; ++i) {
           q.chosen.push_back(c[b][t][g][i]);
@@ -94,7 +99,7 @@ SelectionVerdict judge_selection(const SelectionArgs& args) {
         ++verdict.queries;
         if (q.chosen != wanted) ++verdict.differing;
         std::string fault = fault_of_form(q, args.geometry);
-        const double gap = preference_gap(q);
+        const double gap = args.by_scores ? preference_gap(q) : 0;
         if (fault.empty() && !harness::at_most(gap, args.tie * top)) {
           fault = fmt::format("a block was left out whose score is {:.3g} higher than a chosen one's", gap);
         }

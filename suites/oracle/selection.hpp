@@ -27,11 +27,13 @@ struct SelectionArgs {
   at::Tensor reference;  // [B,S,G,n] int32
   at::Tensor scores;     // [B,S,G,N_sel] fp64, importance
   nsa::Geometry geometry;
-  double tie = 1e-5;  // gap, relative to the row's largest score, within which two scores tie
+  double tie = 1e-5;                 // gap, relative to the row's largest score, within which two scores tie
+  std::int64_t first = 1, last = 2;  // forced: so many first blocks, and so many last ones up to the query's own
+  bool by_scores = true;             // false: by others, which nobody here knows; the rest of the rules is judged
 };
-// The rules for query t of one document: exactly min(n, t/l'+1) distinct blocks, ascending, then -1; none after t;
-// block 0, the current and the one before it among them; and no block that was left out has a clearly higher score than
-// a chosen one that is not forced.
+// The rules for query t of one document: exactly min(n, t/l'+1) distinct blocks, ascending, then -1; none after t; the
+// forced ones among them, as far as n reaches; and no block that was left out has a clearly higher score than a chosen
+// one that is not forced.
 [[nodiscard]] SelectionVerdict judge_selection(const SelectionArgs& args);
 
 // bool [B,S,G]: the queries whose choice no rounding changes. All candidates fit, or the last block that is taken leads

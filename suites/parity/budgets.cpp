@@ -1,7 +1,9 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "nsa/reference/reference.hpp"
 #include "suites/codes.hpp"
@@ -28,19 +30,46 @@ OpCase make_case(const Context& context, const Subject& subject, const OpRun& ru
   return oracle::make_op_case(run.op, shape, run.dtype, device_of(context), context.seed("inputs", trial));
 }
 
+// What a choice has to follow: ours, or what an implementation declares.
+struct Rules {
+  std::int64_t first = 1, last = 2;  // forced
+  bool by_scores = true;             // false: the importance is not the paper's
+  std::string ties = "lower";
+
+  [[nodiscard]] bool ours() const { return first == 1 && last == 2 && by_scores; }
+};
+Rules rules_of(const Subject& subject) {
+  Rules rules;
+  const auto judged = subject.implementation();
+  if (!judged) return rules;
+  const implementation::Description& d = judged->describe();
+  if (d.forced) rules.first = d.forced->first, rules.last = d.forced->last;
+  rules.by_scores = d.importance == "paper";
+  rules.ties = d.ties;
+  return rules;
+}
+
 // `tie`: gap between scores, of a row's largest, within which another choice is as good. `how`: of the scores, in
 // words.
-void judge_blocks(Context& context, const OpCase& c, const at::Tensor& chosen, double tie,
+void judge_blocks(Context& context, const OpCase& c, const at::Tensor& chosen, const Rules& rules, double tie,
                   const std::string& how = "") {
   const at::Tensor q = c.inputs[0].to(at::kDouble), k_cmp = c.inputs[1].to(at::kDouble);
   const at::Tensor p = nsa::reference::compressed_probabilities(q, k_cmp, c.shape.geometry);
   const at::Tensor scores = nsa::reference::importance(p, c.shape.geometry, c.shape.G, c.shape.S);
-  const oracle::SelectionVerdict verdict = oracle::judge_selection(
-      {chosen, nsa::reference::choose(scores, c.shape.geometry), scores, c.shape.geometry, tie});
+  const oracle::SelectionVerdict verdict =
+      oracle::judge_selection({.chosen = chosen,
+                               .reference = nsa::reference::choose(scores, c.shape.geometry),
+                               .scores = scores,
+                               .geometry = c.shape.geometry,
+                               .tie = tie,
+                               .first = rules.first,
+                               .last = rules.last,
+                               .by_scores = rules.by_scores});
   context.metric("queries with another choice", static_cast<double>(verdict.differing), "queries");
   context.metric("widest excused tie", verdict.widest_tie, "");
   harness::Json evidence = verdict.first;
-  const std::string as_if = verdict.good() ? "" : oracle::mistake_in_choice(chosen, q, k_cmp, c.shape.geometry);
+  const std::string as_if =
+      verdict.good() || !rules.ours() ? "" : oracle::mistake_in_choice(chosen, q, k_cmp, c.shape.geometry);
   if (!as_if.empty()) evidence["as_if"] = as_if;
   context.expect("every choice of blocks is justified by the scores", verdict.good(),
                  fmt::format("{}{} of {} queries chose blocks that their scores do not justify; {}{}", how,
@@ -48,16 +77,29 @@ void judge_blocks(Context& context, const OpCase& c, const at::Tensor& chosen, d
                  codes::kSelectionDiffers, evidence);
 }
 
-// A choice by other scores, or with other blocks forced, is another method: only what follows from it is judged.
-void require_comparable_choice(const Context& context, const Subject& subject) {
-  const auto judged = subject.implementation();
-  if (!judged) return;
-  const implementation::Description& d = judged->describe();
-  if (d.importance != "paper")
-    context.skip("not_applicable", fmt::format("its blocks are chosen by another importance: {}", d.importance));
-  if (d.forced && (d.forced->first != 1 || d.forced->last != 2))
-    context.skip("not_applicable", fmt::format("it forces the first {} and the last {} blocks, not 1 and 2",
-                                               d.forced->first, d.forced->last));
+// What follows from a choice that nobody sees is comparable where the choice is the reference's.
+void require_our_choice(const Context& context, const Subject& subject) {
+  if (const Rules rules = rules_of(subject); !rules.ours())
+    context.skip("not_applicable",
+                 fmt::format("it chooses by other rules: the first {} and the last {} blocks forced, the others by {}",
+                             rules.first, rules.last, rules.by_scores ? "the paper's scores" : "scores of its own"));
+}
+
+// By the rules, of exact scores: a query's blocks, ascending, then -1.
+std::vector<int> chosen_by(const Rules& rules, const at::Tensor& scores, std::int64_t n) {
+  const std::int64_t count = scores.size(0);
+  const auto score = scores.accessor<double, 1>();
+  std::vector<int> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  if (rules.ties == "higher") std::reverse(order.begin(), order.end());
+  const auto forced = [&](int block) { return block < rules.first || block >= count - rules.last; };
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return forced(a) != forced(b) ? forced(a) : !forced(a) && score[a] > score[b];
+  });
+  order.resize(static_cast<std::size_t>(std::min(n, count)));
+  std::sort(order.begin(), order.end());
+  order.resize(static_cast<std::size_t>(n), -1);
+  return order;
 }
 
 struct Three {
@@ -85,12 +127,18 @@ at::Tensor rows_that_count(Context& context, const OpCase& c) {
 }
 
 void compare(Context& context, const OpCase& c, const Three& three, const oracle::Budget& budget,
-             const at::Tensor& rows, bool ours) {
+             const at::Tensor& rows, bool ours, bool lse_is_claimed) {
   // An error in it is the relative error of a probability, which somebody else may keep in 16 bits.
   oracle::Budget of_lse = budget;
   if (!ours && c.inputs[0].itemsize() == 2) of_lse.floor_ulps = 128;
   for (std::size_t i = 0; i < c.output_names.size(); ++i) {
-    if (!three.got.outputs[i].defined() && i >= c.differentiable_outputs) continue;  // a backend without LSE
+    if (!three.got.outputs[i].defined() && i >= c.differentiable_outputs) {  // a backend without LSE
+      if (lse_is_claimed)
+        context.expect(c.name() + ".lse: exists", false,
+                       fmt::format("{}: there is no lse, although one is claimed", c.name()),
+                       codes::kImplementationForm, {{"kind", "shape"}, {"said", "no lse is returned"}});
+      continue;
+    }
     const at::Tensor& reference = three.reference.outputs[i];
     expect_good(context,
                 judge({where_decided(rows, three.got.outputs[i], reference), reference,
@@ -112,19 +160,24 @@ oracle::OpShape shape_of(const Context& context, const Subject& subject, const O
   if (run.attention) shape = oracle::as_attention(shape);
   shape = shape_for(subject, way_named(run.way), shape);
   shape.phi = run.phi;
+  if (run.S > 0) shape.S = run.S;
   return shape;
 }
 
 void against_reference(Context& context, const Subject& subject, const OpRun& run) {
+  against_reference(context, subject, run, make_case(context, subject, run));
+}
+
+void against_reference(Context& context, const Subject& subject, const OpRun& run, const OpCase& c) {
   const Way& way = way_named(run.way);
-  const OpCase c = make_case(context, subject, run);
+  const auto judged = subject.implementation();
   const nsa::Ops ops = ops_of(subject, way, c.shape, run.op, run.dtype, device_of(context));
   const bool gradients = oracle::gives_gradients(subject, way) && c.differentiable_outputs > 0;
   if (!way.gradients) {  // what an earlier call left in a reused workspace must not matter
     context.phase("earlier call");
     (void)evaluate(make_case(context, subject, run, 1), ops, {run.dtype, false, 1});
   }
-  if (run.attention) require_comparable_choice(context, subject);
+  if (run.attention) require_our_choice(context, subject);
   const at::Tensor rows = rows_that_count(context, c);
   context.phase("backend");
   Three three;
@@ -135,14 +188,14 @@ void against_reference(Context& context, const Subject& subject, const OpRun& ru
     return;
   }
   if (run.op == nsa::Op::select) {
-    require_comparable_choice(context, subject);
-    judge_blocks(context, c, three.got.outputs[0], kTie);
+    const Rules rules = rules_of(subject);
+    judge_blocks(context, c, three.got.outputs[0], rules, kTie);
     // exp() of such scores is infinite where a softmax does not take the largest off first. Rounding moves a
     // probability by more here.
     context.phase("large scores");
     OpCase sharp = c;
     sharp.inputs[0] = c.inputs[0] * kSharp;
-    judge_blocks(context, sharp, evaluate(sharp, ops, {run.dtype, false, 1}).outputs[0], kSharp * kTie,
+    judge_blocks(context, sharp, evaluate(sharp, ops, {run.dtype, false, 1}).outputs[0], rules, kSharp * kTie,
                  fmt::format("with q {} times as large, ", kSharp));
     return;
   }
@@ -151,7 +204,7 @@ void against_reference(Context& context, const Subject& subject, const OpRun& ru
   context.phase("reference in the backend's dtype");
   three.naive = evaluate(c, nsa::reference::ops(), {run.dtype, gradients, 1, rows});
   compare(context, c, three, oracle::budget(run.dtype, context.settings().real("parity.budget_factor")), rows,
-          run.way != kImplementation);
+          run.way != kImplementation, judged && judged->describe().lse != implementation::LseBase::none);
 }
 
 void nan_stays_visible(Context& context, const Subject& subject, const OpRun& run) {
@@ -215,24 +268,30 @@ void repeatable(Context& context, const Subject& subject, const OpRun& run) {
 // With q = 0 every visible block has probability 1/N. Where N is a power of two that is exact, and so is every sum of
 // such terms in any order: all backends must see the same ties and take the lower blocks.
 void equal_scores(Context& context, const Subject& subject, const OpRun& run) {
-  if (const auto judged = subject.implementation(); judged && judged->describe().ties != "lower")
-    context.skip("not_applicable",
-                 fmt::format("it does not claim that ties go to the lower block, but: {}", judged->describe().ties));
+  const Rules rules = rules_of(subject);
+  if (rules.ties == "any" || !rules.by_scores)
+    context.skip("not_applicable", "it does not claim which of two blocks with the paper's same score is chosen");
   OpCase c = make_case(context, subject, run);
   c.inputs[0].zero_();
   const nsa::Ops ops = ops_of(subject, way_named(run.way), c.shape, run.op, run.dtype, device_of(context));
   const at::Tensor got = evaluate(c, ops, {run.dtype, false, 1}).outputs[0].cpu();
-  const at::Tensor wanted = evaluate(c, nsa::reference::ops(), {at::kDouble, false, 1}).outputs[0].cpu();
+  const nsa::Geometry& g = c.shape.geometry;
+  const at::Tensor p =
+      nsa::reference::compressed_probabilities(c.inputs[0].to(at::kDouble), c.inputs[1].to(at::kDouble), g);
+  const at::Tensor scores = nsa::reference::importance(p, g, c.shape.G, c.shape.S).cpu();
   std::int64_t judged = 0, first_bad = -1;
   for (std::int64_t t = 0; t < c.shape.S; ++t) {
     const std::int64_t visible = nsa::compressed_blocks(c.shape.geometry, t + 1);
     if (visible == 0 || (visible & (visible - 1)) != 0) continue;
     ++judged;
-    if (first_bad < 0 && !at::equal(got.select(1, t), wanted.select(1, t))) first_bad = t;
+    const at::Tensor row = scores[0][t][0].slice(0, 0, t / g.l_sel + 1);  // the same of every entry and group
+    const at::Tensor wanted = at::tensor(chosen_by(rules, row, g.n_sel), at::kInt);
+    if (first_bad < 0 && !got.select(1, t).eq(wanted).all().item<bool>()) first_bad = t;
   }
   context.metric("queries with exact ties", static_cast<double>(judged), "queries");
-  context.expect("ties go to the lower block", first_bad < 0,
-                 fmt::format("query {} sees only equal scores and does not take the lowest blocks", first_bad),
+  context.expect(fmt::format("ties go to the {} block", rules.ties), first_bad < 0,
+                 fmt::format("query {} sees only equal scores and does not take the {} blocks", first_bad,
+                             rules.ties == "higher" ? "highest" : "lowest"),
                  codes::kSelectionDiffers, {{"query", first_bad}});
 }
 

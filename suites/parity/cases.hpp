@@ -18,12 +18,14 @@ struct OpRun {
   nsa::Phi phi = nsa::Phi::avg;
   at::ScalarType dtype = at::kFloat;
   bool attention = false;  // attend, with a choice of its own (oracle::OpShape::attention)
+  std::int64_t S = 0;      // tokens; 0: 2w + l' + 3
 };
-// 2w + l' + 3 tokens, within the limits of its way.
+// Within the limits of its way.
 [[nodiscard]] oracle::OpShape shape_of(const harness::Context& context, const Subject& subject, const OpRun& run);
 
 // budgets.cpp: outputs and gradients against the fp64 reference.
 void against_reference(harness::Context& context, const Subject& subject, const OpRun& run);
+void against_reference(harness::Context& context, const Subject& subject, const OpRun& run, const oracle::OpCase& c);
 // A NaN in an input must stay visible in the output wherever the reference shows it.
 void nan_stays_visible(harness::Context& context, const Subject& subject, const OpRun& run);
 // Scores that are exactly equal: ties go to the lower block.

@@ -89,6 +89,9 @@ void packed(Context& context, const Subject& subject, const OpRun& run) {
                    fmt::format("{} ({}): {} of document {} differs at row {} by {:.3g}", c.name(), run.way,
                                difference.output, difference.document, row, difference.verdict.error),
                    codes::kPackedDiffers, details);
+    // Its gradients too: of our own backends others look at them.
+    if (run.way == kImplementation && run.op != nsa::Op::select && !run.attention)
+      against_reference(context, subject, run, c);
   });
 }
 

@@ -47,6 +47,7 @@ class Plan {
     c.params.set("backend", run.way);
     c.params.set("dtype", dtype_name(run.dtype));
     c.params.set("op", op_name(run));
+    if (run.S > 0) c.params.set("S", std::to_string(run.S));
     c.needs_cuda = way_named(run.way).needs_cuda;
     c.run = [subject = subject_, run, body](Context& context) { body(context, subject, run); };
     cases.push_back(std::move(c));
@@ -185,11 +186,15 @@ void plan_ops(Plan& plan, bool cuda) {
 }
 
 // An implementation that is not ours: what it does not claim is skipped by its cases.
+constexpr std::int64_t kLongOfImplementation = 1027;
 void plan_implementation(Plan& plan) {
   const auto each_dtype = [&](OpRun run) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       run.dtype = dtype;
       plan.op("op", run, parity_cases::against_reference);
+      OpRun longer = run;  // than any block, window or tile of a small geometry
+      longer.S = kLongOfImplementation;
+      plan.op("op", longer, parity_cases::against_reference);
       plan.op("repeatable", run, parity_cases::repeatable);
       if (run.op != Op::combine) plan.op("causality", run, parity_cases::causality);
       if (run.op != Op::combine) plan.op("packed", run, parity_cases::packed);

@@ -116,6 +116,19 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"heads_modulo_groups", "parity", "op[backend=implementation,dtype=fp32", codes::kOutputBudget},
         Lie{"gradient_times_two", "parity", "op[backend=implementation,dtype=fp32", codes::kGradientBudget},
         Lie{"ignores_gates", "parity", "op=combine", codes::kOutputBudget},
+        Lie{"backward_not_implemented", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kImplementationRaised},
+        Lie{"gradient_wrong_when_packed", "parity", "packed[backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kGradientBudget},
+        Lie{"last_row_lost_above_300", "parity", "op[S=1027,backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kOutputBudget},
+        Lie{"forces_one_block_more", "parity", "op[backend=implementation,dtype=fp32,op=select]",
+            codes::kSelectionDiffers},
+        Lie{"ties_claimed_higher", "parity", "equal_scores[backend=implementation,dtype=fp32,op=select]",
+            codes::kSelectionDiffers},
+        Lie{"no_lse", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]", codes::kImplementationForm},
+        Lie{"writes_into_cu_seqlens", "parity", "packed[backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kImplementationWrites},
         Lie{"attention_forgets_the_block_before", "parity", "op[backend=implementation,dtype=fp32,op=attention]",
             codes::kOutputBudget}),
     [](const auto& tested) { return std::string(tested.param.adapter); });
@@ -226,8 +239,8 @@ TEST_P(Right, IsSilent) {
 }
 INSTANTIATE_TEST_SUITE_P(Adapters, Right,
                          testing::Values("pytorch.py", "skeleton.py", "tests/lying/right_window_plus_one.py",
-                                         "tests/lying/right_lse_base_2.py", "tests/lying/floods_stdout.py",
-                                         "tests/lying/prints_json.py"),
+                                         "tests/lying/right_lse_base_2.py", "tests/lying/right_ties_higher.py",
+                                         "tests/lying/floods_stdout.py", "tests/lying/prints_json.py"),
                          [](const auto& tested) { return std::filesystem::path(tested.param).stem().string(); });
 
 TEST_F(Implementation, WhatIsNotClaimedIsNotApplicable) {
@@ -244,7 +257,7 @@ TEST_F(Implementation, ACaseThatNeverReachesItIsNotApplicable) {
 // Where the choice is its own, only rows near a tie are left out.
 TEST_F(Implementation, AttentionWithItsOwnChoiceIsCompared) {
   const auto cases = run("tests/lying/right_attention_alone.py", "parity", "op=attention]");
-  ASSERT_EQ(cases.size(), 10U);
+  ASSERT_EQ(cases.size(), 12U);
   for (const auto& c : cases) {
     EXPECT_FALSE(c.skipped) << c.id;
     EXPECT_TRUE(c.context.grave_codes().empty()) << c.id << ": " << c.context.findings.front().message;

@@ -1,0 +1,17 @@
+"""Claims that the higher of two equal blocks is chosen, and chooses the lower."""
+
+import importlib.util
+from pathlib import Path
+
+SPEC = importlib.util.spec_from_file_location("right", Path(__file__).resolve().parents[2] / "pytorch.py")
+right = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(right)
+
+
+def describe():
+    own = {"name": "ties claimed higher", "computes": ["select"], "ties": "higher", "gradients": False, "lse": None}
+    return {**right.describe(), **own}
+
+
+def select(q, k_cmp, *, geometry, cu_seqlens):
+    return right.select(q, k_cmp, geometry=geometry, cu_seqlens=cu_seqlens)
