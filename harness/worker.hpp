@@ -15,6 +15,9 @@ using EventSink = std::function<void(const Json&)>;
 // not fit the program.
 void run_cases(const Program& program, const Settings& settings, const WorkOrder& order, const EventSink& sink);
 
+// `call` runs when a worker ends by itself, which it does without destructors: for what would outlive it.
+void at_worker_end(std::function<void()> call);
+
 // The hidden verb: order from standard input, events to Process::kEventFd. Ends the process when all is said; returns
 // an exit status when it could not be.
 [[nodiscard]] int worker_main(const Program& program);

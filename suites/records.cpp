@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "harness/worker.hpp"
 #include "suites/codes.hpp"
 #include "suites/implementation/error.hpp"
 #include "suites/judged.hpp"
@@ -79,7 +80,7 @@ class Judging {
  public:
   Judging(harness::Context& context, const Subject& subject) {
     if (!judges_implementation(context.settings())) return;
-    if (!subject.implementation()) subject.judge(implementation_of(context.settings()));
+    if (!subject.implementation()) judge(subject, context);
     client_ = subject.implementation();
     client_->on_wait([&context] { context.progress(); });
     client_->forget();  // the calls of another case
@@ -98,6 +99,13 @@ class Judging {
   [[nodiscard]] bool reached_nobody() const { return client_ && calls() == before_; }
 
  private:
+  // What its process has started does not outlive this one either.
+  static void judge(const Subject& subject, const harness::Context& context) {
+    subject.judge(implementation_of(context.settings()));
+    harness::at_worker_end([client = std::weak_ptr(subject.implementation())] {
+      if (const auto alive = client.lock()) alive->end();
+    });
+  }
   [[nodiscard]] std::int64_t calls() const {
     std::int64_t all = 0;
     for (const auto& [function, times] : client_->calls()) all += times;

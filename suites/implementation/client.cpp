@@ -253,6 +253,11 @@ void Client::save(const Made& call, const Named& expected, const std::filesystem
   }
 }
 
+void Client::end() {
+  const std::lock_guard lock(mutex_);
+  connection_.reset();
+}
+
 std::map<std::string, std::int64_t> Client::calls() const {
   const std::lock_guard lock(mutex_);
   return calls_;

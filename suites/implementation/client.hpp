@@ -88,6 +88,7 @@ class Client {
 
   [[nodiscard]] Memory memory();
   void seed(std::int64_t seed);  // of torch in the process that runs now
+  void end();                    // kills the process and its group; whatever is asked next starts another
 
   // The last forward or backward pass that was asked for since the start or forget(), whatever became of it.
   [[nodiscard]] std::optional<Made> last_call() const;
