@@ -213,10 +213,6 @@ Json probe(const Program& program) {
           {"provenance", found.provenance}};
 }
 
-}  // namespace
-
-namespace {
-
 std::vector<std::function<void()>>& endings() {
   static std::vector<std::function<void()>> all;
   return all;

@@ -30,16 +30,15 @@ int fail(ExitCode code, const std::string& message) {
   return static_cast<int>(code);
 }
 
-constexpr int kNotStarted = 127;  // of a shell, for what cannot be started
-
 // The child: the interpreter, with the user's own streams.
 [[noreturn]] void become(const std::string& python, const std::string& host, const std::string& file, int verdict) {
   setenv("NSA_ADAPTER_VERDICT", std::to_string(verdict).c_str(), 1);
   const char* const arguments[] = {python.c_str(), host.c_str(), "--check", file.c_str(), nullptr};
   ::execvp(python.c_str(), const_cast<char* const*>(arguments));
-  base::complain(fmt::format("{} cannot be started: {}; name another with --python", python, std::strerror(errno)),
-                 fmt::format("{}: ", kProgramName));
-  _exit(kNotStarted);
+  const char code = static_cast<char>(
+      fail(ExitCode::infrastructure,
+           fmt::format("{} cannot be started: {}; name another with --python", python, std::strerror(errno))));
+  _exit(write(verdict, &code, 1) == 1 ? code : 1);
 }
 
 // The host writes its exit code to a pipe: a program that is no Python, or an adapter that leaves, has none, and an
@@ -62,7 +61,6 @@ int check(const std::string& python, const std::string& file) {
   char code = 0;
   pollfd told = {verdict.get(), POLLIN, 0};  // what the adapter has left running may hold the other end
   if (poll(&told, 1, 0) == 1 && read(verdict.get(), &code, 1) == 1) return code;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kNotStarted) return static_cast<int>(ExitCode::infrastructure);
   return fail(
       ExitCode::infrastructure,
       fmt::format("{} ended ({}) without a word about {}: it is no Python, or the adapter ended it; name another "

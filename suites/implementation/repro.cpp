@@ -7,12 +7,12 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <numbers>
 #include <stdexcept>
 
 #include "harness/repro.hpp"
 #include "harness/suite.hpp"
+#include "nsa/flags.hpp"
 #include "nsa/reference/reference.hpp"
 #include "suites/implementation/arena.hpp"
 
@@ -124,12 +124,12 @@ fs::path made_folder(const fs::path& run_folder, const fs::path& relative) {
   return folder;
 }
 
-// With the variable that adapters look for their implementation's source by.
+// With the variables that adapters read.
 std::string command_for(const std::string& python, const fs::path& script) {
-  constexpr const char* kSource = "NSA_ADAPTER_SOURCE";
-  const char* source = std::getenv(kSource);
-  return fmt::format("{}{} {}", source == nullptr ? "" : fmt::format("{}={} ", kSource, harness::shell_quote(source)),
-                     harness::shell_quote(python), harness::shell_quote(script.string()));
+  std::string command;
+  for (const auto& [name, value] : nsa::read_environment())
+    if (name.starts_with("NSA_ADAPTER_")) command += fmt::format("{}={} ", name, harness::shell_quote(value));
+  return fmt::format("{}{} {}", command, harness::shell_quote(python), harness::shell_quote(script.string()));
 }
 
 }  // namespace

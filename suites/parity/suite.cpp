@@ -185,8 +185,9 @@ void plan_ops(Plan& plan, bool cuda) {
   }
 }
 
-// An implementation that is not ours: what it does not claim is skipped by its cases.
 constexpr std::int64_t kLongOfImplementation = 515;
+
+// An implementation that is not ours: what it does not claim is skipped by its cases.
 void plan_implementation(Plan& plan) {
   const auto each_dtype = [&](OpRun run) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {

@@ -239,8 +239,9 @@ TEST_P(Right, IsSilent) {
 }
 INSTANTIATE_TEST_SUITE_P(Adapters, Right,
                          testing::Values("pytorch.py", "skeleton.py", "tests/lying/right_window_plus_one.py",
-                                         "tests/lying/right_lse_base_2.py", "tests/lying/right_ties_higher.py",
-                                         "tests/lying/floods_stdout.py", "tests/lying/prints_json.py"),
+                                         "tests/lying/right_lse_base_2.py", "tests/lying/right_lse_of_one.py",
+                                         "tests/lying/right_ties_higher.py", "tests/lying/floods_stdout.py",
+                                         "tests/lying/prints_json.py"),
                          [](const auto& tested) { return std::filesystem::path(tested.param).stem().string(); });
 
 TEST_F(Implementation, WhatIsNotClaimedIsNotApplicable) {
