@@ -186,8 +186,11 @@ TEST_P(Repeating, ShowsItWithoutUs) {
 
   std::ifstream text(run_folder() / script["script"].get<std::string>());
   int lines = 0;
-  for (std::string line; std::getline(text, line); lines += line.empty() || line[0] == '#' ? 0 : 1)
+  for (std::string line; std::getline(text, line); lines += line.empty() || line[0] == '#' ? 0 : 1) {
+    if (const auto path = line.find(kAdapters.string()); path != std::string::npos)
+      line.erase(path, kAdapters.string().size());  // as long as the checkout's place makes it
     EXPECT_LE(line.size(), 120U) << line;
+  }
   EXPECT_LE(lines, 20);
 }
 INSTANTIATE_TEST_SUITE_P(
