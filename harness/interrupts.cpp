@@ -3,25 +3,16 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "base/stop_signals.hpp"
 #include "harness/journal_writer.hpp"
 
 namespace harness {
 
-namespace {
-
-// What `nohup` asks for. (Held back, an ignored signal would arrive all the same.)
-bool is_ignored_hangup(int signal) {
-  struct sigaction now {};
-  return signal == SIGHUP && sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
-}
-
-}  // namespace
-
 Interrupts::Interrupts() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU})
-    if (!is_ignored_hangup(signal)) sigaddset(&set, signal);
+  for (const int signal : base::kStopSignals)
+    if (!base::stays_ignored(signal)) sigaddset(&set, signal);
   sigprocmask(SIG_BLOCK, &set, &before_);
   fd_ = Fd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
   if (fd_.get() < 0) throw InfrastructureError("signalfd is not available");

@@ -1,6 +1,4 @@
-// The signals that ask a run to stop as something to poll for, so that there is no handler and no global flag: SIGINT,
-// SIGTERM, SIGHUP (the terminal or connection is gone; not under nohup), SIGUSR1 (a batch system's word that the time
-// is almost up) and SIGXCPU (the limit on CPU time is near).
+// base::kStopSignals as something to poll for, so that there is no handler and no global flag.
 // They are held back in this thread while the object lives; children start with nothing held back (Process).
 #pragma once
 

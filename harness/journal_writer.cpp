@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/files.hpp"
+#include "base/fnv1a.hpp"
 #include "base/stamp.hpp"
 #include "harness/settings.hpp"
 #include "reports/journal_rules.hpp"
@@ -18,13 +19,6 @@
 namespace harness {
 
 namespace {
-
-constexpr std::uint64_t kFnvOffset = 14695981039346656037ULL;
-
-std::uint64_t fnv1a(std::uint64_t hash, std::string_view text) {
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  return hash;
-}
 
 // The error, 0 when the space is there (or cannot be asked for in this file system).
 int put_reserve(const std::filesystem::path& file) {
@@ -65,7 +59,7 @@ std::string to_line(const Json& event) {
 }
 
 JournalWriter::JournalWriter(const std::filesystem::path& folder)
-    : file_(folder / reports::kJournalFile), reserve_(folder / ".reserve"), hash_(kFnvOffset) {
+    : file_(folder / reports::kJournalFile), reserve_(folder / ".reserve"), hash_(base::kFnvOffset) {
   fd_ = open(file_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) throw UsageError(fmt::format("{}: cannot be created: {}", file_.string(), std::strerror(errno)));
   if (const int error = put_reserve(reserve_); error != 0) {
@@ -104,7 +98,7 @@ void JournalWriter::check() const {
 reports::Run JournalWriter::read_back() const {
   check();
   const std::string text = read_all(fd_, size_);
-  if (static_cast<off_t>(text.size()) != size_ || fnv1a(kFnvOffset, text) != hash_)
+  if (static_cast<off_t>(text.size()) != size_ || base::fnv1a(base::kFnvOffset, text) != hash_)
     throw JournalLost(fmt::format("{}: does not hold what the run wrote; the run cannot be judged", file_.string()));
   std::istringstream stream(text);
   return reports::read_journal(stream, file_.string());
@@ -118,7 +112,7 @@ std::optional<std::string> JournalWriter::adopt() try {
   text.resize(text.rfind('\n') + 1);  // npos + 1 is 0
   torn_ = torn && ftruncate(fd_, static_cast<off_t>(text.size())) != 0;
   size_ = static_cast<off_t>(text.size());
-  hash_ = fnv1a(kFnvOffset, text);
+  hash_ = base::fnv1a(base::kFnvOffset, text);
   check();
   guard_ = {};
   seq_ = 0;
@@ -167,7 +161,7 @@ void JournalWriter::append(const Json& event) {
     written += static_cast<std::size_t>(n);
   }
   size_ += static_cast<off_t>(line.size());
-  hash_ = fnv1a(hash_, line);
+  hash_ = base::fnv1a(hash_, line);
   ++seq_;
 }
 

@@ -11,22 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "base/fd.hpp"
+
 namespace harness {
 
-// Closes at the end of its life.
-class Fd {
- public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(other.release()) {}
-  Fd& operator=(Fd&& other) noexcept;
-  ~Fd() { reset(); }
-  [[nodiscard]] int get() const { return fd_; }
-  int release();
-  void reset();
-
- private:
-  int fd_ = -1;
-};
+using base::Fd;
 
 struct Exit {
   bool by_signal = false;

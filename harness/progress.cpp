@@ -1,11 +1,9 @@
 #include "harness/progress.hpp"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/streams.hpp"
@@ -14,16 +12,10 @@ namespace harness {
 
 namespace {
 
-constexpr auto kRedraw = std::chrono::milliseconds(200);
 constexpr std::size_t kMaxMessage = 160;
 
 double seconds_since(std::chrono::steady_clock::time_point time) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - time).count();
-}
-
-std::size_t terminal_width() {
-  winsize size{};
-  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
 }
 
 const char* color_of(reports::Severity severity) {
@@ -45,21 +37,12 @@ std::string first_line(const std::string& text) {
   return line.size() > kMaxMessage ? line.substr(0, kMaxMessage) + "..." : line;
 }
 
-bool is_set(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0';
-}
-
 }  // namespace
-
-bool want_live_line() {
-  const char* term = std::getenv("TERM");
-  return isatty(STDERR_FILENO) == 1 && !is_set("CI") && term != nullptr && std::string(term) != "dumb";
-}
 
 bool want_color(const std::string& color, int fd) {
   if (color != "auto") return color == "always";
-  return isatty(fd) == 1 && !is_set("NO_COLOR");
+  const char* never = std::getenv("NO_COLOR");
+  return isatty(fd) == 1 && (never == nullptr || *never == '\0');
 }
 
 void Progress::case_begin(const std::string& id) {
@@ -77,7 +60,7 @@ void Progress::phase(const std::string& name) {
 void Progress::retry(const std::string& reason) {
   phase_.clear();
   if (options_.quiet) return;
-  clear();
+  line_.clear();
   base::err("  once more  {}: {}\n", case_, first_line(reason));
 }
 
@@ -88,7 +71,7 @@ void Progress::case_end(reports::Status status) {
 }
 
 void Progress::suite_end(const std::string& suite) {
-  clear();
+  line_.clear();
   if (!options_.quiet) {
     const bool whole = suite_.passed + suite_.skipped == suite_.planned;
     const char* mark = suite_.failed > 0 ? "FAILED" : !whole ? "open" : suite_.passed > 0 ? "ok" : "skipped";
@@ -99,7 +82,7 @@ void Progress::suite_end(const std::string& suite) {
 
 void Progress::finding(const Note& note) {
   if (options_.quiet || note.severity < reports::Severity::warn) return;
-  clear();
+  line_.clear();
   const char* color = options_.color ? color_of(note.severity) : "";
   base::err("  {}{} {}{}  {}{}{}\n", color, note.code, reports::to_string(note.severity),
             options_.color ? "\033[0m" : "", note.where, note.where.empty() ? "" : ": ", first_line(note.message));
@@ -108,22 +91,11 @@ void Progress::finding(const Note& note) {
 void Progress::tick() { draw(); }
 
 void Progress::draw() {
-  if (!options_.live || options_.quiet || case_.empty()) return;
-  if (shown_ && std::chrono::steady_clock::now() - drawn_ < kRedraw) return;
+  if (!options_.live || options_.quiet || case_.empty() || line_.is_fresh()) return;
   std::string line = fmt::format("[{}/{}] {:.0f}s  {}", done_ + 1, options_.cases, seconds_since(begin_), case_);
   if (!phase_.empty()) line += "  " + phase_;
   if (const double elapsed = seconds_since(case_begin_); elapsed >= 2) line += fmt::format("  ({:.0f}s)", elapsed);
-  base::err("\r\033[K{}", line.substr(0, terminal_width() - 1));
-  std::fflush(stderr);
-  drawn_ = std::chrono::steady_clock::now();
-  shown_ = true;
-}
-
-void Progress::clear() {
-  if (!shown_) return;
-  base::err("\r\033[K");
-  std::fflush(stderr);
-  shown_ = false;
+  line_.draw(line);
 }
 
 }  // namespace harness

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <string>
 
+#include "base/live_line.hpp"
 #include "reports/model.hpp"
 
 namespace harness {
@@ -25,10 +26,6 @@ class Progress {
   };
 
   explicit Progress(const Options& options) : options_(options) {}
-  ~Progress() { clear(); }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-
   void case_begin(const std::string& id);
   void phase(const std::string& name);
   void retry(const std::string& reason);
@@ -39,19 +36,16 @@ class Progress {
 
  private:
   void draw();
-  void clear();
 
   Options options_;
   std::string case_, phase_;
   std::size_t done_ = 0;
   reports::Totals suite_;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now(), case_begin_ = begin_, drawn_{};
-  bool shown_ = false;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now(), case_begin_ = begin_;
+  base::LiveLine line_;
 };
 
-// Standard error / output is a terminal that takes escapes; `color` is auto, always or never. The environment's
-// NO_COLOR, CI and TERM only change how things are printed.
-[[nodiscard]] bool want_live_line();
+// `fd` is a terminal, and NO_COLOR is not set; `color` is auto, always or never.
 [[nodiscard]] bool want_color(const std::string& color, int fd);
 
 }  // namespace harness

@@ -11,10 +11,10 @@
 
 #include "base/streams.hpp"
 #include "harness/codes.hpp"
-#include "harness/folder_lock.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/process.hpp"
 #include "harness/progress.hpp"
+#include "harness/run_folder.hpp"
 #include "harness/settings.hpp"
 #include "reports/writers.hpp"
 
@@ -95,7 +95,7 @@ bool is_of_run(const fs::path& place, const fs::path& folder) {
   if (inside.empty() || *inside.begin() == "..") return false;
   const std::string first = *inside.begin();
   for (const char* name : {"events.jsonl", "report.json", "report.md", "report.html", "junit.xml", ".reserve",
-                           FolderLock::kName, "suites", "logs"})
+                           RunFolder::kLock, "suites", "logs"})
     if (first == name || first == std::string(name) + ".tmp") return true;
   return false;
 }
@@ -103,7 +103,7 @@ bool is_of_run(const fs::path& place, const fs::path& folder) {
 // The same file under another name: a hard link.
 bool is_same_as_of_run(const fs::path& place, const fs::path& folder) {
   std::error_code error;
-  for (const char* name : {"events.jsonl", "report.json", "report.md", "report.html", "junit.xml", FolderLock::kName})
+  for (const char* name : {"events.jsonl", "report.json", "report.md", "report.html", "junit.xml", RunFolder::kLock})
     if (fs::equivalent(place, folder / name, error)) return true;
   return false;
 }

@@ -174,7 +174,8 @@ void execute(const Prepared& run, JournalWriter& journal) {
   const auto begin = std::chrono::steady_clock::now();
   const CodeTable codes(run.program.codes);
   const ReproBasis basis = repro_basis(run);
-  Progress progress({run.line.quiet, want_live_line(), want_color(run.line.color, STDERR_FILENO), run.plan.size()});
+  Progress progress(
+      {run.line.quiet, base::want_live_line(), want_color(run.line.color, STDERR_FILENO), run.plan.size()});
   Recorder recorder({journal, progress, codes,
                      [&](const std::string& id) { return repro_command(basis, run.settings, id); },
                      run.settings.text("run.gates") == "report"});

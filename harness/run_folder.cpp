@@ -110,7 +110,7 @@ bool hardly_began(const fs::path& folder) {
     const std::string name = entry.path().filename();
     const bool own =
         (name == "logs" && is_folder(entry.path()) && fs::is_empty(entry.path())) ||
-        ((name == FolderLock::kName || name == reports::kJournalFile || name == ".reserve") && is_file(entry.path()));
+        ((name == RunFolder::kLock || name == reports::kJournalFile || name == ".reserve") && is_file(entry.path()));
     if (!own) return false;
   }
   return true;
@@ -190,7 +190,7 @@ void remove_old_run(const fs::path& folder) {
 
 bool holds_nothing(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder))
-    if (entry.path().filename() != FolderLock::kName) return false;
+    if (entry.path().filename() != RunFolder::kLock) return false;
   return true;
 }
 
@@ -228,7 +228,7 @@ RunFolder::RunFolder(const std::optional<fs::path>& out, const std::string& run_
   if (path_.filename().empty()) path_ = path_.parent_path();  // "folder/"
   if (fs::exists(path_)) {
     if (!fs::is_directory(path_)) throw UsageError(fmt::format("--out: {} is not a folder", path_.string()));
-    if (const auto who = FolderLock::holder(path_)) throw going_on(path_, *who);
+    if (const auto who = base::FolderLock::holder(path_ / kLock)) throw going_on(path_, *who);
     refuse_unusable();
   }
   const fs::path parent = existing_parent(path_);
@@ -244,7 +244,7 @@ RunFolder::RunFolder(const std::optional<fs::path>& out, const std::string& run_
 }
 
 void RunFolder::refuse_unusable() const {
-  refuse_foreign(path_ / FolderLock::kName, "a file");
+  refuse_foreign(path_ / RunFolder::kLock, "a file");
   if (holds_nothing(path_)) return;
   const Proof proof = proof_of(path_);
   if (!proof.run && !(proof.torn && hardly_began(path_)))
@@ -257,17 +257,17 @@ void RunFolder::refuse_unusable() const {
 void RunFolder::create() try {
   fs::create_directories(path_);
   path_ = fs::canonical(path_);
-  lock_.emplace(path_, "run " + run_id_);
+  lock_.emplace(path_ / kLock, "run " + run_id_);
   switch (lock_->state()) {
-    case FolderLock::State::held:
+    case base::FolderLock::State::held:
       break;
-    case FolderLock::State::busy:
+    case base::FolderLock::State::busy:
       throw going_on(path_, lock_->why());
-    case FolderLock::State::unwritable:
+    case base::FolderLock::State::unwritable:
       throw UsageError(fmt::format("--out: {} cannot be written: {}", path_.string(), lock_->why()));
-    case FolderLock::State::foreign:
+    case base::FolderLock::State::foreign:
       throw UsageError(fmt::format("--out: {}", lock_->why()));
-    case FolderLock::State::unlockable:  // the journal notices who else writes there
+    case base::FolderLock::State::unlockable:  // the journal notices who else writes there
       base::err("warning: {} cannot be locked: {}; see to it that no other run uses it\n", path_.string(),
                 lock_->why());
   }

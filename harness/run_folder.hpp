@@ -5,12 +5,15 @@
 #include <optional>
 #include <string>
 
-#include "harness/folder_lock.hpp"
+#include "base/folder_lock.hpp"
 
 namespace harness {
 
 class RunFolder {
  public:
+  // Its lock: a run holds it from its first file to its last, `report` while it writes.
+  static constexpr const char* kLock = ".run.lock";
+
   // `out` as the user gave it; absent: out/<run id> under the current folder. Throws UsageError when the place cannot
   // be used: not a folder, not empty and not an old run, an old run without `force`, a run that is going on there, not
   // writable; InfrastructureError when there is no space. Creates nothing.
@@ -34,7 +37,7 @@ class RunFolder {
   std::filesystem::path path_;
   std::string run_id_;
   bool by_default_, force_;
-  std::optional<FolderLock> lock_;
+  std::optional<base::FolderLock> lock_;
 };
 
 }  // namespace harness

@@ -224,7 +224,7 @@ void Session::violation(const std::string& what) {
 void Session::watch() {
   const double now = now_s();
   if (now < next_look_) return;
-  next_look_ = now + WatchLimits{parts_.limits.hang_s}.look_s();
+  next_look_ = now + base::HangClock::look_s(parts_.limits.hang_s);
   parts_.recorder.check_journal();  // a case that is silent for long must not hide that it runs for nothing
   const double stood_still = watchdog_.stood_still_s();
   const WatchVerdict verdict = watchdog_.look(now, parts_.process->cpu_seconds());

@@ -5,25 +5,19 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "base/fnv1a.hpp"
+
 namespace harness {
 
 namespace {
 
-constexpr std::uint64_t kFnvOffset = 14695981039346656037ULL;
-constexpr std::uint64_t kFnvPrime = 1099511628211ULL;
-
-std::uint64_t fnv1a(std::uint64_t hash, std::string_view text) {
-  for (const char c : text) {
-    hash ^= static_cast<unsigned char>(c);
-    hash *= kFnvPrime;
-  }
-  return hash;
-}
+using base::fnv1a;
+using base::kFnvOffset;
 
 std::uint64_t fnv1a(std::uint64_t hash, std::uint64_t number) {
   for (int byte = 0; byte < 8; ++byte) {
-    hash ^= (number >> (8 * byte)) & 0xff;
-    hash *= kFnvPrime;
+    const char one = static_cast<char>(number >> (8 * byte));
+    hash = fnv1a(hash, std::string_view(&one, 1));
   }
   return hash;
 }

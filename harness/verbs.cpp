@@ -7,10 +7,10 @@
 
 #include "base/nearest.hpp"
 #include "base/streams.hpp"
-#include "harness/folder_lock.hpp"
 #include "harness/protocol.hpp"
 #include "harness/publish.hpp"
 #include "harness/run.hpp"
+#include "harness/run_folder.hpp"
 #include "reports/journal.hpp"
 #include "reports/schema.hpp"
 
@@ -175,9 +175,9 @@ std::filesystem::path folder_of_run(const std::string& given) {
 
 // A run that is going on keeps its files to itself: it is shown as far as it is, and nothing is written.
 ExitCode report(const Program& program, const std::filesystem::path& folder, const CommandLine& line) {
-  const FolderLock lock(folder, "report");
-  if (lock.state() == FolderLock::State::foreign) throw UsageError(lock.why());
-  const bool busy = lock.state() == FolderLock::State::busy;
+  const base::FolderLock lock(folder / RunFolder::kLock, "report");
+  if (lock.state() == base::FolderLock::State::foreign) throw UsageError(lock.why());
+  const bool busy = lock.state() == base::FolderLock::State::busy;
   const reports::Run run = reports::read_journal(folder / reports::kJournalFile);
   if (busy)
     base::err("note: {} is in use by {}: this is what its journal holds so far; no file is written\n", folder.string(),

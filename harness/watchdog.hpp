@@ -1,18 +1,16 @@
-// Decides when a worker is hung. A hang is the absence of progress, not of speed: neither a word (any event counts) nor
-// CPU time for `hang_s`; or CPU time without a word for four times that; or an absolute limit. Time in which the
-// watcher itself did not run (SIGSTOP, a container that is paused, a machine that sleeps) counts for none of them: a
-// look that comes much later than it was due tells it. A pure state machine.
+// Decides when a worker is hung (base/hang_clock.hpp: any event is a sign of life), or has been at its case for longer
+// than an absolute limit, which the time in which the watcher did not run does not count for either. A pure state
+// machine.
 #pragma once
+
+#include "base/hang_clock.hpp"
 
 namespace harness {
 
 struct WatchLimits {
-  double hang_s = 30;                         // silent and idle
-  double timeout_s = 120;                     // absolute, from begin()
-  static constexpr double kBusyFactor = 4;    // silent but busy: kBusyFactor * hang_s
-  [[nodiscard]] double look_s() const;        // how often to look
-  [[nodiscard]] double late_s() const;        // between two looks: from here on the watcher did not run meanwhile
-  static constexpr double kIdleShare = 0.02;  // of one core: a background thread's ticks are not work
+  double hang_s = 30;                       // silent and idle
+  double timeout_s = 120;                   // absolute, from begin()
+  static constexpr double kBusyFactor = 4;  // silent but busy: kBusyFactor * hang_s
 };
 
 enum class WatchVerdict { fine, idle, busy, timeout };
@@ -21,16 +19,14 @@ class Watchdog {
  public:
   // Times are seconds of one monotonic clock; cpu_s is the CPU time of the process tree.
   void begin(const WatchLimits& limits, double now);
-  void heard(double now) { last_word_ = now; }
+  void heard(double now) { clock_.alive(now); }
   [[nodiscard]] WatchVerdict look(double now, double cpu_s);
-  [[nodiscard]] double silent_s(double now) const { return now - last_word_; }
-  [[nodiscard]] double stood_still_s() const { return stood_still_; }  // since begin()
+  [[nodiscard]] double silent_s(double now) const { return clock_.silent_s(now); }
+  [[nodiscard]] double stood_still_s() const { return clock_.stood_still_s(); }  // since begin()
 
  private:
-  WatchLimits limits_;
-  double begin_ = 0, last_word_ = 0, last_busy_ = 0;
-  double sample_time_ = -1, sample_cpu_ = 0;
-  double last_look_ = -1, stood_still_ = 0;
+  base::HangClock clock_;
+  double begin_ = 0, timeout_s_ = 0;
 };
 
 }  // namespace harness

@@ -64,7 +64,7 @@ TEST(ProgressTest, ColorIsAskedForOrATerminals) {
   unsetenv("NO_COLOR");
   EXPECT_FALSE(harness::want_color("never", STDOUT_FILENO));
   setenv("CI", "1", 1);
-  EXPECT_FALSE(harness::want_live_line());
+  EXPECT_FALSE(base::want_live_line());
   unsetenv("CI");
 }
 

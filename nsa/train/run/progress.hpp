@@ -2,9 +2,10 @@
 // messages. Never part of a result.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
+
+#include "base/live_line.hpp"
 
 namespace nsa::train {
 
@@ -12,13 +13,10 @@ class Progress {
  public:
   struct Options {
     bool quiet = false;
-    bool live = false;  // stderr is a terminal that takes escapes
+    bool live = false;  // base::want_live_line()
     std::int64_t last_step = 0;
   };
   explicit Progress(const Options& options) : options_(options) {}
-  ~Progress() { clear(); }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
 
   struct Figures {
     std::int64_t step = 0;
@@ -29,14 +27,10 @@ class Progress {
   void warn(const std::string& message);  // always shown
 
  private:
-  void clear();
-
   Options options_;
-  bool shown_ = false;
-  std::chrono::steady_clock::time_point drawn_{};
+  base::LiveLine line_;
 };
 
-[[nodiscard]] bool stderr_is_terminal();
 [[nodiscard]] std::string remaining_time(double seconds);  // "3:07", "2:03:07", "4d 02:03"
 
 }  // namespace nsa::train

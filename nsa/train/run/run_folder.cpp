@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -156,26 +155,24 @@ std::optional<std::string> proven_run(const fs::path& file) {
   return record["run_id"].get<std::string>();
 }
 
+// Throws UsageError for a lock that somebody has or that is none, FileError for one that cannot be taken.
+void require(const base::FolderLock& lock, const fs::path& folder) {
+  const fs::path file = folder / kLock;
+  switch (lock.state()) {
+    case base::FolderLock::State::held:
+      return;
+    case base::FolderLock::State::busy:
+      throw UsageError(fmt::format("another process trains in {} at this moment: {}", folder.string(), lock.why()));
+    case base::FolderLock::State::foreign:
+      throw UsageError(lock.why());
+    case base::FolderLock::State::unwritable:
+      throw FileError("cannot use the run's folder: cannot open", file, lock.error());
+    case base::FolderLock::State::unlockable:
+      throw FileError("cannot lock", file, lock.error());
+  }
+}
+
 }  // namespace
-
-FolderLock::FolderLock(const fs::path& folder) : file_(folder / kLock) {
-  if (fs::exists(file_) && !fs::is_regular_file(file_))
-    throw UsageError(fmt::format("{} is no regular file: move it away, or give another folder", file_.string()));
-  fd_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw FileError("cannot use the run's folder: cannot open", file_, errno);
-  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  const int error = errno;
-  ::close(fd_);
-  if (error == EWOULDBLOCK)
-    throw UsageError(fmt::format("another process trains in {} at this moment", folder.string()));
-  throw FileError("cannot lock", file_, error);
-}
-
-FolderLock::~FolderLock() { ::close(fd_); }
-
-void FolderLock::check() const {
-  if (const std::string how = base::taken_away(fd_, file_); !how.empty()) throw FileLost(file_, how);
-}
 
 std::optional<nlohmann::json> record_in(const fs::path& folder) {
   if (!holds_run(folder)) {
@@ -196,7 +193,8 @@ RunFolder::RunFolder(fs::path path, Mode mode)
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) throw FileError("cannot make the run's folder", path_, error.value());
-  lock_.emplace(path_);  // first: what is there may be another's that is just beginning
+  lock_.emplace(path_ / kLock, "run " + run_id_);  // first: what is there may be another's that is just beginning
+  require(*lock_, path_);
   if (mode_ == Mode::fresh && holds_run(path_))
     throw UsageError(fmt::format("{} holds a run: --resume goes on with it, --force removes it", path_.string()));
   if (mode_ == Mode::force) {
@@ -232,7 +230,7 @@ void RunFolder::check() const {
   constexpr const char* kGone = "deleted or moved away";
   std::error_code error;
   if (!fs::exists(path_, error)) throw FileLost(path_, kGone);
-  lock_->check();
+  if (const std::string how = lock_->lost(); !how.empty()) throw FileLost(path_ / kLock, how);
   if (!fs::exists(path_ / kRecord, error)) throw FileLost(path_ / kRecord, kGone);
 }
 

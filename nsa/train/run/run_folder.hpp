@@ -13,21 +13,9 @@
 #include <optional>
 #include <string>
 
+#include "base/folder_lock.hpp"
+
 namespace nsa::train {
-
-// No other process has the folder while it lives, however that process ends.
-class FolderLock {
- public:
-  explicit FolderLock(const std::filesystem::path& folder);  // throws UsageError when somebody has it, FileError
-  ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  void check() const;  // throws FileLost when others no more see this lock
-
- private:
-  std::filesystem::path file_;
-  int fd_ = -1;
-};
 
 // The run.json of the run that this folder holds; nullopt when it holds none. Throws UsageError where no run could
 // begin or go on: something else has the name of one of its files, or its record is gone or none.
@@ -63,7 +51,7 @@ class RunFolder {
   std::string run_id_, replaces_;
   nlohmann::json record_;  // run.json
   bool goes_on_ = false;
-  std::optional<FolderLock> lock_;
+  std::optional<base::FolderLock> lock_;  // no other process has the folder while this one lives, however it ends
 };
 
 }  // namespace nsa::train

@@ -65,7 +65,7 @@ Session::Session(const Options& options, const StopSignals& signals, RunFolder& 
       folder_(folder),
       training_(std::move(training)),
       last_step_(options.steps.value_or(training_.config.train.steps)),
-      progress_({.quiet = options.quiet, .live = stderr_is_terminal(), .last_step = last_step_}),
+      progress_({.quiet = options.quiet, .live = base::want_live_line(), .last_step = last_step_}),
       halt_(folder.path(), folder.run_id()),
       store_(folder.file("checkpoints"), training_.config.train.keep_checkpoints),
       gates_(training_.model) {

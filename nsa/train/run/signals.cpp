@@ -5,6 +5,9 @@
 
 #include <array>
 #include <atomic>
+#include <utility>
+
+#include "base/stop_signals.hpp"
 
 namespace nsa::train {
 
@@ -22,37 +25,32 @@ void note(int signal) {
   if ((signal == SIGINT || signal == SIGTERM) && asked.exchange(true)) ::_exit(128 + signal);
 }
 
-struct Handled {
-  int signal;
-  void (*handler)(int);
-  struct sigaction before;
-};
-std::array<Handled, 7> handled = {{{SIGINT, note, {}},
-                                   {SIGTERM, note, {}},
-                                   {SIGHUP, note, {}},
-                                   {SIGUSR1, note, {}},
-                                   {SIGXCPU, note, {}},
-                                   {SIGXFSZ, SIG_IGN, {}},
-                                   {SIGPIPE, SIG_IGN, {}}}};
+constexpr std::array kIgnored = {SIGXFSZ, SIGPIPE};
+std::array<std::pair<int, struct sigaction>, base::kStopSignals.size() + kIgnored.size()> found;
 
 }  // namespace
 
 StopSignals::StopSignals() {
   first_signal = 0;
   asked = false;
-  for (auto& one : handled) {
+  std::size_t next = 0;
+  const auto handle = [&](int signal, void (*handler)(int)) {
+    auto& [which, was] = found[next++];
+    which = signal;
+    sigaction(signal, nullptr, &was);
+    if (base::stays_ignored(signal)) return;
     struct sigaction action {};
-    action.sa_handler = one.handler;
+    action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
-    sigaction(one.signal, &action, &one.before);
-    if (one.signal == SIGHUP && one.before.sa_handler == SIG_IGN)  // what `nohup` asks for
-      sigaction(one.signal, &one.before, nullptr);
-  }
+    sigaction(signal, &action, nullptr);
+  };
+  for (const int signal : base::kStopSignals) handle(signal, note);
+  for (const int signal : kIgnored) handle(signal, SIG_IGN);
 }
 
 StopSignals::~StopSignals() {
-  for (auto& one : handled) sigaction(one.signal, &one.before, nullptr);
+  for (const auto& [signal, was] : found) sigaction(signal, &was, nullptr);
 }
 
 std::optional<int> StopSignals::arrived() const {

@@ -1,7 +1,5 @@
-// SIGINT, SIGTERM, SIGHUP (the terminal or connection is gone; not under nohup), SIGUSR1 (a batch system's word that
-// the time is almost up) and SIGXCPU (the limit on CPU time is near) as a wish to stop after the step; a second SIGINT
-// or SIGTERM ends the process at once. Files that grow beyond a limit and closed pipes become errors of the write
-// instead of signals.
+// base::kStopSignals as a wish to stop after the step; a second SIGINT or SIGTERM ends the process at once. Files that
+// grow beyond a limit and closed pipes become errors of the write instead of signals.
 #pragma once
 
 #include <optional>

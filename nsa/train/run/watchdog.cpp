@@ -47,7 +47,7 @@ Watchdog::~Watchdog() {
 void Watchdog::run() {
   HangJudge judge(options_.hang_s);
   const bool watches = options_.hang_s > 0;
-  const auto interval = std::chrono::duration<double>(watches ? std::clamp(options_.hang_s / 20, 0.02, 2.0) : 2.0);
+  const auto interval = std::chrono::duration<double>(base::HangClock::look_s(watches ? options_.hang_s : kBeat_s));
   double last_beat = seconds_of(CLOCK_MONOTONIC);
   std::unique_lock<std::mutex> lock(mutex_);
   while (!wake_.wait_for(lock, interval, [this] { return over_; })) {

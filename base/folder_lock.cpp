@@ -1,4 +1,4 @@
-#include "harness/folder_lock.hpp"
+#include "base/folder_lock.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,8 +12,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
-namespace harness {
+#include "base/files.hpp"
+
+namespace base {
 
 namespace {
 
@@ -89,25 +92,25 @@ bool take(int fd) {
 
 }  // namespace
 
-std::optional<std::string> FolderLock::holder(const std::filesystem::path& folder) {
-  const Fd fd(open((folder / kName).c_str(), kHow));
+std::optional<std::string> FolderLock::holder(const std::filesystem::path& file) {
+  const Fd fd(open(file.c_str(), kHow));
   if (fd.get() < 0 || !is_regular(fd.get()) || patiently(fd.get(), [&] { return is_free(fd.get()); }))
     return std::nullopt;
   return content(fd.get());
 }
 
-FolderLock::FolderLock(const std::filesystem::path& folder, const std::string& who)
-    : fd_(open((folder / kName).c_str(), kHow | O_CREAT, 0644)) {
-  const int error = errno;
-  if (why_ = foreign(folder / kName); !why_.empty() || (fd_.get() >= 0 && !is_regular(fd_.get()))) {
+FolderLock::FolderLock(std::filesystem::path file, const std::string& who)
+    : file_(std::move(file)), fd_(open(file_.c_str(), kHow | O_CREAT, 0644)) {
+  error_ = fd_.get() < 0 ? errno : 0;
+  if (why_ = foreign(file_); !why_.empty() || (fd_.get() >= 0 && !is_regular(fd_.get()))) {
     state_ = State::foreign;
   } else if (fd_.get() < 0) {
     state_ = State::unwritable;
-    why_ = std::strerror(error);
+    why_ = std::strerror(error_);
   } else if (!patiently(fd_.get(), [&] { return take(fd_.get()); })) {
-    const int refused = errno;
-    state_ = refused == EAGAIN || refused == EACCES ? State::busy : State::unlockable;
-    why_ = state_ == State::busy ? content(fd_.get()) : std::strerror(refused);
+    error_ = errno;
+    state_ = error_ == EAGAIN || error_ == EACCES ? State::busy : State::unlockable;
+    why_ = state_ == State::busy ? content(fd_.get()) : std::strerror(error_);
   } else {
     std::array<char, 256> host{};
     gethostname(host.data(), host.size() - 1);
@@ -118,4 +121,6 @@ FolderLock::FolderLock(const std::filesystem::path& folder, const std::string& w
   }
 }
 
-}  // namespace harness
+std::string FolderLock::lost() const { return taken_away(fd_.get(), file_); }
+
+}  // namespace base
