@@ -1,22 +1,31 @@
 #!/usr/bin/env bash
 # tidy.sh [REVISION]: clang-tidy on the lines of sources that differ from REVISION (HEAD unless said otherwise), with the flags
-# of build/release and the checks of .clang-tidy. Exit code 0, or 1 with what was found. No test: 25 s of a processor for a
+# of the release build and the checks of .clang-tidy. Exit code 0, or 1 with what was found. No test: 25 s of a processor for a
 # file that sees LibTorch.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 cd "$root"
 revision=${1:-HEAD}
-commands=build/release/compile_commands.json
+toolchain=build/release/.setup/toolchain
+commands=build/tidy/compile_commands.json
 
 tidy=$(command -v clang-tidy || true)
 if [[ -z $tidy ]]; then
   echo "tidy: no clang-tidy here"
   exit 77
 fi
-if [[ ! -s $commands ]]; then
-  echo "tidy: no $commands: configure first (cmake --preset release)"
+if [[ ! -s $toolchain ]]; then
+  echo "tidy: no $toolchain: build first (setup/bootstrap.sh nsa-validate)"
   exit 4
 fi
+
+# The release build compiles several files as one; here each has its own flags.
+(
+  # shellcheck source=/dev/null
+  source "$toolchain"
+  "${cmake:?}" --preset release -B build/tidy -DNSA_VALIDATE_UNITY=OFF -DCMAKE_MAKE_PROGRAM="${ninja:?}" \
+    -DCMAKE_PREFIX_PATH="${prefix_path:?}" -DCUDAToolkit_ROOT="${cuda:?}" -DCUDA_TOOLKIT_ROOT_DIR="$cuda"
+) >/dev/null
 
 # CUDA sources are nvcc's, and headers are looked at with the sources that include them.
 mapfile -t changed < <({ git diff --name-only --diff-filter=d "$revision" -- && git ls-files --others --exclude-standard; } |

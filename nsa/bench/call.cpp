@@ -91,7 +91,7 @@ Forward selection(const Ops& ops, Source& source, const CallSpec& spec) {
 }
 
 // Of blocks that are made beforehand.
-Forward attention(const Ops& ops, Source& source, const CallSpec& spec) {
+Forward attention_call(const Ops& ops, Source& source, const CallSpec& spec) {
   const Geometry g = spec.problem.geometry;
   const auto q = source.q(), k_sel = source.k(), v_sel = source.v(), k_win = source.k(), v_win = source.v();
   const auto gates = source.gates();
@@ -108,7 +108,7 @@ Forward forward_of(const Ops& ops, Source& source, const CallSpec& spec, at::Dev
   const std::string& name = spec.subject.name;
   if (spec.subject.whole) return whole(ops, source, spec);
   if (name == "select") return selection(ops, source, spec);
-  if (name == "attend") return attention(ops, source, spec);
+  if (name == "attend") return attention_call(ops, source, spec);
   if (name == "combine") {
     const auto gates = source.gates(), o_cmp = source.o(), o_sel = source.o(), o_win = source.o();
     return [=] { return ops.combine({gates, o_cmp, o_sel, o_win}); };

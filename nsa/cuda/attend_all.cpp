@@ -61,7 +61,7 @@ struct Shared : torch::CustomClassHolder {
 
 // Where a tensor stands among what the node is given, and behind that among what it keeps.
 enum Given : std::size_t { kQ, kKeys, kGates = kKeys + 2 * kBranches, kGivenTensors, kTaps = kGivenTensors };
-enum Kept : std::size_t { kBlocks = kGivenTensors, kOutputs, kStats = kOutputs + kBranches };
+enum KeptOfAll : std::size_t { kBlocks = kGivenTensors, kOutputs, kStats = kOutputs + kBranches };
 
 using Taps = std::array<std::optional<at::Tensor>, kBranches>;
 

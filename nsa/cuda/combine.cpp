@@ -14,7 +14,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::size_t kBranches = 3;
+constexpr std::size_t kCombined = 3;
 
 struct Combine : torch::autograd::Function<Combine> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gates, const at::Tensor& o_cmp,
@@ -30,7 +30,7 @@ struct Combine : torch::autograd::Function<Combine> {
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_second_derivative("combine");
-    variable_list result(1 + kBranches);
+    variable_list result(1 + kCombined);
     if (!gradients[0].defined()) return result;
     const auto saved = context->get_saved_variables();
     const auto dout = aligned(gradients[0]);
@@ -41,7 +41,7 @@ struct Combine : torch::autograd::Function<Combine> {
     for (std::size_t i = 0; i < result.size(); ++i)
       if (context->needs_input_grad(i)) result[i] = empty(saved[i].sizes(), saved[i].scalar_type(), saved[i]);
     if (result[0].defined()) p.dgates = result[0].data_ptr();
-    for (std::size_t i = 0; i < kBranches; ++i)
+    for (std::size_t i = 0; i < kCombined; ++i)
       if (result[i + 1].defined()) p.dbranch[i] = rows_of("a branch's gradient", result[i + 1]);
     kernels::combine_backward(p, device.stream());
     return result;
@@ -60,7 +60,7 @@ kernels::Combine combine_parameters(const at::Tensor& gates, const at::Tensor& o
   p.gates = gates.const_data_ptr();
   p.gates_fp32 = gates.scalar_type() == at::kFloat;
   const std::array branches = {o_cmp, o_sel, o_win};
-  for (std::size_t i = 0; i < kBranches; ++i)
+  for (std::size_t i = 0; i < kCombined; ++i)
     if (branches[i].defined()) p.branch[i] = rows_of("a branch's output", branches[i]);
   p.B = size_of(o_cmp, 0);
   p.S = size_of(o_cmp, 1);

@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kBlocks = "blocks";
+constexpr const char* kKeptBlocks = "blocks";
 
 // The blocks of the tokens; `N` of them.
 struct Blocks : torch::CustomClassHolder {
@@ -54,13 +54,13 @@ struct MeanPool : torch::autograd::Function<MeanPool> {
     const variable_list pooled = {room_for(k), room_for(v)};
     kernels::pool_forward(parameters({{k, pooled[0]}, {v, pooled[1]}}, *blocks), device.stream());
     context->saved_data["S"] = k.size(1);
-    context->saved_data[kBlocks] = c10::IValue::make_capsule(blocks);
+    context->saved_data[kKeptBlocks] = c10::IValue::make_capsule(blocks);
     context->set_materialize_grads(false);
     return pooled;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_second_derivative("compress");
-    const auto blocks = c10::static_intrusive_pointer_cast<Blocks>(context->saved_data.at(kBlocks).toCapsule());
+    const auto blocks = c10::static_intrusive_pointer_cast<Blocks>(context->saved_data.at(kKeptBlocks).toCapsule());
     const std::int64_t S = context->saved_data.at("S").toInt();
     variable_list result(3);  // k, v, blocks
     Pairs pairs;

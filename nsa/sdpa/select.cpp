@@ -12,7 +12,7 @@ namespace nsa::sdpa {
 
 namespace {
 
-constexpr std::int64_t kQueryChunk = 1024;
+constexpr std::int64_t kSelectChunk = 1024;
 
 // Probability of each block, summed over the heads of the group: p [B,G,T,N_c] for queries q
 // [B,T,Hq,Dk] at tokens t [T].
@@ -80,8 +80,8 @@ at::Tensor select(const SelectArgs& args) {
                         const std::int64_t N_c = compressed_blocks(g, S), N_sel = selection_blocks(g, S);
                         const auto q = args.q.narrow(1, begin, S), k = args.k_cmp.narrow(1, first, N_c);
                         std::vector<at::Tensor> parts;
-                        for (std::int64_t i = 0; i < S; i += kQueryChunk) {
-                          const std::int64_t count = std::min(kQueryChunk, S - i);
+                        for (std::int64_t i = 0; i < S; i += kSelectChunk) {
+                          const std::int64_t count = std::min(kSelectChunk, S - i);
                           const auto t = positions(i, count, q);
                           parts.push_back(
                               top_blocks(correlate(group_probability(q.narrow(1, i, count), k, t, g), g, N_sel), t, g));

@@ -8,10 +8,10 @@
 namespace nsa::bench {
 namespace {
 
-constexpr std::int64_t kS = 200;  // more blocks than are chosen
+constexpr std::int64_t kTokens = 200;  // more blocks than are chosen
 
 CallSpec spec_of(const Subject& subject, const std::string& config, Mode mode) {
-  CallSpec spec{subject, problem(config, kS), Backend::sdpa, mode, ChoiceKind::random};
+  CallSpec spec{subject, problem(config, kTokens), Backend::sdpa, mode, ChoiceKind::random};
   spec.problem.geometry = {.l = 4, .d = 2, .l_sel = 8, .n_sel = 5, .w = 6};
   return spec;
 }

@@ -9,7 +9,7 @@
 #include "nsa/bench/subject.hpp"
 
 namespace nsa::bench {
-namespace {
+namespace bench_peers_test {
 
 using ::testing::HasSubstr;
 
@@ -104,5 +104,5 @@ TEST(BenchPeers, TheFileThatTravelsAlong) {
   EXPECT_TRUE(peers.fastest({"b", "full NSA", "fwd_bwd", "", 65536}));
 }
 
-}  // namespace
+}  // namespace bench_peers_test
 }  // namespace nsa::bench

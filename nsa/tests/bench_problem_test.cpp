@@ -6,7 +6,7 @@
 #include "nsa/bench/subject.hpp"
 
 namespace nsa::bench {
-namespace {
+namespace bench_problem_test {
 
 constexpr Geometry kPaper{};
 constexpr Geometry kSmall{.l = 4, .d = 2, .l_sel = 8, .n_sel = 3, .w = 6};
@@ -131,5 +131,5 @@ TEST(BenchSubject, OnlyBIsMeasuredWithoutItsWindow) {
   EXPECT_THROW((void)problem("d", 1), std::invalid_argument);
 }
 
-}  // namespace
+}  // namespace bench_problem_test
 }  // namespace nsa::bench

@@ -16,7 +16,7 @@
 #include <stdexcept>
 #include <tuple>
 
-namespace {
+namespace cuda_features_test {
 
 using nsa::Backend;
 using nsa::Call;
@@ -230,4 +230,4 @@ TEST(RouteToCuda, TheFlagAndItsOrigin) {
   EXPECT_EQ(to_string(Backend::cuda), "cuda");
 }
 
-}  // namespace
+}  // namespace cuda_features_test

@@ -11,7 +11,7 @@
 
 #include "nsa/tests/scratch.hpp"
 
-namespace {
+namespace files_test {
 
 namespace fs = std::filesystem;
 using namespace nsa::train;
@@ -146,4 +146,4 @@ TEST(ReadText, SaysWhatIsMissing) {
   EXPECT_THROW(sync_folder("/no/such/folder"), FileError);
 }
 
-}  // namespace
+}  // namespace files_test

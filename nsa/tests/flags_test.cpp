@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <set>
 
-namespace {
+namespace flags_test {
 
 using nsa::Environment;
 using nsa::FlagInvalid;
@@ -206,4 +206,4 @@ TEST(Flags, TheEnvironmentIsReadOnlyForItsPrefix) {
   for (const auto& [name, value] : environment) EXPECT_TRUE(name.starts_with("NSA_")) << name;
 }
 
-}  // namespace
+}  // namespace flags_test

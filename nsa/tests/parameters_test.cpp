@@ -14,7 +14,7 @@
 #include "nsa/train/files.hpp"
 #include "nsa/train/tensor_file.hpp"
 
-namespace {
+namespace parameters_test {
 
 namespace fs = std::filesystem;
 using nsa::LanguageModel;
@@ -212,4 +212,4 @@ TEST(LoadParameters, EverythingThatDiffersIsToldAtOnceAndNothingChanged) {
   EXPECT_THROW(nsa::load_parameters(LanguageModel(nullptr), before), std::invalid_argument);
 }
 
-}  // namespace
+}  // namespace parameters_test

@@ -9,7 +9,7 @@
 #include "nsa/tests/fixtures.hpp"
 
 namespace nsa::reference {
-namespace {
+namespace reference_test {
 
 using fixtures::cu;
 using fixtures::distance;
@@ -248,5 +248,5 @@ TEST(Reference, KeepsTheStorageTypeAndWideLse) {
   }
 }
 
-}  // namespace
+}  // namespace reference_test
 }  // namespace nsa::reference

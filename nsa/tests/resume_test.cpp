@@ -12,7 +12,7 @@
 #include "nsa/train/stream.hpp"
 #include "nsa/train/trainer.hpp"
 
-namespace {
+namespace resume_test {
 
 using namespace nsa::train;
 using nsa::Config;
@@ -282,4 +282,4 @@ TEST(Trainer, PhasesAreTold) {
   EXPECT_THAT(phases, testing::ElementsAre("fetch", "forward", "backward", "update"));
 }
 
-}  // namespace
+}  // namespace resume_test

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <limits>
 
-namespace {
+namespace trainer_test {
 
 using namespace nsa::train;
 using nsa::Config;
@@ -284,4 +284,4 @@ TEST(Trainer, TrainsOnAGpuWhereTheModelIs) {
   EXPECT_LT(reports.back().loss, reports.front().loss - 1.0);
 }
 
-}  // namespace
+}  // namespace trainer_test

@@ -7,7 +7,7 @@
 #include "nsa/tests/fixtures.hpp"
 
 namespace nsa {
-namespace {
+namespace traps_test {
 
 using fixtures::distance;
 using fixtures::gradients;
@@ -172,5 +172,5 @@ INSTANTIATE_TEST_SUITE_P(Ways, Traps,
                                            Way{"masked", sdpa::ops(sdpa::Selection::masked)}),
                          [](const auto& test) { return std::string(test.param.name); });
 
-}  // namespace
+}  // namespace traps_test
 }  // namespace nsa

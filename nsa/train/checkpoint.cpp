@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kChecksum = "checksum";
-constexpr std::uint64_t kWord = 8;
+constexpr std::uint64_t kNumberBytes = 8;
 
 // The length and the header, padded with blanks so that the tensors begin at a multiple of 8.
 std::string header_of(const TrainState& state) {
@@ -28,12 +28,12 @@ std::string header_of(const TrainState& state) {
   };
   for (const auto& [name, tensor] : state.tensors)
     describe(name, dtype_name(tensor.scalar_type()), tensor.sizes(), tensor.nbytes());
-  describe(kChecksum, "U8", {static_cast<std::int64_t>(kWord)}, kWord);
+  describe(kChecksum, "U8", {static_cast<std::int64_t>(kNumberBytes)}, kNumberBytes);
 
   std::string text = header.dump();
-  text.append((kWord - text.size() % kWord) % kWord, ' ');
+  text.append((kNumberBytes - text.size() % kNumberBytes) % kNumberBytes, ' ');
   const std::uint64_t length = text.size();
-  return std::string(reinterpret_cast<const char*>(&length), kWord) + text;
+  return std::string(reinterpret_cast<const char*>(&length), kNumberBytes) + text;
 }
 
 TrainState read_state(const std::filesystem::path& file, const Pulse& pulse) {
@@ -55,7 +55,7 @@ TrainState read_state(const std::filesystem::path& file, const Pulse& pulse) {
       state.tensors.emplace(std::move(tensor->name), std::move(tensor->value));
       continue;
     }
-    if (tensor->value.nbytes() != kWord || std::memcmp(tensor->value.const_data_ptr(), &hash, kWord) != 0)
+    if (tensor->value.nbytes() != kNumberBytes || std::memcmp(tensor->value.const_data_ptr(), &hash, kNumberBytes) != 0)
       refuse("is damaged: its checksum does not fit its content");
     checked = true;
   }
@@ -82,7 +82,7 @@ void write_checkpoint(const std::filesystem::path& path, const TrainState& state
     put(value.const_data_ptr(), value.nbytes());
   }
   const std::uint64_t checksum = hash.value();
-  file.write(&checksum, kWord);
+  file.write(&checksum, kNumberBytes);
   file.commit();
 }
 

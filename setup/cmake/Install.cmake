@@ -35,8 +35,8 @@ if(NSA_VALIDATE_TESTS)
   # The installed library as a user of it would use it: example/, against what this tree's own code computes.
   add_executable(nsa_library_reference nsa/tests/library_reference.cpp)
   nsa_compile_options(nsa_library_reference)
+  nsa_sees_torch(nsa_library_reference)
   target_link_libraries(nsa_library_reference PRIVATE nsa)
-  target_precompile_headers(nsa_library_reference REUSE_FROM nsa)
   string(REPLACE ";" "|" prefixes "${CMAKE_PREFIX_PATH}")
   add_test(NAME install.example
            COMMAND ${CMAKE_COMMAND} -D SOURCE=${PROJECT_SOURCE_DIR} -D BUILD=${PROJECT_BINARY_DIR}

@@ -30,8 +30,13 @@ nsa_component(nsa_torch_fmt SOURCES ${CMAKE_CURRENT_LIST_DIR}/torch_fmt.cpp)
 target_include_directories(nsa_torch_fmt SYSTEM PRIVATE ${TORCH_INCLUDE_DIRS})
 target_link_libraries(nsa_torch INTERFACE nsa_torch_fmt)
 
-# One precompiled header for everything that sees torch, built once, with `nsa`: a file of 13 s takes 7. Only what most
-# files include: the templates that a precompiled header's inline functions use are instantiated in each file anew, with
-# <torch/nn.h> 6 s of an empty file, with these 3 s.
-set(NSA_TORCH_PCH <ATen/ATen.h> <torch/nn/module.h> <nlohmann/json.hpp> <fmt/format.h> <fmt/ranges.h> <string> <vector>
-                  <functional> <map>)
+# A precompiled header for everything that sees LibTorch, once for each optimisation. Only what most files include: the
+# templates that a precompiled header's inline functions use are instantiated in each file anew, with <torch/nn.h> 6 s of an
+# empty file, with these 3 s.
+foreach(NSA_OPTIMISATION "" -O1)
+  set(precompiled nsa_torch_precompiled${NSA_OPTIMISATION})
+  nsa_component(${precompiled} SOURCES ${CMAKE_CURRENT_LIST_DIR}/precompiled.cpp DEPENDS nsa_torch fmt::fmt nlohmann_json::nlohmann_json)
+  target_precompile_headers(${precompiled} PRIVATE <ATen/ATen.h> <torch/nn/module.h> <nlohmann/json.hpp> <fmt/format.h>
+                            <fmt/ranges.h> <string> <vector> <functional> <map>)
+endforeach()
+unset(NSA_OPTIMISATION)

@@ -13,7 +13,7 @@ namespace {
 
 using harness::Context;
 
-constexpr std::int64_t kBatches = 4;
+constexpr std::int64_t kParts = 4;
 // Sums of the same terms in another order, in fp64, relative to the largest element of a gradient.
 constexpr double kReordered = 1e-10;
 
@@ -55,13 +55,13 @@ Gradients add_by_hand(const Step& step, const at::Tensor& tokens, std::int64_t b
 // False when the step itself is not sound.
 bool one_large_batch(Context& context, const Subject& subject, const StepOptions& options) {
   StepOptions exact = options;  // fp64: no choice of blocks hangs on rounding
-  exact.B = kBatches;
+  exact.B = kParts;
   exact.precision = nsa::Precision::fp64;
   const Step step = make_step(context, subject, exact);
   if (!expect_sound(context, step)) return false;
   const Accumulated one = accumulate(step, step.tokens, 1);
   context.progress();
-  const Accumulated four = accumulate(step, step.tokens, kBatches);
+  const Accumulated four = accumulate(step, step.tokens, kParts);
   const Distance off = distance(four.gradients, one.gradients);
   context.expect_at_most("relative difference of gradients, accumulated and at once", off.largest, kReordered, "1",
                          codes::kAccumulationDiffers, off.evidence());
@@ -80,11 +80,11 @@ void accumulation(Context& context, const Subject& subject, const StepOptions& o
     if (!one_large_batch(context, subject, options)) return;
     context.phase("precision of the run");
     StepOptions rows = options;
-    rows.B = kBatches;
+    rows.B = kParts;
     const Step step = make_step(context, subject, rows);
-    const Gradients accumulated = accumulate(step, step.tokens, kBatches).gradients;
+    const Gradients accumulated = accumulate(step, step.tokens, kParts).gradients;
     context.progress();
-    const Distance off = distance(accumulated, add_by_hand(step, step.tokens, kBatches));
+    const Distance off = distance(accumulated, add_by_hand(step, step.tokens, kParts));
     context.expect_at_most("relative difference of .grad from the sum of the batches' gradients", off.largest,
                            repeat_tolerance(step.model().head->weight), "1", codes::kAccumulationDiffers,
                            off.evidence());

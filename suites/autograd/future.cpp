@@ -22,7 +22,7 @@ struct Stage {
 };
 
 // The stages of a training pass, in order.
-std::vector<Stage> run(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {
+std::vector<Stage> stages_of(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {
   const at::AutoGradMode grad(true);
   std::vector<Stage> stages;
   model.runtime->observe = [&](std::string_view name, const at::Tensor& value) {
@@ -113,12 +113,12 @@ void future(Context& context, const Subject& subject, const StepOptions& options
   for (const std::int64_t S : lengths(g)) {
     context.phase(fmt::format("S={}", S));
     const at::Tensor tokens = step.tokens.slice(1, 0, S);
-    const std::vector<Stage> before = run(step.model(), tokens);
+    const std::vector<Stage> before = stages_of(step.model(), tokens);
     for (const std::int64_t t : cuts(g, S)) {
       if (leak.row >= 0) break;
       context.progress();
       const at::Tensor changed = with_other_future(tokens, t, step.config.model.vocab, generator);
-      leak = first_leak(before, run(step.model(), changed), g, t);
+      leak = first_leak(before, stages_of(step.model(), changed), g, t);
       leak.S = S;
       comparisons += static_cast<std::int64_t>(before.size());
     }

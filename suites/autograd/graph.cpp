@@ -64,12 +64,12 @@ void report_breaks(Context& context, const std::vector<OpWatch::Break>& breaks) 
                  codes::kGraphBreak, {{"outputs", rows}});
 }
 
-bool contains(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
+bool has_part(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
 
 // Whether the silent parameters are those that the compressed keys are made of, in every layer, and no others.
 bool are_compressed_keys(const std::vector<std::string>& silent, const nsa::ModelConfig& model) {
   const auto makes_keys = [](const std::string& name) {
-    return contains(name, ".k_cmp.") || contains(name, ".phi_k.");
+    return has_part(name, ".k_cmp.") || has_part(name, ".phi_k.");
   };
   const std::int64_t per_layer = model.phi == nsa::Phi::mlp ? 4 : 1;  // projection; position, fc1, fc2 of phi
   return static_cast<std::int64_t>(silent.size()) == per_layer * model.n_layers &&
@@ -82,7 +82,7 @@ std::string silent_message(const std::vector<std::string>& silent, std::size_t a
                   fmt::join(silent.begin(), silent.begin() + std::min<std::ptrdiff_t>(8, std::ssize(silent)), ", "));
   if (silent.size() > 8) text += ", ...";
   const bool only_gate_fc1 =
-      std::all_of(silent.begin(), silent.end(), [](const std::string& name) { return contains(name, "gate.fc1"); });
+      std::all_of(silent.begin(), silent.end(), [](const std::string& name) { return has_part(name, "gate.fc1"); });
   if (only_gate_fc1) text += "; only the gate's fc1: its fc2 must be zero, so that nothing reaches fc1";
   return text;
 }

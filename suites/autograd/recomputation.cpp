@@ -33,7 +33,7 @@ nsa::CuSeqlens documents(std::int64_t tokens) {
   return at::tensor(std::vector<int>{0, n / 3, n / 3, n / 3 + 2, n - 5, n}, at::kInt);
 }
 
-Pass run(const Step& step, const nsa::CuSeqlens& cu_seqlens, bool recompute) {
+Pass pass_of(const Step& step, const nsa::CuSeqlens& cu_seqlens, bool recompute) {
   nsa::Runtime& runtime = *step.model().runtime;
   Pass pass;
   const nsa::OpsProvider before = runtime.ops;
@@ -86,10 +86,10 @@ void compare(Context& context, const Step& step, const Pass& plain, const Pass& 
 void judge(Context& context, const Step& step, bool packed) {
   const nsa::CuSeqlens cu_seqlens = packed ? documents(step.tokens.size(1)) : nsa::CuSeqlens();
   context.phase("without recomputation");
-  (void)run(step, cu_seqlens, false);  // warms up what the first pass allocates for good
-  const Pass plain = run(step, cu_seqlens, false), again = run(step, cu_seqlens, false);
+  (void)pass_of(step, cu_seqlens, false);  // warms up what the first pass allocates for good
+  const Pass plain = pass_of(step, cu_seqlens, false), again = pass_of(step, cu_seqlens, false);
   context.phase("with recomputation");
-  const Pass recomputed = run(step, cu_seqlens, true);
+  const Pass recomputed = pass_of(step, cu_seqlens, true);
 
   // First the proof that the two differ in what they do.
   context.expect_equal("layers computed without recomputation", plain.layers_computed, kLayers,

@@ -13,7 +13,6 @@ namespace suites::implementation {
 
 namespace {
 
-constexpr std::size_t kShown = 200;              // bytes of a bad answer in a message
 constexpr Connection::Seconds kTimeToOpen{120};  // memory of a GPU, which may have to be woken first
 
 // Of a tensor of that form, in the widest of its types.
@@ -43,12 +42,12 @@ Json Connection::ask(const char* what, const Json& body, Seconds patience) {
   request.update(body);
   const std::string line = process_.exchange(reports::dump(request), patience);
   const Json answer = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!answer.is_object()) broken(fmt::format("no JSON object in answer to {}: {}", what, readable(line, kShown)));
+  if (!answer.is_object()) broken(fmt::format("no JSON object in answer to {}: {}", what, readable(line, kShownBytes)));
   if (!answer.contains("id") || answer["id"] != last_id_)
-    broken(fmt::format("the answer to {} has another id than {}: {}", what, last_id_, readable(line, kShown)));
+    broken(fmt::format("the answer to {} has another id than {}: {}", what, last_id_, readable(line, kShownBytes)));
   if (answer.contains("error")) tell(answer["error"]);
   if (!answer.contains("ok"))
-    broken(fmt::format("neither ok nor error in answer to {}: {}", what, readable(line, kShown)));
+    broken(fmt::format("neither ok nor error in answer to {}: {}", what, readable(line, kShownBytes)));
   return answer["ok"];
 }
 

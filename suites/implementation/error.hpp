@@ -26,6 +26,7 @@ class ImplementationError : public std::runtime_error {
   std::string output;     // what the process wrote last on standard output and error
 };
 
+inline constexpr std::size_t kShownBytes = 200;  // of a bad line or value, in a message
 // Bytes that may be anything, for messages: ill-formed UTF-8 becomes U+FFFD, what is beyond `most` bytes is left out.
 [[nodiscard]] std::string readable(std::string_view bytes, std::size_t most = std::string_view::npos);
 

@@ -10,8 +10,6 @@ namespace suites::implementation {
 
 namespace {
 
-constexpr std::size_t kShown = 200;  // bytes of a value in a message
-
 // `one` of each element of the list at `key`; nullopt from it is refused.
 template <typename T, typename One>
 std::vector<T> list(const Fields& fields, const char* key, const char* allowed, const One& one) {
@@ -39,12 +37,12 @@ std::optional<std::string> as_text(const Json& value) {
 Fields::Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
   if (!object.is_object())
     throw ImplementationError(
-        "protocol", fmt::format("{} is {}; allowed: an object", where_, readable(reports::dump(object), kShown)));
+        "protocol", fmt::format("{} is {}; allowed: an object", where_, readable(reports::dump(object), kShownBytes)));
 }
 
 void Fields::refuse(const std::string& key, const char* allowed) const {
   const std::string found =
-      object_.contains(key) ? "is " + readable(reports::dump(object_.at(key)), kShown) : "is not there";
+      object_.contains(key) ? "is " + readable(reports::dump(object_.at(key)), kShownBytes) : "is not there";
   throw ImplementationError("protocol", fmt::format("{}: {} {}; allowed: {}", where_, key, found, allowed));
 }
 

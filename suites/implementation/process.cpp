@@ -26,7 +26,6 @@ constexpr double kTurn = 1000;                    // milliseconds
 constexpr std::size_t kLongestAnswer = 16 << 20;  // bytes
 constexpr std::size_t kGulp = 1 << 20;            // read of a pipe that somebody else still fills
 constexpr std::chrono::seconds kTimeToDie{2};     // between closing its pipe and being gone
-constexpr std::size_t kShown = 200;               // bytes of a bad line in a message
 
 harness::Fd checked(int fd, const char* what) {
   if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
@@ -55,7 +54,7 @@ std::string how_it_died(int status) {
 }
 
 std::string unfinished(const std::string& answer) {
-  return answer.empty() ? "" : fmt::format(", in the middle of its answer: {}", readable(answer, kShown));
+  return answer.empty() ? "" : fmt::format(", in the middle of its answer: {}", readable(answer, kShownBytes));
 }
 
 }  // namespace
@@ -203,7 +202,7 @@ std::string Process::receive(Clock::time_point deadline, Seconds patience) {
     const bool open = harness::read_available(answers_.get(), answer);
     if (const std::size_t line_end = answer.find('\n', before); line_end != std::string::npos) {
       const std::string more = answer.substr(line_end + 1);
-      if (!more.empty()) fail("protocol", "more than one line in answer to one: " + readable(more, kShown));
+      if (!more.empty()) fail("protocol", "more than one line in answer to one: " + readable(more, kShownBytes));
       answer.resize(line_end);
       return answer;
     }
@@ -212,7 +211,8 @@ std::string Process::receive(Clock::time_point deadline, Seconds patience) {
       fail("protocol", "it has closed its pipe of answers" + unfinished(answer));
     }
     if (answer.size() > kLongestAnswer)
-      fail("protocol", fmt::format("an answer of more than {} bytes: {}", kLongestAnswer, readable(answer, kShown)));
+      fail("protocol",
+           fmt::format("an answer of more than {} bytes: {}", kLongestAnswer, readable(answer, kShownBytes)));
   }
 }
 

@@ -25,8 +25,6 @@ constexpr double kSoftmaxUp = 1.5, kSoftmaxDown = 0.75;
 // The stages of one forward pass over one row of tokens, by name, without the batch dimension.
 using Stages = std::map<std::string, at::Tensor>;
 
-double mean_square(const at::Tensor& t) { return t.to(at::kDouble).square().mean().item<double>(); }
-
 ScaleLaw exactly(double expected) {
   ScaleLaw law;
   law.expected = expected;
@@ -49,9 +47,9 @@ struct Judged {
 };
 
 // One layer's laws, from the residual stream that goes into it.
-class Layer {
+class LayerJudge {
  public:
-  Layer(const ModelOptions& options, const Stages& stages, std::string name, const at::Tensor& x)
+  LayerJudge(const ModelOptions& options, const Stages& stages, std::string name, const at::Tensor& x)
       : m_(options.config), flags_(options.flags), stages_(stages), name_(std::move(name)), x_(x), n_(normed(x)) {}
 
   std::vector<Judged> judge() {
@@ -175,7 +173,7 @@ class Layer {
   }
 };
 
-Stages run(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {
+Stages stages_of(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {
   Stages stages;
   model.runtime->observe = [&](std::string_view name, const at::Tensor& value) {
     stages[std::string(name)] = value.detach().squeeze(0);
@@ -197,7 +195,7 @@ std::vector<Judged> judge(Context& context, const ModelOptions& options, const S
   for (std::int64_t i = 0; i < m.n_layers; ++i) {
     context.progress();
     const std::string name = fmt::format("layers.{}", i);
-    for (Judged& judged : Layer(options, stages, name, stages.at(input).to(at::kDouble)).judge())
+    for (Judged& judged : LayerJudge(options, stages, name, stages.at(input).to(at::kDouble)).judge())
       all.push_back(std::move(judged));
     input = name;
   }
@@ -213,7 +211,7 @@ void activations(Context& context, const ModelOptions& options, nsa::LanguageMod
   const at::NoGradGuard no_grad;
   const at::Tensor tokens = random_tokens(context, options);
   context.phase("forward");
-  const Stages stages = run(model, tokens);
+  const Stages stages = stages_of(model, tokens);
   context.phase("laws");
   const std::vector<Judged> all = judge(context, options, stages, tokens);
 

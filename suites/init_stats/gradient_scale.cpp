@@ -32,12 +32,10 @@ constexpr double kShrink = 0.9, kGrow = 1.2;
 constexpr double kLayerSpread = 4;
 constexpr std::int64_t kSmallest = 64;  // values that a parameter must have for its RMS to say something
 
-double mean_square(const at::Tensor& t) { return t.to(at::kDouble).square().mean().item<double>(); }
-
 struct Stage {
   at::Tensor value, gradient;  // [rows,width], detached
 };
-using Stages = std::map<std::string, Stage>;
+using GradientStages = std::map<std::string, Stage>;
 
 std::vector<std::string> residual_names(std::int64_t layers) {
   std::vector<std::string> names = {"embedding"};
@@ -46,9 +44,9 @@ std::vector<std::string> residual_names(std::int64_t layers) {
 }
 
 // One training step, with value and gradient of the residual stream, the norm and the logits.
-Stages run(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {
+GradientStages gradients_of(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {
   const at::AutoGradMode grad(true);
-  Stages stages;
+  GradientStages stages;
   for (const std::string& name : residual_names(model.config.n_layers)) stages[name];
   stages["norm"];
   stages["logits"];
@@ -69,7 +67,7 @@ Stages run(nsa::LanguageModelImpl& model, const at::Tensor& tokens) {
 
 class Judge {
  public:
-  Judge(Context& context, const ModelOptions& options, const Stages& stages)
+  Judge(Context& context, const ModelOptions& options, const GradientStages& stages)
       : context_(context),
         dim_(options.config.dim),
         rounding_(rounding_of(options.precision)),
@@ -128,7 +126,7 @@ class Judge {
   Context& context_;
   std::int64_t dim_;
   double rounding_;
-  const Stages& stages_;
+  const GradientStages& stages_;
   std::vector<std::string> names_;  // embedding, layers.0, ...
   at::Tensor by_logits_;            // [rows,vocab] fp64
   Json table_ = Json::object(), off_ = Json::array();
@@ -172,9 +170,9 @@ std::map<std::string, std::map<std::string, double>> parameter_gradients(const M
 void gradient_scale(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model) {
   const at::Tensor tokens = random_tokens(context, options, /*extra=*/1);
   context.phase("step");
-  Stages stages;
+  GradientStages stages;
   try {
-    stages = run(model, tokens);
+    stages = gradients_of(model, tokens);
   } catch (const c10::Error& error) {
     probes::report_inplace_write(context, error);
     return;

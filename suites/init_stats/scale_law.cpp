@@ -8,6 +8,8 @@
 
 namespace suites::init_laws {
 
+double mean_square(const at::Tensor& t) { return t.to(at::kDouble).square().mean().item<double>(); }
+
 ScaleBounds bounds(const ScaleLaw& law, double alarm, double rounding) {
   const double x = std::log(1 / alarm), spread = 2 * std::sqrt(x / law.freedom);
   const double stored = 1 + 4 * rounding;  // a square has twice the error of its root, and input and output are rounded

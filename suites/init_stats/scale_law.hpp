@@ -19,6 +19,8 @@
 
 namespace suites::init_laws {
 
+[[nodiscard]] double mean_square(const at::Tensor& t);  // in fp64
+
 struct ScaleLaw {
   double expected = 0;        // mean square
   double freedom = INFINITY;  // k; infinite: nothing is drawn between input and stage

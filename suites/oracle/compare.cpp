@@ -30,15 +30,6 @@ at::Tensor kinds(const at::Tensor& t) {
   return t.isnan().to(at::kByte) + t.isposinf().to(at::kByte) * 2 + t.isneginf().to(at::kByte) * 3;
 }
 
-std::vector<std::int64_t> unravel(std::int64_t flat, at::IntArrayRef sizes) {
-  std::vector<std::int64_t> index(sizes.size());
-  for (std::size_t i = sizes.size(); i-- > 0;) {
-    index[i] = flat % sizes[i];
-    flat /= sizes[i];
-  }
-  return index;
-}
-
 // Largest |value| among the finite ones; 0 when there is none.
 double magnitude(const at::Tensor& t) {
   return t.numel() == 0 ? 0 : at::where(t.isfinite(), t.abs(), at::zeros({}, t.options())).max().item<double>();
@@ -79,6 +70,20 @@ Verdict measure(const at::Tensor& value, const at::Tensor& wanted) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> unravel(std::int64_t flat, at::IntArrayRef sizes) {
+  std::vector<std::int64_t> index(sizes.size());
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    index[i] = flat % sizes[i];
+    flat /= sizes[i];
+  }
+  return index;
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const auto bytes = [](const at::Tensor& t) { return t.detach().to(at::kCPU).contiguous().flatten().view(at::kByte); };
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && at::equal(bytes(a), bytes(b));
+}
 
 Budget budget(at::ScalarType dtype, double factor) {
   Budget b;

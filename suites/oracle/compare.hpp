@@ -20,6 +20,12 @@ struct Budget {
 };
 [[nodiscard]] Budget budget(at::ScalarType dtype, double factor);
 
+// The indices of element `flat` of a tensor of these sizes.
+[[nodiscard]] std::vector<std::int64_t> unravel(std::int64_t flat, at::IntArrayRef sizes);
+
+// The same dtype, sizes and bytes, on whatever devices: NaN equals itself, and 0 is not -0.
+[[nodiscard]] bool same_bits(const at::Tensor& a, const at::Tensor& b);
+
 struct Candidate {
   at::Tensor value;      // what the backend gave, in its dtype
   at::Tensor reference;  // fp64, from the same (rounded) inputs

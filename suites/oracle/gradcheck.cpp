@@ -9,12 +9,13 @@
 #include <stdexcept>
 
 #include "harness/compare.hpp"
+#include "suites/oracle/compare.hpp"
 
 namespace suites::oracle {
 
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
+using Values = std::vector<at::Tensor>;
 
 at::Tensor random_like(const at::Tensor& t, at::Generator& generator) {
   return at::randn(t.sizes(), generator, at::TensorOptions(at::kDouble)).to(t.device());
@@ -23,25 +24,25 @@ at::Tensor random_like(const at::Tensor& t, at::Generator& generator) {
 // A scalar function of the inputs: sum over the outputs of <cotangent, output>.
 class Probe {
  public:
-  Probe(const Function& function, Tensors inputs, at::Generator generator)
+  Probe(const Function& function, Values inputs, at::Generator generator)
       : function_(function), inputs_(std::move(inputs)) {
     const at::NoGradGuard no_grad;
     for (const at::Tensor& output : function_(inputs_)) cotangents_.push_back(random_like(output, generator));
   }
 
-  [[nodiscard]] Tensors gradients() const {
+  [[nodiscard]] Values gradients() const {
     const at::AutoGradMode grad(true);
-    Tensors leaves;
+    Values leaves;
     for (const at::Tensor& t : inputs_) leaves.push_back(t.detach().clone().requires_grad_());
     const at::Tensor value = contract(function_(leaves));
-    if (!value.requires_grad()) return Tensors(leaves.size());
+    if (!value.requires_grad()) return Values(leaves.size());
     return torch::autograd::grad({value}, leaves, {}, std::nullopt, false, /*allow_unused=*/true);
   }
 
   // (f(x + step * v) - f(x - step * v)) / (2 step), v in input `i` only.
   [[nodiscard]] double slope(std::size_t i, const at::Tensor& v, double step) const {
     const at::NoGradGuard no_grad;
-    Tensors moved = inputs_;
+    Values moved = inputs_;
     moved[i] = inputs_[i] + v * step;
     const double above = contract(function_(moved)).item<double>();
     moved[i] = inputs_[i] - v * step;
@@ -51,9 +52,9 @@ class Probe {
 
  private:
   const Function& function_;
-  Tensors inputs_, cotangents_;
+  Values inputs_, cotangents_;
 
-  [[nodiscard]] at::Tensor contract(const Tensors& outputs) const {
+  [[nodiscard]] at::Tensor contract(const Values& outputs) const {
     at::Tensor sum = at::zeros({}, inputs_.front().options());
     for (std::size_t i = 0; i < outputs.size(); ++i) sum = sum + (outputs[i] * cotangents_[i]).sum();
     return sum;
@@ -63,15 +64,6 @@ class Probe {
 double ratio(double numeric, double analytic, const GradcheckOptions& options) {
   return std::abs(numeric - analytic) /
          (options.absolute + options.relative * (std::abs(numeric) + std::abs(analytic)));
-}
-
-std::vector<std::int64_t> unravel(std::int64_t flat, at::IntArrayRef sizes) {
-  std::vector<std::int64_t> index(sizes.size());
-  for (std::size_t i = sizes.size(); i-- > 0;) {
-    index[i] = flat % sizes[i];
-    flat /= sizes[i];
-  }
-  return index;
 }
 
 // The element of input `i` whose derivative is farthest off, among the first `search_limit` strided over the input.
@@ -98,14 +90,14 @@ void name_worst_element(const Probe& probe, const at::Tensor& input, const at::T
 
 }  // namespace
 
-GradcheckReport gradcheck(const Function& function, const Tensors& inputs, const GradcheckOptions& options,
+GradcheckReport gradcheck(const Function& function, const Values& inputs, const GradcheckOptions& options,
                           const std::function<void()>& progress) {
   for (const at::Tensor& t : inputs) {
     if (t.scalar_type() != at::kDouble) throw std::invalid_argument("gradcheck: inputs must be fp64");
   }
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
   const Probe probe(function, inputs, generator);
-  const Tensors gradients = probe.gradients();
+  const Values gradients = probe.gradients();
 
   GradcheckReport report;
   for (std::size_t i = 0; i < inputs.size(); ++i) {

@@ -75,14 +75,14 @@ std::pair<oracle::Pass, std::vector<at::Tensor>> in_steps(Context& context, cons
 }
 
 // What decoding with these blocks must show; compressed keys stand apart, by layer, because steps do not show them.
-struct Answer {
+struct DecodedAnswer {
   oracle::Pass wanted, rounded;
   std::vector<at::Tensor> keys;
 };
-Answer answer_of(Context& context, const Sides& sides, const at::Tensor& tokens, const std::vector<at::Tensor>& blocks,
-                 bool in_steps_alone) {
+DecodedAnswer answer_of(Context& context, const Sides& sides, const at::Tensor& tokens,
+                        const std::vector<at::Tensor>& blocks, bool in_steps_alone) {
   // What roundings cost is the same in one pass, which is quicker.
-  Answer answer{{}, oracle::forward(sides.naive(), tokens, {}, blocks), {}};
+  DecodedAnswer answer{{}, oracle::forward(sides.naive(), tokens, {}, blocks), {}};
   if (in_steps_alone) {
     std::tie(answer.wanted, answer.keys) = in_steps(context, sides.exact(), tokens, blocks);
   } else {  // the same too, in exact arithmetic
@@ -93,7 +93,7 @@ Answer answer_of(Context& context, const Sides& sides, const at::Tensor& tokens,
 }
 
 // The first stage that parts; "" where none does.
-std::string first_stage(const Sides& sides, const Shown& shown, const Answer& answer) {
+std::string first_stage(const Sides& sides, const Shown& shown, const DecodedAnswer& answer) {
   std::map<std::string, double> largest;
   return first_parting(shown.stages, answer.wanted, answer.rounded, sides.storage(), largest).stage;
 }
@@ -167,7 +167,7 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
       report_reset(context, "what its caches hold", all.substr(0, all.find('\n')), what);
       return;
     }
-    const Answer answer = answer_of(context, sides, tokens, shown.choices(model.n_layers), walk.P == 0);
+    const DecodedAnswer answer = answer_of(context, sides, tokens, shown.choices(model.n_layers), walk.P == 0);
     const auto& [wanted, rounded, keys] = answer;
     if (const std::string stage = first_stage(sides, shown, answer); !stage.empty()) {
       const Shown anew = decoded(fresh);

@@ -180,7 +180,7 @@ void single_token(const Bench& bench) {
   }
 }
 
-const std::map<std::string, void (*)(const Bench&)>& table() {
+const std::map<std::string, void (*)(const Bench&)>& identities_by_name() {
   static const std::map<std::string, void (*)(const Bench&)> all = {
       {"all_blocks_selected", all_blocks_selected}, {"batch_of_two", batch_of_two}, {"gate_one_hot", gate_one_hot},
       {"head_permutation", head_permutation},       {"single_token", single_token}, {"value_scaling", value_scaling},
@@ -193,7 +193,7 @@ const std::map<std::string, void (*)(const Bench&)>& table() {
 const std::vector<std::string>& identity_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
-    for (const auto& [name, check] : table()) all.push_back(name);
+    for (const auto& [name, check] : identities_by_name()) all.push_back(name);
     return all;
   }();
   return names;
@@ -201,7 +201,7 @@ const std::vector<std::string>& identity_names() {
 
 void identity(Context& context, const Subject& subject, const std::string& name) {
   const at::NoGradGuard no_grad;
-  table().at(name)({context, subject});
+  identities_by_name().at(name)({context, subject});
 }
 
 }  // namespace suites::parity_cases

@@ -35,7 +35,7 @@ constexpr std::int64_t kMostScores = std::int64_t{1} << 28;
 // Beyond so many products in all, three sequences of a batch stand for the rest.
 constexpr std::int64_t kMostScoresOfABatch = std::int64_t{1} << 27;
 // Two scores tie within this share of the row's largest: the products of a kernel are summed in fp32, in its order.
-constexpr double kTie = 1e-4;
+constexpr double kTieAtLength = 1e-4;
 
 struct Problem {
   const nsa::ModelConfig& model;
@@ -213,7 +213,7 @@ void judge_choice(Context& context, const Problem& p, const std::vector<std::int
         const at::Tensor scores = nsa::reference::importance(probabilities, g, 1, end - begin);
         const at::Tensor chosen = watched.blocks.narrow(0, row, 1).narrow(1, begin, end - begin).narrow(2, group, 1);
         const oracle::SelectionVerdict verdict =
-            oracle::judge_selection({chosen, nsa::reference::choose(scores, g), scores, g, kTie});
+            oracle::judge_selection({chosen, nsa::reference::choose(scores, g), scores, g, kTieAtLength});
         queries += verdict.queries;
         unjustified += verdict.unjustified;
         context.progress();

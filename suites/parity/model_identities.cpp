@@ -24,7 +24,7 @@ using harness::Json;
 constexpr double kExact = 1e-10;  // of the logits' RMS
 constexpr double kShift = 1e-5;   // angles are fp32, whatever the model's type
 
-struct Bench {
+struct ModelBench {
   Context& context;
   const Subject& subject;
 
@@ -50,7 +50,7 @@ struct Bench {
 };
 
 // All but the last two selection blocks in a prefill, the rest step by step.
-at::Tensor decoded(const Bench& bench, Prepared& prepared, const at::Tensor& tokens) {
+at::Tensor decoded(const ModelBench& bench, Prepared& prepared, const at::Tensor& tokens) {
   nsa::decode::Decoder decoder = bench.subject.decoder(prepared.instance);
   const std::int64_t P = tokens.size(1) - 2 * prepared.config.model.nsa.l_sel;  // length_of() is longer
   return decode(bench.context, decoder, tokens, P).logits;
@@ -71,7 +71,7 @@ at::Tensor forward_from(nsa::LanguageModelImpl& model, const at::Tensor& tokens,
 
 // With everything selected and a window over all, so that no choice can tip over: what is left is attention and RoPE.
 // Learned compression weighs the places of a block and is not shift-invariant: the mean is.
-void relative_shift(const Bench& bench) {
+void relative_shift(const ModelBench& bench) {
   nsa::Config config = bench.config();
   nsa::Geometry& g = config.model.nsa;
   const std::int64_t S = std::min(length_of(g), 4 * g.l_sel + 3);
@@ -149,7 +149,7 @@ nsa::Config with_softmax_gates(nsa::Config config) {
   return config;
 }
 
-void same_logits(const Bench& bench, const std::string& what, const nsa::Config& config, const Change& change) {
+void same_logits(const ModelBench& bench, const std::string& what, const nsa::Config& config, const Change& change) {
   Prepared prepared = bench.make(config);
   const at::Tensor tokens = prompt(bench.context, config, {2, length_of(config.model.nsa)});
   const at::Tensor before = prepared.model().forward(tokens);
@@ -164,7 +164,7 @@ void same_logits(const Bench& bench, const std::string& what, const nsa::Config&
 // ---- a branch alone -------------------------------------------------------------------------------------------------
 
 // Decoding keeps for a branch what that branch reads; under a forced one it may keep less, and must not too little.
-void branch_alone(const Bench& bench) {
+void branch_alone(const ModelBench& bench) {
   using nsa::ForcedBranch;
   const nsa::Config config = bench.config();
   const at::Tensor tokens = prompt(bench.context, config, {2, length_of(config.model.nsa)});
@@ -179,22 +179,22 @@ void branch_alone(const Bench& bench) {
   }
 }
 
-const std::map<std::string, void (*)(const Bench&)>& table() {
-  static const std::map<std::string, void (*)(const Bench&)> all = {
+const std::map<std::string, void (*)(const ModelBench&)>& model_identities_by_name() {
+  static const std::map<std::string, void (*)(const ModelBench&)> all = {
       {"branch_alone", branch_alone},
       {"gate_shift",
-       [](const Bench& bench) {
+       [](const ModelBench& bench) {
          same_logits(bench, "one number added to all gate logits", with_softmax_gates(bench.config()), shift_gates);
        }},
       {"head_permutation",
-       [](const Bench& bench) {
+       [](const ModelBench& bench) {
          same_logits(bench, "heads permuted inside their groups", bench.config(), permute_heads);
        }},
       {"group_permutation",
-       [](const Bench& bench) { same_logits(bench, "groups permuted", bench.config(), permute_groups); }},
+       [](const ModelBench& bench) { same_logits(bench, "groups permuted", bench.config(), permute_groups); }},
       {"relative_shift", relative_shift},
       // Learned compression is not linear in the values.
-      {"value_scaling", [](const Bench& bench) {
+      {"value_scaling", [](const ModelBench& bench) {
          same_logits(bench, "values scaled, output scaled back", with_mean_compression(bench.config()), scale_values);
        }}};
   return all;
@@ -233,7 +233,7 @@ ShiftError shift_error(const Rotate& turn, const nsa::ModelConfig& model, at::De
 const std::vector<std::string>& model_identity_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
-    for (const auto& [name, check] : table()) all.push_back(name);
+    for (const auto& [name, check] : model_identities_by_name()) all.push_back(name);
     return all;
   }();
   return names;
@@ -241,7 +241,7 @@ const std::vector<std::string>& model_identity_names() {
 
 void model_identity(Context& context, const Subject& subject, const std::string& name) {
   const at::NoGradGuard no_grad;
-  table().at(name)({context, subject});
+  model_identities_by_name().at(name)({context, subject});
 }
 
 }  // namespace suites::parity_cases

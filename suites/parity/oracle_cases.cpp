@@ -24,7 +24,7 @@ using harness::Context;
 using harness::Json;
 
 // Scores of one layer in fp64, of which the oracle keeps a dozen.
-constexpr std::int64_t kMostScores = std::int64_t{1} << 26;
+constexpr std::int64_t kMostOracleScores = std::int64_t{1} << 26;
 
 using Gradients = std::map<std::string, at::Tensor>;  // by parameter; undefined where none arrives
 
@@ -210,10 +210,10 @@ void whole_step(Context& context, const Subject& subject, const WholeStep& step)
   const std::int64_t S =
       packed ? std::accumulate(lengths.begin(), lengths.end(), std::int64_t{-1}) : tokens_of(config, step.tokens);
   const std::int64_t B = packed || S > length_of(config.model.nsa) ? 1 : 2;
-  if (B * config.model.n_heads * S * S > kMostScores)
+  if (B * config.model.n_heads * S * S > kMostOracleScores)
     throw harness::Skipped{"too_long", fmt::format("the fp64 oracle of {} tokens and {} heads would hold more than {} "
                                                    "scores",
-                                                   S, config.model.n_heads, kMostScores)};
+                                                   S, config.model.n_heads, kMostOracleScores)};
   const std::string what = fmt::format("{}, {}, S = {}{}{}", step.model, nsa::to_string(step.precision), S,
                                        packed ? " in documents" : "", step.by_reference ? ", by the reference" : "");
   const nsa::EffectiveFlags flags = step.by_reference ? way_named("reference").flags(subject.flags()) : subject.flags();

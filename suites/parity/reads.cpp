@@ -40,7 +40,7 @@ Json to_json(const Reads& reads) {
   return {{"compressed", reads.compressed}, {"selected", reads.selected}, {"window", reads.window}};
 }
 
-struct Walk {
+struct ReadWalk {
   Context& context;
   Prepared& prepared;
   nsa::decode::Decoder decoder;
@@ -48,7 +48,7 @@ struct Walk {
 };
 
 // One step, and what its layers must have read.
-std::vector<Reads> step(Walk& walk, const at::Tensor& token) {
+std::vector<Reads> step(ReadWalk& walk, const at::Tensor& token) {
   const nsa::ModelConfig& model = walk.prepared.config.model;
   const auto& runtime = walk.prepared.model().runtime;
   std::vector<at::Tensor> blocks(static_cast<std::size_t>(model.n_layers));
@@ -65,7 +65,7 @@ std::vector<Reads> step(Walk& walk, const at::Tensor& token) {
 }
 
 // Steps after a prefill of P until `end`, or until one breaks the law.
-void follow(Walk& walk, const at::Tensor& tokens, std::int64_t P, std::int64_t end) {
+void follow(ReadWalk& walk, const at::Tensor& tokens, std::int64_t P, std::int64_t end) {
   const std::int64_t every = std::max<std::int64_t>(1, tokens.size(1) / 8);
   for (std::int64_t t = P; t < end; ++t) {
     if (t % 16 == 0) walk.context.progress();
@@ -97,7 +97,7 @@ void reads(Context& context, const Subject& subject) {
   Json tables = Json::array();
   for (const std::int64_t P : {std::int64_t{0}, g.l + 1, S / 2, S - g.l_sel}) {
     context.phase(fmt::format("reads after a prefill of {}", P));
-    Walk walk{context, prepared, subject.decoder(prepared.instance), Json::array()};
+    ReadWalk walk{context, prepared, subject.decoder(prepared.instance), Json::array()};
     if (P > 0) (void)walk.decoder.prefill(tokens.narrow(1, 0, P));
     follow(walk, tokens, P, P == 0 ? S : std::min(S, P + g.l_sel));
     tables.insert(tables.end(), walk.table.begin(), walk.table.end());

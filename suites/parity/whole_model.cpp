@@ -17,7 +17,7 @@ namespace {
 using harness::Context;
 using Stages = std::vector<std::pair<std::string, at::Tensor>>;
 
-Prepared prepare(const Context& context, const Subject& subject, nsa::Precision precision) {
+Prepared prepared_in(const Context& context, const Subject& subject, nsa::Precision precision) {
   return parity_cases::prepare(context, subject, shallow(context, subject), precision, subject.flags());
 }
 
@@ -49,7 +49,7 @@ std::int64_t rows_up_to(const at::Tensor& value, std::int64_t row_dim, std::int6
 void model_causality(Context& context, const Subject& subject) {
   const at::NoGradGuard no_grad;
   const nsa::Precision precision = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
-  Prepared prepared = prepare(context, subject, precision);
+  Prepared prepared = prepared_in(context, subject, precision);
   const nsa::Geometry& g = prepared.config.model.nsa;
   const std::int64_t S = length_of(g);
   const at::Tensor tokens = prompt(context, prepared.config, {1, S});
@@ -85,7 +85,7 @@ void model_causality(Context& context, const Subject& subject) {
 
 void model_packed(Context& context, const Subject& subject) {
   const at::NoGradGuard no_grad;
-  Prepared prepared = prepare(context, subject, nsa::Precision::fp64);
+  Prepared prepared = prepared_in(context, subject, nsa::Precision::fp64);
   const std::vector<std::int64_t> lengths = document_lengths(prepared.config.model.nsa);
   const std::int64_t S = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
   const at::Tensor tokens = prompt(context, prepared.config, {1, S});
@@ -113,7 +113,7 @@ void model_packed(Context& context, const Subject& subject) {
 
 void model_batch_of_two(Context& context, const Subject& subject) {
   const at::NoGradGuard no_grad;
-  Prepared prepared = prepare(context, subject, nsa::Precision::fp64);
+  Prepared prepared = prepared_in(context, subject, nsa::Precision::fp64);
   const at::Tensor tokens = prompt(context, prepared.config, {2, length_of(prepared.config.model.nsa)});
   const at::Tensor together = prepared.model().forward(tokens);
   const at::Tensor alone =
@@ -128,7 +128,7 @@ void model_batch_of_two(Context& context, const Subject& subject) {
 // same bits, forward and backward, also where our own kernels compute attention in one.
 void model_watched(Context& context, const Subject& subject) {
   const nsa::Precision precision = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
-  Prepared alone = prepare(context, subject, precision), watched = prepare(context, subject, precision);
+  Prepared alone = prepared_in(context, subject, precision), watched = prepared_in(context, subject, precision);
   const at::Tensor text = prompt(context, alone.config, {2, length_of(alone.config.model.nsa) + 1});
   const auto step = [&](Prepared& prepared) {
     const at::Tensor loss = prepared.model().loss(text);

@@ -20,7 +20,7 @@ struct Record {
   Maxima::Place place;
 };
 
-bool worth_a_look(const at::Tensor& t) {
+bool has_numbers(const at::Tensor& t) {
   return t.defined() && t.is_floating_point() && t.layout() == at::kStrided && t.numel() > 0;
 }
 
@@ -57,7 +57,7 @@ struct FiniteWatch::State {
   explicit State(Look look) : of_stages(look), of_parameters(look) {}
 
   void observe(const std::shared_ptr<State>& self, std::string_view name, const at::Tensor& value) {
-    if (!worth_a_look(value)) return;
+    if (!has_numbers(value)) return;
     const std::lock_guard lock(mutex);
     largest.reset();
     if (value.requires_grad()) {
@@ -71,7 +71,7 @@ struct FiniteWatch::State {
   void arrive(const std::shared_ptr<State>& self, std::uint64_t of_step, const std::string& name,
               const at::Tensor& gradient) {
     const std::lock_guard lock(mutex);
-    if (of_step != step || !worth_a_look(gradient)) return;
+    if (of_step != step || !has_numbers(gradient)) return;
     largest.reset();
     backward.push_back(stage(name, gradient, true));
     if (of_stages.waits() || followed != nullptr) look_at_the_end(self);
@@ -104,7 +104,7 @@ struct FiniteWatch::State {
     of_parameters.clear();
     for (const auto& parameter : module.named_parameters()) {
       const at::Tensor& gradient = parameter.value().grad();
-      if (!worth_a_look(gradient)) continue;
+      if (!has_numbers(gradient)) continue;
       parameters.push_back({parameter.key(), true, true, false, of_parameters.add(parameter.key(), {gradient})});
     }
     of_parameters.look();

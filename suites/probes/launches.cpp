@@ -60,7 +60,7 @@ bool waits(const at::RecordFunction& op) {
   return inputs[0].toTensor().device().type() != inputs[1].toTensor().device().type();
 }
 
-std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& op) {
+std::unique_ptr<at::ObserverContext> enter_launches(const at::RecordFunction& op) {
   computed_inside.push_back(0);
   const std::lock_guard lock(mutex);
   if (counting != nullptr && waits(op)) {  // the inputs are there only when an operation begins
@@ -71,7 +71,7 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& op) {
 }
 
 // What an operation made of others does, they have done.
-void leave(const at::RecordFunction& op, at::ObserverContext*) {
+void leave_launches(const at::RecordFunction& op, at::ObserverContext*) {
   if (computed_inside.empty()) return;  // began before the count
   bool computed = computed_inside.back() != 0;
   computed_inside.pop_back();
@@ -95,7 +95,7 @@ class Counting {
       counting = &count;
       only_cuda = device.is_cuda();
     }
-    tap_.emplace(OpTap::Of::all_threads, enter, leave, TapSees{.inputs = true});
+    tap_.emplace(OpTap::Of::all_threads, enter_launches, leave_launches, TapSees{.inputs = true});
   }
   ~Counting() {
     tap_.reset();

@@ -24,7 +24,7 @@ using nsa::Op;
 constexpr std::array kShownContents = {Content::normal, Content::ties, Content::zero_keys, Content::steep_logits};
 constexpr std::array<std::pair<const char*, at::ScalarType>, 3> kTypes = {
     {{"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}}};
-enum AxisOf : std::size_t { kLength, kDtype, kLayout, kContent };
+enum ForeignAxis : std::size_t { kForeignLength, kForeignDtype, kForeignLayout, kForeignContent };
 
 std::vector<std::int64_t> lengths_of(const Context& context, const nsa::Geometry& geometry) {
   const std::vector<std::int64_t> edges = boundary_lengths(geometry, {});
@@ -52,7 +52,7 @@ Covering design_of(const Context& context, const Description& d, const nsa::Geom
 }
 
 OpPoint point_of(const Covering& design, const Point& point, const oracle::OpShape& shape, Op op) {
-  const auto value = [&](AxisOf axis) { return design.axes[axis].values[point[axis]]; };
+  const auto value = [&](ForeignAxis axis) { return design.axes[axis].values[point[axis]]; };
   OpPoint at{kImplementation, {}};
   at.input.op = op;
   at.input.geometry = shape.geometry;
@@ -63,13 +63,14 @@ OpPoint point_of(const Covering& design, const Point& point, const oracle::OpSha
   at.input.own_block = shape.own_block;
   at.input.empty_documents = shape.empty_documents;
   at.input.attention = shape.attention;
-  at.input.S = std::stoll(value(kLength));
-  at.input.dtype =
-      std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& t) { return t.first == value(kDtype); })->second;
+  at.input.S = std::stoll(value(kForeignLength));
+  at.input.dtype = std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& t) {
+                     return t.first == value(kForeignDtype);
+                   })->second;
   at.input.layout =
-      *std::find_if(kLayouts.begin(), kLayouts.end(), [&](Layout l) { return to_string(l) == value(kLayout); });
-  at.input.content =
-      *std::find_if(kContents.begin(), kContents.end(), [&](Content c) { return to_string(c) == value(kContent); });
+      *std::find_if(kLayouts.begin(), kLayouts.end(), [&](Layout l) { return to_string(l) == value(kForeignLayout); });
+  at.input.content = *std::find_if(kContents.begin(), kContents.end(),
+                                   [&](Content c) { return to_string(c) == value(kForeignContent); });
   return at;
 }
 

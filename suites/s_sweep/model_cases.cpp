@@ -50,10 +50,10 @@ void skip_unserved(const Context& context, const Subject& subject, const std::st
 }
 
 // The axes of model_design, in order.
-enum AxisOf : std::size_t { kLength, kScale, kWay, kLayout, kPrecision, kPhi };
+enum ModelAxis : std::size_t { kModelLength, kModelScale, kModelWay, kModelLayout, kModelPrecision, kModelPhi };
 
 bool allowed(const Pair& p) {
-  return p.first != kWay || p.second != kPrecision || !needs_cuda(model_ways()[p.a]) || p.b == 1;
+  return p.first != kModelWay || p.second != kModelPrecision || !needs_cuda(model_ways()[p.a]) || p.b == 1;
 }
 
 // Tokens of the layout: S of them, twice S, or documents of 0, S, 1, 0 and l+1.
@@ -109,14 +109,14 @@ void sweep_models(Context& context, const Subject& subject, std::size_t way) {
   Models models(context, subject, model_ways()[way]);
   SweepLog log(context, design);
   for (const Point& point : design.points) {
-    if (point[kWay] != way) continue;
+    if (point[kModelWay] != way) continue;
     log.begin(point);
-    SweptModel& swept = models.get(point[kPrecision] == 0 ? nsa::Precision::fp32 : nsa::Precision::bf16,
-                                   point[kPhi] == 0 ? nsa::Phi::avg : nsa::Phi::mlp);
-    const std::int64_t S = std::stoll(design.axes[kLength].values[point[kLength]]);
+    SweptModel& swept = models.get(point[kModelPrecision] == 0 ? nsa::Precision::fp32 : nsa::Precision::bf16,
+                                   point[kModelPhi] == 0 ? nsa::Phi::avg : nsa::Phi::mlp);
+    const std::int64_t S = std::stoll(design.axes[kModelLength].values[point[kModelLength]]);
     try {
-      log.add(point, try_point(swept, input_of(context, swept.config, S, kLayouts[point[kLayout]]),
-                               scales[point[kScale]], !log.full()));
+      log.add(point, try_point(swept, input_of(context, swept.config, S, kLayouts[point[kModelLayout]]),
+                               scales[point[kModelScale]], !log.full()));
     } catch (const c10::Error& error) {
       probes::report_inplace_write(context, error, design.json(point));
       return;

@@ -54,7 +54,7 @@ std::string dtype_name(at::ScalarType dtype) {
 }
 
 // The axes of op_design, in order.
-enum AxisOf : std::size_t { kLength, kComputation, kContent, kScale, kDtype, kLayout, kWidths };
+enum OpAxis : std::size_t { kLength, kComputation, kContent, kScale, kDtype, kLayout, kWidths };
 
 bool flash(const Computation& c) { return c.way.starts_with("flash"); }
 bool needs_cuda(const Computation& c) { return way_named(c.way).needs_cuda; }

@@ -66,7 +66,7 @@ void judge_loading(Context& context, const Waiting& waiting, const Json& sources
 
 namespace {
 
-constexpr int kFetches = 200, kSteps = 12;
+constexpr int kFetches = 200, kOverlappedSteps = 12;
 
 nsa::train::StreamOptions stream_options(const Context& context, const nsa::Config& config) {
   nsa::train::StreamOptions options;
@@ -113,7 +113,7 @@ void data_loading(const Subject& subject, Context& context) {
       bench.instance.model, config.train,
       std::shared_ptr<nsa::train::BatchStream>(nsa::train::open_stream(stream_options(context, config))));
   Waiting waiting;
-  for (int i = 0; i <= kSteps; ++i) {
+  for (int i = 0; i <= kOverlappedSteps; ++i) {
     const nsa::train::StepReport report = trainer.step();
     context.progress();
     if (report.stop != nsa::train::Stop::none) {

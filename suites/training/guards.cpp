@@ -27,7 +27,7 @@ using harness::Context;
 using nsa::train::StepReport;
 using nsa::train::Stop;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 constexpr int kPoisonedStep = 1;
 
 struct Small {
@@ -175,7 +175,7 @@ void nan_in_the_loss(const Subject& subject, Context& context) {
   Small small = make_small(subject, context, 1);
   {
     const at::NoGradGuard no_grad;
-    small.instance.model->head->weight.flatten()[0] = kNan;
+    small.instance.model->head->weight.flatten()[0] = kNotANumber;
   }
   nsa::train::Trainer trainer(small.instance.model, small.config.train, batches(small));
   (void)expect_stop(trainer, *small.instance.model, Stop::nonfinite_loss, "nan_in_the_loss", context);
@@ -278,7 +278,7 @@ void guards(const Subject& subject, Context& context) {
   context.phase("nothing planted");
   if (!is_healthy(subject, context)) return;
   context.phase("NaN in one gradient");
-  bad_number_in_one_gradient(subject, context, kNan);
+  bad_number_in_one_gradient(subject, context, kNotANumber);
   context.phase("infinity in one gradient");
   bad_number_in_one_gradient(subject, context, std::numeric_limits<double>::infinity());
   context.phase("NSA_DETECT_ANOMALY");

@@ -6,17 +6,13 @@
 #include <cmath>
 #include <limits>
 
+#include "suites/oracle/compare.hpp"
+
 namespace suites::training_cases {
 
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
-  const auto bytes = [](const at::Tensor& t) { return t.contiguous().flatten().view(at::kByte); };
-  return at::equal(bytes(a), bytes(b));
-}
 
 // As a share of `a`; 0 for the same number, or two NaN.
 double share(double a, double b) {
@@ -47,7 +43,7 @@ std::vector<std::string> differences(const nsa::train::TrainState& a, const nsa:
   for (const auto& [name, tensor] : a.tensors) {
     if (!name.starts_with(part)) continue;
     const auto other = b.tensors.find(name);
-    if (other == b.tensors.end() || !same_bits(tensor, other->second)) found.push_back(name);
+    if (other == b.tensors.end() || !oracle::same_bits(tensor, other->second)) found.push_back(name);
   }
   for (const auto& [name, tensor] : b.tensors) {
     if (name.starts_with(part) && !a.tensors.contains(name)) found.push_back(name);

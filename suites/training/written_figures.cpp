@@ -14,7 +14,7 @@ using harness::Json;
 
 namespace {
 
-constexpr double kSameNumber = 1e-9;  // of the peak rate
+constexpr double kSameRate = 1e-9;  // of the peak rate
 
 Slack slack_for(const nsa::TrainConfig& train, at::Device device) {
   if (train.precision == nsa::Precision::bf16) return {5e-3, 0.02, 0.03};
@@ -131,9 +131,9 @@ void Figures::norm_and_rate(Claims& claims, const std::string& where, std::int64
     const std::string mistake = mistake_in_norm(step, *norm);
     if (!mistake.empty()) claims.explain(mistake);
   }
-  if (claims.near(where, "lr", rate, at(step)->lr, kSameNumber * peak_rate_) || !rate) return;
+  if (claims.near(where, "lr", rate, at(step)->lr, kSameRate * peak_rate_) || !rate) return;
   const double by_batches = expected_learning_rate(train_, (step - 1) * train_.accumulate_grad_batches);
-  if (std::abs(*rate - by_batches) <= kSameNumber * peak_rate_)
+  if (std::abs(*rate - by_batches) <= kSameRate * peak_rate_)
     claims.explain("the schedule counted batches, of which a step accumulates several, and not steps");
 }
 

@@ -8,6 +8,7 @@
 
 #include "nsa/model/make.hpp"
 #include "suites/codes.hpp"
+#include "suites/oracle/compare.hpp"
 #include "suites/training/verdicts.hpp"
 #include "suites/training/written_figures.hpp"
 
@@ -21,11 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kDocumentSlack = 2e-3;  // nats between a packed batch and its documents one by one
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  const auto bytes = [](const at::Tensor& t) { return t.detach().to(at::kCPU).contiguous().flatten().view(at::kByte); };
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && at::equal(bytes(a), bytes(b));
-}
 
 class StepJudge {
  public:
@@ -107,7 +103,7 @@ class StepJudge {
     claims_.holds(!pass.is_number() || !passed.is_number() || passed.get<double>() >= pass.get<double>(),
                   fmt::format("step {}", step), "pass over the data", passed, fmt::format("at least {}", pass.dump()));
     for (std::size_t i = 0; i < here.before.size(); ++i)
-      claims_.holds(i < before.after.size() && same_bits(here.before[i].second, before.after[i].second),
+      claims_.holds(i < before.after.size() && oracle::same_bits(here.before[i].second, before.after[i].second),
                     fmt::format("step {}", step), here.before[i].first, "the weights that the step before left",
                     "others");
   }
@@ -167,13 +163,13 @@ class StepJudge {
     if (model != told.end())
       claims_.equal(where, "type of the weights", c10::toString(model->second.scalar_type()),
                     c10::toString(weight.scalar_type()));
-    claims_.holds(model != told.end() && same_bits(model->second, weight), where, "weights", "others",
+    claims_.holds(model != told.end() && oracle::same_bits(model->second, weight), where, "weights", "others",
                   "those after this step");
     const bool copied = weight.element_size() < 4 && train_.master_weights;
     claims_.equal(where, "has a wide copy", master != told.end(), copied);
     if (!copied || master == told.end()) return;
     claims_.equal(where, "type of the wide copy", c10::toString(master->second.scalar_type()), "Float");
-    claims_.holds(same_bits(master->second.to(weight.scalar_type()), weight), where, "wide copy",
+    claims_.holds(oracle::same_bits(master->second.to(weight.scalar_type()), weight), where, "wide copy",
                   "rounds to other weights", "those after this step");
   }
 

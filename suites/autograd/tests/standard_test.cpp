@@ -13,7 +13,7 @@
 #include "suites/tests/recording_context.hpp"
 
 namespace suites {
-namespace {
+namespace autograd_standard_test {
 
 using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
 using Codes = std::set<std::string>;
@@ -377,5 +377,5 @@ TEST(AutogradStandard, WhatAFlagCutsOffIsListed) {
   EXPECT_THROW((void)model_way("sdpb"), std::out_of_range);
 }
 
-}  // namespace
+}  // namespace autograd_standard_test
 }  // namespace suites

@@ -8,7 +8,7 @@
 #include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
-namespace {
+namespace cover_test {
 
 using namespace suites;
 using Codes = std::set<std::string>;
@@ -184,4 +184,4 @@ TEST(AfterConstruction, AModelThatReadsTheEnvironmentAgainIsFound) {
   EXPECT_EQ(found.codes, Codes{code(codes::kFlagsMovedAfterConstruction)}) << found.messages;
 }
 
-}  // namespace
+}  // namespace cover_test

@@ -8,7 +8,7 @@
 #include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
-namespace {
+namespace flag_matrix_test {
 
 using namespace suites;
 using flag_execution::Plan;
@@ -227,4 +227,4 @@ TEST(TruthTable, TheSeedsExamples) {
   EXPECT_EQ(row('-', '0', '-'), (Triple{false, false, false}));  // a disabling flag enables nothing
 }
 
-}  // namespace
+}  // namespace flag_matrix_test

@@ -10,16 +10,12 @@
 #include <system_error>
 
 #include "suites/implementation/tests/support.hpp"
+#include "suites/oracle/compare.hpp"
 
 namespace suites::implementation::tests {
 namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         at::equal(a.contiguous().flatten().view(at::kByte), b.contiguous().flatten().view(at::kByte));
-}
 
 std::string refusal_of(const Arena& arena, const Place& place) {
   const auto error = error_of([&] { (void)arena.take(place); });
@@ -32,7 +28,7 @@ TEST(Arena, GivesBackTheBits) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf, at::kInt}) {
     at::Tensor tensor = (at::randn({3, 5, 2}) * 100).to(dtype);
     if (dtype != at::kInt) tensor.view(-1).slice(0, 0, 2).copy_(at::tensor({std::nan("7"), -INFINITY}));
-    EXPECT_TRUE(same_bits(arena.take(arena.put(tensor)), tensor)) << c10::toString(dtype);
+    EXPECT_TRUE(oracle::same_bits(arena.take(arena.put(tensor)), tensor)) << c10::toString(dtype);
   }
 }
 
@@ -42,7 +38,7 @@ TEST(Arena, TakesAnyStrides) {
   for (const at::Tensor& view :
        {tensor.transpose(0, 2), tensor.slice(1, 1, 3), tensor.select(0, 1).expand({5, 3, 4}), tensor.flip(0),
         at::tensor(3.0F), at::empty({2, 0, 4}), tensor.clone().requires_grad_()})
-    EXPECT_TRUE(same_bits(arena.take(arena.put(view)), view.detach()));
+    EXPECT_TRUE(oracle::same_bits(arena.take(arena.put(view)), view.detach()));
 }
 
 TEST(Arena, WhatIsTakenIsItsOwn) {
@@ -71,8 +67,8 @@ TEST(Arena, GrowsAndKeepsWhatItHolds) {
   const at::Tensor small = at::randn({100}), large = at::randn({1 << 20});
   const Place first = arena.put(small), second = arena.put(large);
   EXPECT_GE(arena.size(), 4 << 20);
-  EXPECT_TRUE(same_bits(arena.take(first), small));
-  EXPECT_TRUE(same_bits(arena.take(second), large));
+  EXPECT_TRUE(oracle::same_bits(arena.take(first), small));
+  EXPECT_TRUE(oracle::same_bits(arena.take(second), large));
 }
 
 TEST(Arena, IsWhatTheOtherSideSees) {
@@ -104,7 +100,7 @@ TEST(Arena, GrowsAlsoWhereTheOtherSideDidNotSay) {
   const std::int64_t large = std::int64_t{64} << 20;
   ASSERT_EQ(ftruncate(arena.fd(), large), 0);
   const at::Tensor tensor = at::randn({1 << 20});
-  EXPECT_TRUE(same_bits(arena.take(arena.put(tensor)), tensor));
+  EXPECT_TRUE(oracle::same_bits(arena.take(arena.put(tensor)), tensor));
   EXPECT_EQ(arena.size(), large);
 }
 

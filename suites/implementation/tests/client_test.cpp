@@ -8,7 +8,7 @@
 #include "suites/implementation/tests/support.hpp"
 
 namespace suites::implementation::tests {
-namespace {
+namespace client_test {
 
 using testing::HasSubstr;
 using testing::Pair;
@@ -285,5 +285,5 @@ TEST_F(ClientTest, ThreadsTakeTurns) {
   EXPECT_EQ(client.starts(), 1);
 }
 
-}  // namespace
+}  // namespace client_test
 }  // namespace suites::implementation::tests

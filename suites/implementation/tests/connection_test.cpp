@@ -10,7 +10,7 @@
 #include "suites/implementation/tests/support.hpp"
 
 namespace suites::implementation::tests {
-namespace {
+namespace connection_test {
 
 using testing::HasSubstr;
 
@@ -328,5 +328,5 @@ for part in ({}, {"at": 64}, {"shape": [1 << 61]}, {"in": "tpu"}):
   EXPECT_EQ(complaint(unopened, /*shares=*/false), none);
 }
 
-}  // namespace
+}  // namespace connection_test
 }  // namespace suites::implementation::tests

@@ -9,18 +9,14 @@
 #include <string>
 
 #include "suites/implementation/tests/support.hpp"
+#include "suites/oracle/compare.hpp"
 
 namespace suites::implementation::tests {
-namespace {
+namespace device_arena_test {
 
 using testing::HasSubstr;
 
 constexpr std::int64_t kGrain = DeviceArena::kGrain;
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         at::equal(a.cpu().contiguous().flatten().view(at::kByte), b.cpu().contiguous().flatten().view(at::kByte));
-}
 
 // The arena over files, and over a GPU where there is one.
 class DeviceArenaTest : public PythonTest, public testing::WithParamInterface<at::DeviceType> {
@@ -48,7 +44,7 @@ TEST_P(DeviceArenaTest, GivesBackTheBits) {
     const Place place = arena->put(tensor);
     EXPECT_TRUE(place.on_device);
     const at::Tensor back = arena->take(place);
-    EXPECT_TRUE(same_bits(back, tensor)) << c10::toString(dtype);
+    EXPECT_TRUE(oracle::same_bits(back, tensor)) << c10::toString(dtype);
     EXPECT_EQ(back.device(), device);
   }
 }
@@ -60,7 +56,7 @@ TEST_P(DeviceArenaTest, TakesAnyStridesAndEmptyTensors) {
        {tensor.transpose(0, 2), tensor.slice(1, 1, 3), tensor.select(0, 1).expand({5, 3, 4}), tensor.flip(0),
         at::tensor(3.0F).to(device), at::empty({2, 0, 4}).to(device), tensor.clone().requires_grad_(), tensor.cpu()}) {
     const at::Tensor back = arena->take(arena->put(view));
-    EXPECT_TRUE(same_bits(back, view.detach()));
+    EXPECT_TRUE(oracle::same_bits(back, view.detach()));
     EXPECT_FALSE(back.requires_grad());
   }
 }
@@ -103,7 +99,7 @@ TEST_P(DeviceArenaTest, GrowsByBecomingOtherMemory) {
   EXPECT_TRUE(arena->reserve(device, 16 * kGrain - 1));
   EXPECT_EQ(arena->size(), 16 * kGrain);
   const at::Tensor large = at::randn({4 * kGrain}).to(device);
-  EXPECT_TRUE(same_bits(arena->take(arena->put(large)), large));
+  EXPECT_TRUE(oracle::same_bits(arena->take(arena->put(large)), large));
   arena->release();
   EXPECT_EQ(arena->size(), 0);
   EXPECT_TRUE(arena->reserve(device, 1));
@@ -175,5 +171,5 @@ TEST(DeviceArena, TheGpuGetsItsMemoryBack) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);  // nobody else takes it for its own
 }
 
-}  // namespace
+}  // namespace device_arena_test
 }  // namespace suites::implementation::tests

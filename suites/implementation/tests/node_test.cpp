@@ -9,7 +9,7 @@
 #include "suites/implementation/tests/support.hpp"
 
 namespace suites::implementation::tests {
-namespace {
+namespace node_test {
 
 using testing::HasSubstr;
 using torch::autograd::grad;
@@ -212,5 +212,5 @@ TEST_F(NodeTest, AGraphMayOutliveEverythingElse) {
   EXPECT_TRUE(request.inputs[2].second.grad().defined());
 }
 
-}  // namespace
+}  // namespace node_test
 }  // namespace suites::implementation::tests

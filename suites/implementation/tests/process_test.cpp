@@ -13,7 +13,7 @@
 #include "suites/implementation/tests/support.hpp"
 
 namespace suites::implementation::tests {
-namespace {
+namespace process_test {
 
 constexpr Process::Seconds kLong{60}, kShort{0.3};
 
@@ -262,5 +262,5 @@ TEST_F(ProcessTest, ManyThreadsEachHaveTheirOwn) {
   EXPECT_EQ(right, 6 * 50);
 }
 
-}  // namespace
+}  // namespace process_test
 }  // namespace suites::implementation::tests

@@ -16,7 +16,7 @@
 #include "suites/implementation/tests/support.hpp"
 
 namespace suites::implementation::tests {
-namespace {
+namespace repro_test {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
@@ -241,5 +241,5 @@ TEST(Expected, IsLeftOutWhereThereIsNothingToCompareOrItTakesTooLong) {
   EXPECT_TRUE(expected_of(made(window(at::kDouble, {}, 9000)), description()).empty());
 }
 
-}  // namespace
+}  // namespace repro_test
 }  // namespace suites::implementation::tests

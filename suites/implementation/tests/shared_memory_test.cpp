@@ -9,18 +9,14 @@
 
 #include "suites/implementation/client.hpp"
 #include "suites/implementation/tests/support.hpp"
+#include "suites/oracle/compare.hpp"
 
 namespace suites::implementation::tests {
-namespace {
+namespace shared_memory_test {
 
 const std::filesystem::path kAdapters = NSA_SOURCE_FOLDER "/adapters";
 constexpr std::int64_t kMiB = 1 << 20;
 const nsa::Geometry kGeometry = {.l = 4, .d = 2, .l_sel = 4, .n_sel = 3, .w = 5};
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         at::equal(a.cpu().contiguous().flatten().view(at::kByte), b.cpu().contiguous().flatten().view(at::kByte));
-}
 
 class SharedTest : public PythonTest, public testing::WithParamInterface<at::DeviceType> {
  protected:
@@ -74,7 +70,7 @@ TEST_P(SharedTest, TensorsOfEveryTypeComeBackAsTheyWent) {
     Request request = branches(13, dtype);
     request.inputs.back().second.view(-1).slice(0, 0, 3).copy_(at::tensor({std::nan("7"), -INFINITY, -0.0}));
     const at::Tensor o = named(client.forward(request).outputs, "o");
-    EXPECT_TRUE(same_bits(o, named(request.inputs, "o_win"))) << c10::toString(dtype);
+    EXPECT_TRUE(oracle::same_bits(o, named(request.inputs, "o_win"))) << c10::toString(dtype);
     EXPECT_EQ(o.device(), device());
   }
   Request integers = window();
@@ -90,7 +86,7 @@ TEST_P(SharedTest, TensorsOfEveryTypeComeBackAsTheyWent) {
 TEST_P(SharedTest, EmptyTensorsCross) {
   Client client(options("tests/odd.py"));
   const Request request = branches(0);
-  EXPECT_TRUE(same_bits(named(client.forward(request).outputs, "o"), named(request.inputs, "o_win")));
+  EXPECT_TRUE(oracle::same_bits(named(client.forward(request).outputs, "o"), named(request.inputs, "o_win")));
   EXPECT_EQ(client.transport(), "CUDA IPC");
 }
 
@@ -102,14 +98,15 @@ TEST_P(SharedTest, BitsAreThoseOfHostCopies) {
   const Request request = window({"q", "k", "v"});
   const Named cotangent = {{"o", random({1, 37, 4, 8})}};
   const Forward one = shared.forward(request), other = copied.forward(request);
-  for (const char* name : {"o", "lse"}) EXPECT_TRUE(same_bits(named(one.outputs, name), named(other.outputs, name)));
+  for (const char* name : {"o", "lse"})
+    EXPECT_TRUE(oracle::same_bits(named(one.outputs, name), named(other.outputs, name)));
   EXPECT_EQ(named(one.outputs, "o").device(), device());
   EXPECT_TRUE(named(other.outputs, "o").is_cpu());
   for (const bool keep : {true, false}) {
     const Named some = shared.backward(*one.graph, cotangent, keep).gradients;
     const Named others = copied.backward(*other.graph, cotangent, keep).gradients;
     for (const char* name : {"q", "k", "v"}) {
-      EXPECT_TRUE(same_bits(named(some, name), named(others, name))) << name;
+      EXPECT_TRUE(oracle::same_bits(named(some, name), named(others, name))) << name;
       EXPECT_EQ(named(some, name).device(), device());
     }
   }
@@ -133,7 +130,7 @@ TEST_P(SharedTest, MemoryGrowsWhileAGraphIsKept) {
   }
   const Backward after = client.backward(*first.graph, cotangent, /*keep=*/false);
   for (const char* name : {"q", "k", "v"})
-    EXPECT_TRUE(same_bits(named(before.gradients, name), named(after.gradients, name)));
+    EXPECT_TRUE(oracle::same_bits(named(before.gradients, name), named(after.gradients, name)));
   EXPECT_EQ(client.transport(), "CUDA IPC");
   EXPECT_EQ(client.starts(), 1);
 }
@@ -152,8 +149,8 @@ TEST_P(SharedTest, OutputsThatDoNotFitComeThroughTheHost) {
   const at::Tensor outside = o_of({}, false), inside = o_of(outputs_of(request), true);
   EXPECT_TRUE(outside.is_cpu());
   EXPECT_EQ(inside.device(), device());
-  EXPECT_TRUE(same_bits(outside, named(request.inputs, "o_win")));
-  EXPECT_TRUE(same_bits(inside, outside));
+  EXPECT_TRUE(oracle::same_bits(outside, named(request.inputs, "o_win")));
+  EXPECT_TRUE(oracle::same_bits(inside, outside));
   EXPECT_EQ(to.transport(), "CUDA IPC");
 }
 
@@ -182,7 +179,7 @@ TEST_P(SharedTest, AnInputThatIsWrittenToIsSeenAndOursStays) {
   const Request request = window();
   const at::Tensor q = named(request.inputs, "q").clone();
   EXPECT_EQ(client.forward(request).changed_inputs, (std::vector<std::string>{"q"}));
-  EXPECT_TRUE(same_bits(named(request.inputs, "q"), q));
+  EXPECT_TRUE(oracle::same_bits(named(request.inputs, "q"), q));
   EXPECT_EQ(client.transport(), "CUDA IPC");
 }
 
@@ -196,12 +193,12 @@ TEST_P(SharedTest, AProcessOnAnotherGpuGetsCopies) {
   Client client(with);
   const Request request = branches(64);
   const at::Tensor o = named(client.forward(request).outputs, "o");
-  EXPECT_TRUE(same_bits(o, named(request.inputs, "o_win")));
+  EXPECT_TRUE(oracle::same_bits(o, named(request.inputs, "o_win")));
   EXPECT_TRUE(o.is_cpu());
   EXPECT_THAT(client.transport(),
               testing::StartsWith("host copies (it is memory of the GPU another: here calls go to "));
   EXPECT_EQ(client.starts(), 1);
 }
 
-}  // namespace
+}  // namespace shared_memory_test
 }  // namespace suites::implementation::tests

@@ -4,7 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
-namespace {
+namespace sign_runs_test {
 
 using suites::init_laws::SignRuns;
 
@@ -75,4 +75,4 @@ TEST(SignRuns, Bf16KeepsTheSigns) {
   EXPECT_EQ(runs.repeats().size(), 1U);
 }
 
-}  // namespace
+}  // namespace sign_runs_test

@@ -8,7 +8,7 @@
 #include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
-namespace {
+namespace init_stats_standard_test {
 
 using namespace suites;
 using Codes = std::set<std::string>;
@@ -237,4 +237,4 @@ TEST(InitStandard, AStreamThatIsUsedAgainAtAnotherScaleIsFound) {
   EXPECT_EQ(run(init_checks::streams, {}, planted).grave_codes(), Codes{});  // rows of other bits: only signs tell
 }
 
-}  // namespace
+}  // namespace init_stats_standard_test

@@ -9,7 +9,7 @@
 #include "suites/tests/recording_context.hpp"
 
 namespace suites {
-namespace {
+namespace parity_test {
 
 using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
 
@@ -214,5 +214,5 @@ TEST(Parity, NamesCuSeqlensThatWereNeverFilled) {
   EXPECT_NE(cases[0].context.findings[0].message.find("2139062143"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace parity_test
 }  // namespace suites

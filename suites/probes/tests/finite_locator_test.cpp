@@ -11,7 +11,7 @@
 #include "suites/subject.hpp"
 
 namespace suites::probes {
-namespace {
+namespace finite_locator_test {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -184,5 +184,5 @@ TEST(FiniteLocator, AllowsOnlyOneAtATime) {
   EXPECT_THROW(FiniteLocator(RowMap{{}, 4, {}}), std::logic_error);
 }
 
-}  // namespace
+}  // namespace finite_locator_test
 }  // namespace suites::probes

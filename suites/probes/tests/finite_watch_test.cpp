@@ -17,7 +17,7 @@
 #include "suites/tests/recording_context.hpp"
 
 namespace suites::probes {
-namespace {
+namespace finite_watch_test {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -473,5 +473,5 @@ TEST_P(FiniteWatchOn, TheGpuSeesEveryKindInEveryDtype) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, FiniteWatchOn, testing::Values(at::kDouble, at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& dtype) { return std::string(c10::toString(dtype.param)); });
 
-}  // namespace
+}  // namespace finite_watch_test
 }  // namespace suites::probes

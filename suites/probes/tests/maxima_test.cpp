@@ -13,7 +13,7 @@
 #include "suites/probes/row_maxima_kernel.hpp"
 
 namespace suites::probes {
-namespace {
+namespace maxima_test {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -149,5 +149,5 @@ TEST_F(WaitingMaxima, AreRefusedOutsideTheirCapture) {
   EXPECT_EQ(values_of(at_once, place), (std::vector<double>{4}));
 }
 
-}  // namespace
+}  // namespace maxima_test
 }  // namespace suites::probes

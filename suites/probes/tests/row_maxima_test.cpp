@@ -13,7 +13,7 @@
 #include "suites/probes/row_maxima_kernel.hpp"
 
 namespace suites::probes {
-namespace {
+namespace row_maxima_test {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -213,5 +213,5 @@ TEST_F(RowMaximaKernel, RefusesWhatItDoesNotServe) {
   EXPECT_FALSE(row_maxima({}).values.defined());
 }
 
-}  // namespace
+}  // namespace row_maxima_test
 }  // namespace suites::probes

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace suites::probes {
-namespace {
+namespace statistics_test {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 using Sample = std::vector<double>;
@@ -155,5 +155,5 @@ TEST(Statistics, HolmMultipliesByWhatIsLeftAndNeverFalls) {
   EXPECT_TRUE(holm(Sample{}).empty());
 }
 
-}  // namespace
+}  // namespace statistics_test
 }  // namespace suites::probes

@@ -10,7 +10,7 @@
 #include "suites/tests/recording_context.hpp"
 
 namespace suites {
-namespace {
+namespace s_sweep_test {
 
 using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
 
@@ -227,5 +227,5 @@ TEST(SSweep, TellsWhatFailingModelPointsHaveInCommon) {
       << findings.back().message;
 }
 
-}  // namespace
+}  // namespace s_sweep_test
 }  // namespace suites

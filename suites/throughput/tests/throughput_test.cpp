@@ -12,7 +12,7 @@
 #include "suites/tests/recording_context.hpp"
 
 namespace suites {
-namespace {
+namespace throughput_test {
 
 using testing::HasSubstr;
 using tests::RecordingContext;
@@ -232,5 +232,5 @@ TEST(Throughput, ASlowOpIsBelowTheGate) {
   EXPECT_NE(find(context, codes::kFarBelowGate), nullptr) << listed(context);
 }
 
-}  // namespace
+}  // namespace throughput_test
 }  // namespace suites

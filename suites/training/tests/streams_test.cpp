@@ -95,13 +95,13 @@ TEST_F(Streams, ASecondPassInTheOrderOfTheFirstIsFound) {
 }
 
 TEST_F(Streams, AContinuationElsewhereIsFound) {
-  class Forgetful : public Changed {
+  class ForgetsItsPlace : public Changed {
    public:
-    explicit Forgetful(const StreamOptions& options)
+    explicit ForgetsItsPlace(const StreamOptions& options)
         : Changed(options, [](BatchStream& source) { return source.next(); }) {}
     void seek(const nlohmann::json&) override {}
   };
-  judge_streams(context, [](const StreamOptions& options) { return std::make_unique<Forgetful>(options); });
+  judge_streams(context, [](const StreamOptions& options) { return std::make_unique<ForgetsItsPlace>(options); });
   EXPECT_EQ(as_if(codes::kBatchOrder),
             "a resumed run went on elsewhere in the data than where the run before it stood");
 }

@@ -1,0 +1,1 @@
+// A target needs a source; its product is the precompiled header.
