@@ -320,6 +320,11 @@ at::Tensor over_heads(const at::Tensor& rows, const at::Tensor& like) {
 }
 
 Evaluation evaluate(const OpCase& c, const nsa::Ops& ops, const EvaluateOptions& options) {
+  return evaluate(c, ops, options, [](std::size_t, const at::Tensor&) {});
+}
+
+Evaluation evaluate(const OpCase& c, const nsa::Ops& ops, const EvaluateOptions& options,
+                    const ChangeCotangent& change) {
   const at::AutoGradMode grad(options.gradients);
   Tensors inputs;
   for (const at::Tensor& t : c.inputs) {
@@ -336,6 +341,7 @@ Evaluation evaluate(const OpCase& c, const nsa::Ops& ops, const EvaluateOptions&
   for (std::size_t i = 0; i < c.differentiable_outputs; ++i) {
     at::Tensor cotangent = draw.normal(outputs[i].sizes()).to(at::kBFloat16);  // the same values in every dtype
     if (options.rows.defined()) cotangent = cotangent * over_heads(options.rows, cotangent);
+    change(i, cotangent);
     if (!outputs[i].requires_grad()) continue;
     carriers.push_back(outputs[i]);
     cotangents.push_back(cotangent.to(outputs[i].scalar_type()));

@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -84,5 +86,9 @@ struct EvaluateOptions {
   at::Tensor rows = {};  // bool [B,S,G]: the others' cotangents are 0; undefined: all count
 };
 [[nodiscard]] Evaluation evaluate(const OpCase& c, const nsa::Ops& ops, const EvaluateOptions& options);
+// The same with other cotangents: `change` writes into that of each differentiable output, in bf16, before it is used.
+using ChangeCotangent = std::function<void(std::size_t output, const at::Tensor& cotangent)>;
+[[nodiscard]] Evaluation evaluate(const OpCase& c, const nsa::Ops& ops, const EvaluateOptions& options,
+                                  const ChangeCotangent& change);
 
 }  // namespace suites::oracle

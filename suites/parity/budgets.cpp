@@ -164,6 +164,51 @@ void compare(Context& context, const OpCase& c, const Three& three, const oracle
   }
 }
 
+// One element of what comes back to an output, in a row that counts.
+at::Tensor element_of(const at::Tensor& cotangent, const at::Tensor& rows) {
+  std::int64_t row = cotangent.size(1) / 3;
+  if (rows.defined())  // of the first head, as rows are by group
+    while (row + 1 < cotangent.size(1) && !rows[0][row][0].item<bool>()) ++row;
+  return cotangent.select(0, 0).select(0, row).flatten()[0];
+}
+
+// Backward, the same as nan_stays_visible() asks forward. A pass back is linear in what comes back: who depends on an
+// element is who gets a gradient from it alone.
+void nan_stays_visible_backward(Context& context, const OpCase& c, const nsa::Ops& ops, at::ScalarType dtype) {
+  constexpr double kNothing = 1e-9;  // of an input's largest gradient: what cancels leaves a rounding
+  const at::Tensor rows = rows_that_count(context, c);
+  for (std::size_t i = 0; i < c.differentiable_outputs; ++i) {
+    context.phase("NaN in what comes back to " + c.output_names[i]);
+    const auto alone = [&](std::size_t output, const at::Tensor& cotangent) {
+      cotangent.zero_();
+      if (output == i) element_of(cotangent, rows).fill_(1.0);
+    };
+    const auto poisoned = [&](std::size_t output, const at::Tensor& cotangent) {
+      if (output == i) element_of(cotangent, rows).fill_(std::numeric_limits<double>::quiet_NaN());
+    };
+    const auto due = evaluate(c, nsa::reference::ops(), {at::kDouble, true, 1, rows}, alone).gradients;
+    const auto got = evaluate(c, ops, {dtype, true, 1, rows}, poisoned).gradients;
+    std::int64_t depend = 0, hidden = 0;
+    std::string first;
+    for (std::size_t k = 0; k < due.size(); ++k) {
+      if (!due[k].defined() || due[k].numel() == 0) continue;
+      const at::Tensor size = due[k].abs(), depends = size.gt(kNothing * size.max());
+      const at::Tensor finite = got[k].defined() ? got[k].isfinite().to(size.device()) : at::ones_like(depends);
+      const std::int64_t here = finite.logical_and(depends).sum().item<std::int64_t>();
+      if (here > 0 && first.empty()) first = ", first in the gradient of " + c.input_names[k];
+      depend += depends.sum().item<std::int64_t>();
+      hidden += here;
+    }
+    context.expect(fmt::format("a NaN in what comes back to {} is not hidden", c.output_names[i]),
+                   hidden == 0 && depend > 0,
+                   fmt::format("{}: {} gradients depend on one value that is NaN of what comes back to {}, of which {} "
+                               "came out finite{}",
+                               c.name(), depend, c.output_names[i], hidden, first),
+                   codes::kNonFiniteMask,
+                   {{"op", c.name()}, {"cotangent of", c.output_names[i]}, {"hidden", hidden}});
+  }
+}
+
 }  // namespace
 
 oracle::OpShape shape_of(const Context& context, const Subject& subject, const OpRun& run) {
@@ -245,6 +290,10 @@ void nan_stays_visible(Context& context, const Subject& subject, const OpRun& ru
                                depend, clean.input_names[i], hidden),
                    codes::kNonFiniteMask, {{"op", c.name()}, {"input", clean.input_names[i]}, {"hidden", hidden}});
   }
+  const Way& way = way_named(run.way);
+  const bool comparable = !run.attention || rules_of(subject).ours();  // as require_our_choice() says
+  if (run.way == kImplementation && comparable && oracle::gives_gradients(subject, way))
+    nan_stays_visible_backward(context, clean, ops, run.dtype);
 }
 
 void repeatable(Context& context, const Subject& subject, const OpRun& run) {

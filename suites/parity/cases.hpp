@@ -26,7 +26,8 @@ struct OpRun {
 // budgets.cpp: outputs and gradients against the fp64 reference.
 void against_reference(harness::Context& context, const Subject& subject, const OpRun& run);
 void against_reference(harness::Context& context, const Subject& subject, const OpRun& run, const oracle::OpCase& c);
-// A NaN in an input must stay visible in the output wherever the reference shows it.
+// A NaN in an input must stay visible in the output wherever the reference shows it; of an implementation also one in
+// what comes back to an output, in the gradients.
 void nan_stays_visible(harness::Context& context, const Subject& subject, const OpRun& run);
 // Scores that are exactly equal: ties go to the lower block.
 void equal_scores(harness::Context& context, const Subject& subject, const OpRun& run);

@@ -129,6 +129,10 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"no_lse", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]", codes::kImplementationForm},
         Lie{"writes_into_cu_seqlens", "parity", "packed[backend=implementation,dtype=fp32,op=attend_window]",
             codes::kImplementationWrites},
+        Lie{"hides_nan_that_comes_back", "parity", "nan_visible[backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kNonFiniteMask},
+        Lie{"hides_nan_in_gradients", "parity", "nan_visible[backend=implementation,dtype=fp32,op=combine]",
+            codes::kNonFiniteMask},
         Lie{"attention_forgets_the_block_before", "parity", "op[backend=implementation,dtype=fp32,op=attention]",
             codes::kOutputBudget}),
     [](const auto& tested) { return std::string(tested.param.adapter); });
