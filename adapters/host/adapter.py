@@ -38,9 +38,9 @@ class Adapter:
         """Calls something that may run the adapter's code, as autograd does."""
         try:
             return function(*arguments, **keywords)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if errors.is_interrupt(error):
+                raise
             raise errors.raised_in_call(error, self.file) from None
 
     def require_sound(self) -> None:
@@ -57,9 +57,9 @@ class Adapter:
             raise Failure("description", f"{self.file}:1: describe(): every adapter defines it")
         try:
             return describe()
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if errors.is_interrupt(error):
+                raise
             raise errors.raised(error, "description", self.file) from None
 
 
@@ -70,8 +70,8 @@ def _load(file: str) -> ModuleType:
     sys.modules[MODULE] = module
     try:
         loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # a library may call exit() when it misses something
+        if errors.is_interrupt(error):
+            raise
         raise errors.raised(error, "import", file) from None
     return module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 import traceback
 
@@ -41,6 +42,25 @@ def raised_in_backward(failure: Failure) -> Failure:
     if failure.kind == "unsupported":
         failure.kind = failure.answer["kind"] = "exception"
     return failure
+
+
+_interrupts: list[int] = []  # the SIGINTs that came
+
+
+def watch_interrupts() -> None:
+    """A user's SIGINT ends this process as ever; a KeyboardInterrupt without one is an exception like any other."""
+
+    def note(number: int, frame: object) -> None:
+        _interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, note)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Raised because of a SIGINT, and no failure of anybody's."""
+    return isinstance(error, KeyboardInterrupt) and bool(_interrupts)
 
 
 def is_cuda(error: BaseException) -> bool:

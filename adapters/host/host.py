@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from typing import Any, BinaryIO
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -27,8 +28,10 @@ MISUSED, UNLOADABLE = 64, 4
 def main(arguments: list[str]) -> int:
     """The exit code."""
     _off_the_path()
+    _without_numpy_in_silence()
     if len(arguments) == 2 and arguments[0] == "--check":
         _load_package()
+        _watch_interrupts()
         return _told(_check(arguments[1]))
     if len(arguments) != 1 or DESCRIPTORS not in os.environ:
         print(f"usage: host.py --check ADAPTER.py (nsa-validate itself sets {DESCRIPTORS})", file=sys.stderr)
@@ -36,6 +39,7 @@ def main(arguments: list[str]) -> int:
     requests, answers, arena = _take_descriptors()
     _die_with_parent()
     _load_package()
+    _watch_interrupts()
     try:
         return _serve(_server(arguments[0], arena), requests, answers)
     except (BrokenPipeError, KeyboardInterrupt):
@@ -45,6 +49,18 @@ def main(arguments: list[str]) -> int:
 def _off_the_path() -> None:
     """Python puts a script's folder first on sys.path. Our file names must not hide what an adapter imports."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
+
+
+def _without_numpy_in_silence() -> None:
+    """A torch without NumPy says so in three lines when it is imported. Nobody here needs NumPy, and what an adapter
+    says would be lost behind them."""
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
+
+
+def _watch_interrupts() -> None:
+    from nsa_adapter_host import errors
+
+    errors.watch_interrupts()
 
 
 def _load_package() -> None:
@@ -108,6 +124,8 @@ def _want_of_torch(adapter: str) -> Any:
     try:
         import torch  # noqa: F401
     except BaseException as error:
+        if errors.is_interrupt(error):
+            raise
         return errors.raised(error, "torch", adapter)
     return None
 

@@ -18,7 +18,8 @@ SCRIPT, INPUTS = "repro.py", "inputs.pt"
 
 TEMPLATE = """\
 {title}
-import importlib.util, pathlib, sys, types
+import importlib.util, pathlib, sys, types, warnings
+warnings.filterwarnings("ignore", "Failed to initialize NumPy")
 import torch
 
 spec = importlib.util.spec_from_file_location({module}, {adapter})
@@ -40,8 +41,7 @@ for name, value in got.items():
 """
 BACKWARD = """\
 d, leaves = saved["cotangents"], {f"gradient of {name}": tensor for name, tensor in x.items() if tensor.requires_grad}
-found = torch.autograd.grad([got[name] for name in d], [*leaves.values()], [*d.values()], allow_unused=True)
-got.update(zip(leaves, found))
+got.update(zip(leaves, torch.autograd.grad([got[n] for n in d], [*leaves.values()], [*d.values()], allow_unused=True)))
 """
 # Of a call that wrote to what it was given.
 COPIES = """\
@@ -106,7 +106,7 @@ def _call(case: Case) -> str:
     named = ", ".join(f"{name}={values[name]}" for name in keywords)
     both = ", ".join(part for part in (arguments, named) if part)
     line = f"adapter.{case.op}({both})"
-    return line if len(f"got = {line}") <= WIDTH else f"adapter.{case.op}(\n    {arguments},\n    {named},\n)"
+    return line if len(f"got = {line}") <= WIDTH else f"adapter.{case.op}({arguments},\n    {named})"
 
 
 def _text(word: str) -> str:

@@ -65,7 +65,9 @@ class Server:
             return {"id": request_id, "ok": self._does[request.do](request)}
         except Failure as failure:
             return {"id": request_id, "error": self._told(failure)}
-        except Exception as error:  # outside the adapter, such as memory that the GPU has not got for an input
+        except BaseException as error:  # outside its functions: no memory for an input, or code of a tensor of its own
+            if errors.is_interrupt(error):
+                raise
             kind = "cuda" if errors.is_cuda(error) else "exception"
             return {"id": request_id, "error": self._told(errors.raised(error, kind, self._path))}
 

@@ -53,6 +53,18 @@ class NoText(Exception):
         raise RuntimeError("no text")
 
 
+def interrupts(q):
+    raise KeyboardInterrupt("not by anybody's keyboard")
+
+
+class Leaves(torch.Tensor):
+    """Leaves the process when somebody looks at it."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), keywords=None):
+        raise SystemExit(9)
+
+
 class OutOfMemoryError(RuntimeError):
     """Called like torch's."""
 
@@ -77,6 +89,8 @@ WRONG = {
     13: has_no_memory,
     14: lambda q: q * torch.is_grad_enabled(),
     15: lambda q: q * (importlib.util.find_spec("arena") is None),
+    16: interrupts,
+    17: lambda q: q.as_subclass(Leaves),
 }
 
 
@@ -114,15 +128,18 @@ def compress(k, v, *, geometry, cu_seqlens):
 
 
 def attention(q, k, v, gates, *, geometry, cu_seqlens):
-    """Raises in its backward pass."""
-    return Broken.apply(q)
+    """Raises in its backward pass, or leaves there."""
+    return Broken.apply(q, geometry.w)
 
 
 class Broken(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx, x, number):
+        ctx.number = number
         return x.clone()
 
     @staticmethod
     def backward(ctx, gradient):
+        if ctx.number in (7, 16):
+            WRONG[ctx.number](gradient)
         raise ValueError("no way back")

@@ -284,6 +284,8 @@ class Misserved(Shared):
             11: ("shape", "", "attend_window.o = torch.sparse_coo: allowed is a dense tensor [1, 9, 4, 8]"),
             12: ("shape", "", "attend_window = 2 values: allowed is o alone, for describe() says lse = None"),
             13: ("cuda", "OutOfMemoryError", "CUDA out of memory"),
+            16: ("exception", "KeyboardInterrupt", "not by anybody's keyboard"),
+            17: ("exception", "SystemExit", "9"),
         }
         for number, told in expected.items():
             with self.subTest(number=number):
@@ -324,13 +326,15 @@ class Misserved(Shared):
 
     def test_an_exception_on_the_way_back(self):
         inputs = {**window_inputs(), "gates": torch.rand(1, 9, 2, 3)}
-        answer, outputs = self.host.forward("attention", inputs, gradients=["q"])
-        wires = self.host.put(o=outputs["o"])
-        where = {"arena": self.host.arena, "room": self.host.arena}
-        error = self.host.error("backward", call=answer["call"], cotangents=wires, keep=False, **where)
-        self.assertEqual((error["kind"], error["message"]), ("exception", "no way back"))
-        self.assertIn("odd.py", error["traceback"].splitlines()[1])
-        self.assertEqual(self.host.ok("memory")["graphs"], 0)
+        for number, told in ((5, "no way back"), (7, "7"), (16, "not by anybody's keyboard")):
+            sizes = {**GEOMETRY, "w": number}
+            answer, outputs = self.host.forward("attention", inputs, geometry=sizes, gradients=["q"])
+            wires = self.host.put(o=outputs["o"])
+            where = {"arena": self.host.arena, "room": self.host.arena}
+            error = self.host.error("backward", call=answer["call"], cotangents=wires, keep=False, **where)
+            self.assertEqual((error["kind"], error["message"]), ("exception", told))
+            self.assertIn("odd.py", error["traceback"].splitlines()[1])
+            self.assertEqual(self.host.ok("memory")["graphs"], 0)
 
     def test_bits_travel_as_they_are(self):
         for dtype, bits in BITS.items():
@@ -396,8 +400,10 @@ class Saved(Shared):
         self.assertEqual(self.host.ok("save", **self.host.saved(op, inputs, self.folder, **fields)), {})
         done = self.run_script()
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("NumPy", done.stderr)
         script = (self.folder / "repro.py").read_text().splitlines()
         self.assertLessEqual(max(map(len, script)), 120)
+        self.assertLessEqual(len([line for line in script if line and not line.startswith("#")]), 20)
         self.assertFalse([line for line in script if line.startswith(("import nsa", "from"))])
         return done.stdout.splitlines()
 
@@ -499,6 +505,46 @@ class Endings(unittest.TestCase):
                 with self.assertRaises(EOFError):
                     host.receive()
                 self.assertEqual(host.process.wait(30), code)
+
+    def test_a_users_interrupt_ends_it_wherever_it_is(self):
+        with Client(LIES / "sleeps.py") as host:
+            host.ok("describe")
+            host.send(json.dumps({"id": 1, "do": "forward", **host.call("attend_window", window_inputs())}))
+            time.sleep(0.5)  # it is inside its call now
+            host.process.send_signal(signal.SIGINT)
+            self.assertEqual(host.process.wait(30), 0)
+            with self.assertRaises(EOFError):
+                host.receive()
+
+    def test_leaving_is_no_death(self):
+        for word, kind in (("import_time", "import"), ("describe", "description")):
+            for error in ("SystemExit", "KeyboardInterrupt"):
+                with self.subTest(word=word, error=error), tempfile.TemporaryDirectory() as folder:
+                    adapter = Path(folder) / "leaves.py"
+                    where = "def describe():\n    " if word == "describe" else ""
+                    adapter.write_text(f"{where}raise {error}(3)\n")
+                    with Client(adapter) as host:
+                        told = host.error("describe")
+                        self.assertEqual((told["kind"], told["type"], told["message"]), (kind, error, "3"))
+                        self.assertIn("leaves.py", told["traceback"].splitlines()[1])
+                        self.assertIn("resident", host.ok("memory"))
+
+    def test_a_torch_without_numpy_is_not_talked_about(self):
+        with tempfile.TemporaryDirectory() as folder:
+            adapter = Path(folder) / "warns.py"
+            body = "import warnings\nwarnings.warn('Failed to initialize NumPy: none')\nwarnings.warn('of its own')\n"
+            adapter.write_text(body + (ADAPTERS / "skeleton.py").read_text())
+            with Client(adapter) as host:
+                host.ok("describe")
+                host.ok("leave")
+                host.process.wait(30)
+                host._drain.join()
+                said = host.last_words.decode()
+            checked = subprocess.run([sys.executable, str(HOST), "--check", str(adapter)], capture_output=True, text=True)
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+        for text in (said, checked.stderr):
+            self.assertNotIn("UserWarning: Failed to initialize NumPy", text)
+            self.assertIn("UserWarning: of its own", text)
 
     def test_a_flood_on_stdout_blocks_nobody(self):
         with Client(LIES / "floods_stdout.py") as host:

@@ -110,6 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
             codes::kImplementationDied},
         Lie{"raises_above_64", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
             codes::kImplementationRaised},
+        Lie{"interrupts_itself", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]",
+            codes::kImplementationRaised},
         Lie{"wrong_shape", "parity", "dtype=fp32", codes::kImplementationForm},
         Lie{"lse_in_base_2", "parity", "op[backend=implementation,dtype=fp32,op=attend", codes::kOutputBudget},
         Lie{"ignores_documents", "parity", "packed[", codes::kPackedDiffers},
@@ -185,6 +187,7 @@ TEST_P(Repeating, ShowsItWithoutUs) {
   const Ended ended = run_alone(script);
   EXPECT_EQ(WIFSIGNALED(ended.status) ? WTERMSIG(ended.status) : 0, wanted.signal);
   EXPECT_TRUE(std::regex_search(ended.said, std::regex(wanted.said))) << ended.said;
+  EXPECT_EQ(ended.said.find("NumPy"), std::string::npos) << ended.said;
   const bool raised = ended.said.find("Traceback") != std::string::npos;
   EXPECT_EQ(ended.status == 0, wanted.signal == 0 && !raised) << ended.said;
 
