@@ -55,8 +55,9 @@ class Parser {
   void add_configuration(const Program& program);
   void add_execution();
   void add_output();
-  void add_verbs();
+  void add_verbs(const Program& program);
   void take_no_values_for_flags();
+  void refuse_own_verbs() const;
   void refuse_leftovers() const;
   void refuse_run_options(const VerbRow& row) const;
   [[nodiscard]] std::vector<std::string> known_words() const;
@@ -66,7 +67,7 @@ class Parser {
   std::vector<std::string> sets_, suites_;
   std::vector<std::pair<std::string, std::string>> sugar_keys_;  // flag, key
   std::vector<std::string> sugar_values_;
-  std::vector<CLI::App*> verbs_;
+  std::vector<CLI::App*> verbs_, own_verbs_;
   bool version_ = false, dry_run_ = false;
 };
 
@@ -79,7 +80,7 @@ Parser::Parser(const Program& program) : app_(program.name + " " + program.versi
   add_configuration(program);
   add_execution();
   add_output();
-  add_verbs();
+  add_verbs(program);
   app_.add_flag("--version", version_, "print version and build id");
   take_no_values_for_flags();
 }
@@ -143,8 +144,9 @@ void Parser::add_output() {
   app_.add_flag("--quiet", line_.quiet, "print the summary line only")->group(kGroup);
 }
 
-void Parser::add_verbs() {
+void Parser::add_verbs(const Program& program) {
   for (const VerbRow& row : kVerbs) verbs_.push_back(app_.add_subcommand(row.name, row.meaning));
+  for (const OwnVerb& own : program.verbs) own_verbs_.push_back(app_.add_subcommand(own.name, own.meaning));
   const auto verb = [this](const char* name) { return app_.get_subcommand(name); };
   verb("list")->add_flag("--json", line_.json, "as JSON");
   verb("list")->add_flag("--faults", line_.list_faults, "the faults that --inject can plant");
@@ -160,7 +162,16 @@ std::vector<std::string> Parser::known_words() const {
   for (const CLI::Option* option : app_.get_options())
     words.push_back("--" + (option->get_lnames().empty() ? option->get_name() : option->get_lnames().front()));
   for (const VerbRow& row : kVerbs) words.emplace_back(row.name);
+  for (const CLI::App* own : own_verbs_) words.push_back(own->get_name());
   return words;
+}
+
+void Parser::refuse_own_verbs() const {
+  const std::vector<std::string> extra = app_.remaining(true);
+  for (const CLI::App* own : own_verbs_)
+    if (own->parsed() || (!extra.empty() && own->check_name(extra.front())))
+      throw UsageError(fmt::format("the verb '{0}' is the first word: {1} {0} ... (see {1} {0} --help)",
+                                   own->get_name(), app_.get_name()));
 }
 
 void Parser::refuse_leftovers() const {
@@ -210,9 +221,11 @@ CommandLine Parser::parse(int argc, char** argv) {
     const std::string what = error.what();
     if (const auto end = what.find(" was given a disallowed flag override"); end != std::string::npos)
       throw UsageError(fmt::format("--{} takes no value (see --help)", what.substr(0, end)));
+    refuse_own_verbs();
     refuse_leftovers();
     throw UsageError(error.what());
   }
+  refuse_own_verbs();
   refuse_leftovers();
   for (std::size_t i = 0; i < std::size(kVerbs); ++i) {
     if (!verbs_[i]->parsed()) continue;

@@ -35,6 +35,13 @@ struct OptionAlias {
   std::string meaning;
 };
 
+// A verb of the program's own, which its main() does before the harness sees the command line: for --help and for the
+// nearest word. It is the first word then.
+struct OwnVerb {
+  std::string name;     // "adapter"
+  std::string meaning;  // "write or check an adapter: ..."
+};
+
 // What the supervisor learns of the machine from a short-lived worker, because it must not touch CUDA or torch itself.
 struct DeviceProbe {
   bool cuda_usable = false;
@@ -87,6 +94,7 @@ struct Program {
   // error); an unhealthy worker is replaced.
   std::function<std::string()> health;
   LoadSource load;  // how busy the machine is; empty: as it is, and a test has one of its own
+  std::vector<OwnVerb> verbs;
 };
 
 // Runs the command line (verbs: run, list, describe, report, explain, doctor, schema, version; hidden: __worker) and

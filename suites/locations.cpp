@@ -39,7 +39,9 @@ std::vector<harness::SettingSpec> common_settings() {
       {.key = "python_timeout_s",
        .type = real,
        .default_value = "60",
-       .meaning = "seconds that one call of that implementation may take before it counts as hanging",
+       .meaning =
+           "seconds that one call of that implementation may take before it counts as hanging; run.hang_s does not "
+           "count while it is waited for",
        .allowed = "0.1 or more",
        .minimum = 0.1,
        .maximum = 86400},

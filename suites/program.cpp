@@ -40,7 +40,10 @@ harness::Program make_program() {
                      {"--model", "model", "model configuration: a file, or a name in configs/models"},
                      {"--implementation", "implementation",
                       "adapter (a .py file) of an implementation that is judged instead of our own functions"},
-                     {"--python", "python", "interpreter that runs it (default python3)"}};
+                     {"--python", "python", "interpreter that runs it (default python3)"},
+                     {"--python-timeout", "python_timeout_s",
+                      "seconds that one call of it may take; --hang does not count them (default 60)"}};
+  program.verbs = {{"adapter", "write an adapter to begin with, or check one: adapter new FILE, adapter check FILE"}};
   program.probe_device = probe_device;
   program.provenance = [](const harness::Settings& settings) {
     harness::Json all = provenance(settings);

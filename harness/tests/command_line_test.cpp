@@ -16,6 +16,7 @@ CommandLine parse(std::vector<std::string> words) {
   program.name = "prog";
   program.version = "1";
   program.options = {{"--expect", "preflight.expect", "a file"}};
+  program.verbs = {{"knit", "knits a scarf"}};
   words.insert(words.begin(), "prog");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -49,6 +50,15 @@ TEST(CommandLine, VerbsThatAreAlsoFlags) {
   EXPECT_EQ(parse({"dry-run", "--suite", "smoke"}).verb, Verb::dry_run);
   EXPECT_EQ(parse({"--help"}).verb, Verb::help);
   EXPECT_THAT(parse({"--help"}).help, HasSubstr("--suite"));
+}
+
+// main() does it where it is the first word, so that it is seen here where it is not.
+TEST(CommandLine, AVerbOfTheProgramIsInTheHelpAndStandsFirst) {
+  EXPECT_THAT(parse({"--help"}).help, testing::ContainsRegex("knit +knits a scarf"));
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"--quiet", "knit", "--color=never"}, {"run", "knit"}, {"--quiet", "knit", "3"}})
+    EXPECT_THAT(error_of(words), HasSubstr("prog knit"));
+  EXPECT_THAT(error_of({"knitt"}), HasSubstr("did you mean 'knit'?"));
 }
 
 TEST(CommandLine, RepeatableOptionsKeepTheirOrder) {

@@ -204,8 +204,7 @@ void nan_stays_visible_backward(Context& context, const OpCase& c, const nsa::Op
                    fmt::format("{}: {} gradients depend on one value that is NaN of what comes back to {}, of which {} "
                                "came out finite{}",
                                c.name(), depend, c.output_names[i], hidden, first),
-                   codes::kNonFiniteMask,
-                   {{"op", c.name()}, {"cotangent of", c.output_names[i]}, {"hidden", hidden}});
+                   codes::kNonFiniteMask, {{"op", c.name()}, {"cotangent of", c.output_names[i]}, {"hidden", hidden}});
   }
 }
 

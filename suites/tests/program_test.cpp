@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "harness/command_line.hpp"
 #include "harness/plan.hpp"
 #include "harness/protocol.hpp"
 
@@ -107,6 +108,14 @@ TEST_F(WhatIsSet, ALengthThatCannotRunHereIsRefused) {
   }
   set("s_sweep.longest_on_cpu", "65536");
   EXPECT_THAT(planned({{"smoke"}, "", {}, {}}), Contains("s_sweep/long[S=65536,way=default]"));
+}
+
+TEST_F(WhatIsSet, HelpHasTheVerbAndTheLimitOfAnImplementation) {
+  char name[] = "nsa-validate", flag[] = "--help";
+  char* argv[] = {name, flag, nullptr};
+  const std::string help = harness::parse_command_line(program_, 2, argv).help;
+  EXPECT_THAT(help, testing::ContainsRegex("adapter +write an adapter"));
+  EXPECT_THAT(help, testing::ContainsRegex("--python-timeout .*--hang"));
 }
 
 // A link that leads in a circle is a usage error, as for every other file that is named.
