@@ -46,8 +46,9 @@ reports::Json described_implementation(const harness::Settings& settings) {
                     file));
   try {
     const implementation::Description& d = client->describe();
-    return {{"name", d.name},     {"version", d.version}, {"computes", d.computes},     {"file", d.file},
-            {"python", d.python}, {"torch", d.torch},     {"interpreter", d.executable}};
+    return {
+        {"name", d.name},     {"version", d.version}, {"computes", d.computes},      {"file", d.file},
+        {"python", d.python}, {"torch", d.torch},     {"interpreter", d.executable}, {"claims", client->described()}};
   } catch (const ImplementationError& error) {
     refuse(settings, error);
   }

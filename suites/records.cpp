@@ -64,6 +64,7 @@ void tell_implementation(harness::Context& context, const implementation::Implem
     if (error.kind == "shape" || error.kind == "dtype" || error.kind == "device")
       return {codes::kImplementationForm, "returns something of another form"};
     if (error.kind == "changed_inputs") return {codes::kImplementationWrites, "writes to what it is given"};
+    if (error.kind == "description") return {codes::kImplementationDescribes, "is not what it said that it is"};
     return {codes::kImplementationRaised, "raises an error"};
   }();
   const std::string first = error.message.substr(0, error.message.find('\n'));
@@ -95,6 +96,20 @@ class Judging {
   Judging& operator=(const Judging&) = delete;
 
   [[nodiscard]] const std::shared_ptr<implementation::Client>& client() const { return client_; }  // null: ours
+  // Once for each worker: the report shows what it said when the run was planned, and what it says here is judged.
+  void compare_description(harness::Context& context) const {
+    if (!client_ || !client_->described().is_null()) return;
+    (void)client_->describe();
+    const harness::Json planned =
+        context.planned_provenance().value(harness::Json::json_pointer("/implementation/claims"), harness::Json());
+    if (planned.is_null()) return;
+    const harness::Json differ = implementation::differences(planned, client_->described());
+    if (!differ.empty())
+      context.finding(codes::kImplementationDescribes,
+                      fmt::format("the implementation describes itself otherwise in another process: {}",
+                                  implementation::words_of(differ)),
+                      {{"kind", "description"}, {"differ", differ}});
+  }
   // Another call than it claims, or a part of it: our own functions served the case, and say nothing of it.
   [[nodiscard]] bool reached_nobody() const { return client_ && calls() == before_; }
 
@@ -131,6 +146,7 @@ harness::Suite recorded(harness::Suite suite, const Subject& subject) {
         const Judging judging(outer, subject);
         ContextWithRepro context(outer, judging.client(), id);
         try {
+          if (judges) judging.compare_description(context);
           run(context);
         } catch (const implementation::ImplementationError& error) {
           tell(context, subject.take_dispatchers());

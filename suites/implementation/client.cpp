@@ -107,10 +107,9 @@ void Client::describe_itself() {
   if (!description_) {
     description_ = std::move(description);
     described_ = answer["description"];
-  } else if (described_ != answer["description"]) {
-    throw ImplementationError("description",
-                              fmt::format("{} describes itself otherwise than before: {}; it was {}", description.file,
-                                          reports::dump(answer["description"]), reports::dump(described_)));
+  } else if (const Json differ = differences(described_, answer["description"]); !differ.empty()) {
+    throw ImplementationError("description", fmt::format("{} describes itself otherwise than before: {}",
+                                                         description.file, words_of(differ)));
   }
 }
 
@@ -118,6 +117,11 @@ const Description& Client::describe() {
   const std::lock_guard lock(mutex_);
   if (!description_) (void)connection();
   return *description_;
+}
+
+Json Client::described() const {
+  const std::lock_guard lock(mutex_);
+  return described_;
 }
 
 Forward Client::forward(const Request& request) {

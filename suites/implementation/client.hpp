@@ -78,6 +78,8 @@ class Client {
 
   // What it said when it was first started. The reference stays good.
   [[nodiscard]] const Description& describe();
+  // The same as the host gave it; null until then.
+  [[nodiscard]] Json described() const;
 
   // Outputs have the form that nsa/ops.hpp gives them, or it throws "shape" or "dtype".
   [[nodiscard]] Forward forward(const Request& request);

@@ -61,6 +61,26 @@ at::ScalarType type_of(nsa::Precision precision) {
 
 }  // namespace
 
+Json differences(const Json& before, const Json& now) {
+  Json found = Json::object();
+  const auto look = [&](const Json& keys_of) {
+    for (const auto& [key, value] : keys_of.items()) {
+      const Json was = before.value(key, Json()), is = now.value(key, Json());
+      if (was != is) found[key] = {{"was", was}, {"is", is}};
+    }
+  };
+  look(before);
+  look(now);
+  return found;
+}
+
+std::string words_of(const Json& differences) {
+  std::vector<std::string> all;
+  for (const auto& [key, both] : differences.items())
+    all.push_back(fmt::format("{} = {}, it was {}", key, reports::dump(both["is"]), reports::dump(both["was"])));
+  return fmt::format("{}", fmt::join(all, "; "));
+}
+
 bool Description::computes_function(std::string_view function) const { return lists(computes, function); }
 
 bool Description::claims(nsa::Op op) const {

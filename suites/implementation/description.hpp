@@ -50,6 +50,11 @@ struct Description {
 // where a key is not there or of another type. Whether the values make sense is the host's to judge.
 [[nodiscard]] Description description_from(const Json& answer);
 
+// What two descriptions, as the host gave them, say differently: KEY: {"was", "is"}, null where one lacks the key.
+[[nodiscard]] Json differences(const Json& before, const Json& now);
+// The same in words: `KEY = "a", it was "b"; ...`; "" where nothing differs.
+[[nodiscard]] std::string words_of(const Json& differences);
+
 // A call, as far as it matters whether it is claimed.
 struct Wanted {
   nsa::Op op = nsa::Op::attend;

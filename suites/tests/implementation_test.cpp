@@ -286,6 +286,35 @@ TEST_F(Implementation, WhatCannotBeJudgedIsRefusedBeforeTheRun) {
   EXPECT_THROW((void)described_implementation(settings), harness::InfrastructureError);
 }
 
+// As a worker runs a case of a run that was planned by another process.
+std::vector<tests::RecordingContext::Found> found_after_planning(const std::string& adapter) {
+  const harness::Settings settings = settings_for(adapter);
+  const harness::Json planned = {{"implementation", described_implementation(settings)}};
+  const Subject subject(std::make_shared<Seams>());
+  std::vector<tests::RecordingContext::Found> found;
+  for (const harness::Case& c : recorded(parity(subject), subject).cases(settings)) {
+    if (c.name != "op" || case_id("parity", c).find("op=combine") == std::string::npos) continue;
+    tests::RecordingContext context(settings, "parity/op");
+    context.provenance = planned;
+    context.folder = run_folder();
+    c.run(context);
+    found.insert(found.end(), context.findings.begin(), context.findings.end());
+  }
+  return found;
+}
+
+TEST_F(Implementation, WhatDescribesItselfOtherwiseInAnotherProcessIsToldOnceWithBothValues) {
+  EXPECT_TRUE(found_after_planning("pytorch.py").empty());
+  const auto found = found_after_planning("tests/lying/describes_itself_otherwise.py");
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].code, codes::kImplementationDescribes);
+  const harness::Json version = found[0].evidence["differ"]["version"];
+  EXPECT_NE(version["was"], version["is"]);
+  EXPECT_NE(found[0].message.find(version["was"].get<std::string>()), std::string::npos) << found[0].message;
+  EXPECT_NE(found[0].message.find(version["is"].get<std::string>()), std::string::npos) << found[0].message;
+  EXPECT_FALSE(found[0].evidence["differ"].contains("name"));
+}
+
 TEST_F(Implementation, AllSuitesAreSilentOnARightOne) {
   for (const char* suite : {"autograd", "s_sweep", "throughput"})
     for (const auto& c : run("pytorch.py", suite, "op=attend_window")) {
