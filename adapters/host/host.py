@@ -13,6 +13,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import select
 import signal
 import sys
 import warnings
@@ -38,6 +39,7 @@ def main(arguments: list[str]) -> int:
         return MISUSED
     requests, answers, arena = _take_descriptors()
     _die_with_parent()
+    _end_the_group_with_us()
     _load_package()
     _watch_interrupts()
     try:
@@ -85,6 +87,33 @@ def _die_with_parent() -> None:
     parent_death_signal = 1  # PR_SET_PDEATHSIG
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL, 0, 0, 0)
+
+
+def _end_the_group_with_us() -> None:
+    """What an adapter has started does not outlive us, not even a SIGKILL: a process of our group waits for our end and
+    then ends the group. It is nobody's child, so that an adapter which waits for its children does not wait for it, and
+    it holds nothing open. Where the group is not our own, or the system cannot tell of an end, there is none."""
+    if os.getpgrp() != os.getpid() or not hasattr(os, "pidfd_open"):
+        return
+    try:
+        end = os.pidfd_open(os.getpid())
+        child = os.fork()
+    except OSError:  # no process is left, or the kernel is old: the client still ends the group when it can
+        return
+    if child == 0:
+        if os.fork() == 0:
+            _wait_and_end_the_group(end)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(end)
+
+
+def _wait_and_end_the_group(end: int) -> None:
+    os.closerange(0, end)  # all of ours: higher ones were closed when we were started
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    select.select([end], [], [])
+    os.kill(0, signal.SIGKILL)
 
 
 def _check(adapter: str) -> int:

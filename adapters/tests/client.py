@@ -31,7 +31,7 @@ KEPT = 1 << 16
 class Client:
     """A started host. `with` ends it whatever happens."""
 
-    def __init__(self, adapter: Path, **environment: str):
+    def __init__(self, adapter: Path, group: bool = False, **environment: str):
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         self._memory = os.memfd_create("arena")
@@ -44,6 +44,7 @@ class Client:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=theirs,
+            start_new_session=group,  # as the real client does
             env={**os.environ, **environment, "NSA_ADAPTER_FDS": ",".join(map(str, theirs))},
         )
         os.close(requests)

@@ -36,7 +36,8 @@ back, answers = os.pipe()
 arena = os.memfd_create("arena")
 os.ftruncate(arena, 4096)
 os.environ["NSA_ADAPTER_FDS"] = f"{requests},{answers},{arena}"
-host = subprocess.Popen([sys.executable, "-u", *sys.argv[1:]], pass_fds=(requests, answers, arena))
+command = [sys.executable, "-u", *sys.argv[1:]]
+host = subprocess.Popen(command, pass_fds=(requests, answers, arena), start_new_session=True)
 os.write(ours, b'{"id": 0, "do": "memory"}\\n')
 os.read(back, 4096)
 wire = {"dtype": "fp32", "shape": [1, 1, 1, 1], "at": 0}
@@ -563,22 +564,38 @@ class Endings(unittest.TestCase):
                 self.assertEqual(answer["changed_inputs"], ["q"])
             self.assertTrue(same_bits(host.take(host.put(**x)["q"]), x["q"]))
 
-    def test_a_silent_host_dies_with_its_parent(self):
+    def test_a_silent_host_and_what_it_started_die_with_its_parent(self):
         if not sys.platform.startswith("linux"):
             self.skipTest("only Linux can do it")
-        command = [sys.executable, "-c", PARENT, str(HOST), str(LIES / "sleeps.py")]
+        command = [sys.executable, "-c", PARENT, str(HOST), str(LIES / "starts_a_sleeper.py")]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             pid = int(process.stdout.readline())
-            time.sleep(0.5)  # it is inside its call now
-            self.assertTrue(is_alive(pid))
+            started = eventually(lambda: [child for child in processes_of(pid) if name_of(child) == "sleep"])
+            everybody = processes_of(pid)
+            self.assertIn(pid, everybody)
             process.kill()
-        deadline = time.monotonic() + 10
-        while is_alive(pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        survived = is_alive(pid)
-        if survived:
-            os.kill(pid, signal.SIGKILL)
-        self.assertFalse(survived)
+        self.assertTrue(started)
+        survived = not eventually(lambda: not processes_of(pid))
+        for left in processes_of(pid):
+            os.kill(left, signal.SIGKILL)
+        self.assertFalse(survived, everybody)
+
+    def test_what_it_started_dies_with_it_however_it_ends(self):
+        for ending in ("os._exit(3)", "os.kill(os.getpid(), 9)", "os.kill(0, 15)", "os.wait()"):
+            with self.subTest(ending=ending), tempfile.TemporaryDirectory() as folder:
+                adapter = Path(folder) / "ends.py"
+                adapter.write_text(f"import os, subprocess\nsubprocess.Popen(['sleep', '1000'])\n{ending}\n")
+                with Client(adapter, group=True) as host:
+                    if ending == "os.wait()":  # for its own child: somebody ends that
+                        host.send('{"id": 1, "do": "describe"}')
+                        (sleeper,) = eventually(lambda: [p for p in processes_of(host.process.pid) if name_of(p) == "sleep"])
+                        os.kill(sleeper, signal.SIGKILL)
+                        self.assertIn(b'"description"', host.receive())  # what it lacks: it came past that
+                        continue
+                    host.send('{"id": 1, "do": "describe"}')
+                    with self.assertRaises(EOFError):
+                        host.receive()
+                    self.assertTrue(eventually(lambda: not processes_of(host.process.pid)))
 
     def test_no_torch_is_an_answer(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -620,11 +637,32 @@ class Endings(unittest.TestCase):
         self.assertIn("--check", told.stderr)
 
 
-def is_alive(pid: int) -> bool:
+def stat_of(pid: int) -> list[str]:
+    """Name, state, parent, group and more; nothing of a process that is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
     except (FileNotFoundError, ProcessLookupError):
-        return False
+        return []
+    return [before.partition("(")[2], *after.split()]
+
+
+def name_of(pid: int) -> str:
+    return (stat_of(pid) or [""])[0]
+
+
+def processes_of(group: int) -> list[int]:
+    """Those that live."""
+    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    stats = ((pid, stat_of(pid)) for pid in numbers)
+    return [pid for pid, stat in stats if stat and stat[1] not in "ZX" and int(stat[3]) == group]
+
+
+def eventually(condition, seconds: float = 20.0):
+    """What it gives, as soon as that is something."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
 
 
 if __name__ == "__main__":
