@@ -48,6 +48,10 @@ std::filesystem::path stacks_file(const WorkOrder& order) {
   return order.folder / fmt::format("logs/stacks-{}.txt", order.worker);
 }
 
+std::filesystem::path waiting_file(const WorkOrder& order) {
+  return order.folder / fmt::format("logs/waiting-{}.txt", order.worker);
+}
+
 Json changed_settings(const Settings& settings) {
   Json changed = Json::array();
   for (const auto& [key, value] : settings.values())

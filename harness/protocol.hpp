@@ -42,6 +42,10 @@ struct WorkOrder {
 
 // Where a worker writes the stacks of its threads, when it dies or is asked (base/stacks.hpp).
 [[nodiscard]] std::filesystem::path stacks_file(const WorkOrder& order);
+// Where a worker says for whom it waits (waits_for() in worker.hpp): some bytes, with a 0 behind them. The supervisor
+// reads it when the worker is gone, which may have been too sudden for a word, and deletes it.
+[[nodiscard]] std::filesystem::path waiting_file(const WorkOrder& order);
+inline constexpr std::size_t kMaxWaiting = 256;  // bytes of it, the 0 included
 
 [[nodiscard]] Json changed_settings(const Settings& settings);
 void apply_settings(Settings& settings, const Json& changed);

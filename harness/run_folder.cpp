@@ -93,7 +93,9 @@ bool is_numbered(const std::string& name, std::string_view begin, std::string_vi
 
 // A file that the run made in `folder` (suites or logs), by its name.
 bool made_by(const Proof& proof, std::string_view folder, const std::string& name) {
-  if (folder == "logs") return is_numbered(name, "worker-", ".log") || is_numbered(name, "stacks-", ".txt");
+  if (folder == "logs")
+    return is_numbered(name, "worker-", ".log") || is_numbered(name, "stacks-", ".txt") ||
+           is_numbered(name, "waiting-", ".txt");
   const std::string report = without_temporary(name);
   constexpr std::string_view kEnd = ".json";
   return report.ends_with(kEnd) && proof.suites.contains(report.substr(0, report.size() - kEnd.size()));

@@ -82,6 +82,8 @@ Session::Result Session::run() {
     if (state_ == State::running) watch();
     if (state_ == State::running && readable(parts_.process->pid_fd(), 0)) on_exit();
   }
+  std::error_code ignored;  // most workers have none
+  std::filesystem::remove(waiting_file(order_), ignored);
   result_.ended = feed_.ended();
   result_.started = hello_;
   result_.interrupted = parts_.interrupts.arrived();
@@ -214,6 +216,16 @@ std::string Session::add_stacks(Json& evidence) const {
   return function.empty() ? "" : fmt::format(", in {:.200}", function);
 }
 
+std::string Session::add_waiting(Json& evidence) const try {
+  std::string whom = base::read_head(waiting_file(order_), kMaxWaiting);
+  whom.resize(std::min(whom.size(), whom.find('\0')));
+  if (whom.empty()) return "";
+  evidence["waited_for"] = whom;
+  return "; it waited for " + whom;
+} catch (const std::exception&) {  // it never waited for anybody
+  return "";
+}
+
 void Session::violation(const std::string& what) {
   feed_.blame({std::string(codes::kProtocol), std::nullopt,
                fmt::format("worker {} broke the protocol {}: {}", order_.worker, where(), what), evidence()},
@@ -248,8 +260,9 @@ void Session::watch() {
   ask_for_stacks();
   Json facts = evidence();
   const std::string function = add_stacks(facts);
-  const std::string message = fmt::format("{}: silent for {:.1f} s, {}{} (worker {}, killed)", what,
-                                          watchdog_.silent_s(now), where(), function, order_.worker);
+  const std::string message =
+      fmt::format("{}: silent for {:.1f} s, {}{} (worker {}, killed){}", what, watchdog_.silent_s(now), where(),
+                  function, order_.worker, add_waiting(facts));
   feed_.blame({std::string(timeout ? codes::kTimeout : codes::kHang), std::nullopt, message, facts},
               {Status::hang, timeout ? "timeout" : "hang", what});
   stop();
@@ -297,6 +310,10 @@ void Session::on_exit() {
   } else if (exit.by_signal && exit.value == SIGABRT && ended_by_bad_alloc(log_.last_lines())) {
     code = codes::kOutOfMemory;
   }
+  // Whoever was asked meanwhile can send a signal, and nothing tells who has sent one.
+  if (exit.by_signal && code != codes::kOutOfMemory)
+    if (const std::string waited = add_waiting(facts); !waited.empty())
+      why = waited + ", and may have been ended by it" + why;
   if (!hello_) {
     result_.not_started = {std::string(codes::kWorkerStart), std::nullopt,
                            fmt::format("worker {} {} before it said hello{}", order_.worker, how, why), facts};

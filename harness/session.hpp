@@ -62,6 +62,8 @@ class Session {
   // What it has written, into `evidence`; returns ", in FUNCTION" or "".
   std::string add_stacks(Json& evidence) const;
   [[nodiscard]] std::string where() const;
+  // For whom the worker waited when it said its last, into `evidence`; returns "; it waited for WHOM" or "".
+  std::string add_waiting(Json& evidence) const;
   void violation(const std::string& what);
 
   Parts parts_;

@@ -20,6 +20,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/files.hpp"
 #include "base/stacks.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/process.hpp"
@@ -218,7 +219,27 @@ std::vector<std::function<void()>>& endings() {
   return all;
 }
 
+struct Waiting {
+  std::mutex mutex;
+  std::filesystem::path file;  // "": this is no worker
+  Fd fd;                       // from the first word on
+};
+Waiting& waiting() {
+  static Waiting all;
+  return all;
+}
+
 }  // namespace
+
+void waits_for(std::string_view whom) {
+  Waiting& told = waiting();
+  const std::lock_guard lock(told.mutex);
+  if (told.file.empty()) return;
+  if (told.fd.get() < 0) told.fd = Fd(base::open_own(told.file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC));
+  char text[kMaxWaiting] = {};
+  whom.copy(text, sizeof text - 1);
+  if (told.fd.get() >= 0) (void)!pwrite(told.fd.get(), text, sizeof text, 0);  // evidence, and no result, is lost then
+}
 
 void at_worker_end(std::function<void()> call) { endings().push_back(std::move(call)); }
 
@@ -235,7 +256,10 @@ int worker_main(const Program& program) try {
     if (event.at("event") == "case_begin") print_heading(event.at("case").get<std::string>());
     pipe(event);
   };
-  if (!order.probe) base::write_stacks_to(stacks_file(order));
+  if (!order.probe) {
+    base::write_stacks_to(stacks_file(order));
+    waiting().file = waiting_file(order);
+  }
   sink({{"event", "hello"}, {"pid", getpid()}});
   if (order.probe) {
     sink(probe(program));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 
 #include "harness/protocol.hpp"
 
@@ -17,6 +18,11 @@ void run_cases(const Program& program, const Settings& settings, const WorkOrder
 
 // `call` runs when a worker ends by itself, which it does without destructors: for what would outlive it.
 void at_worker_end(std::function<void()> call);
+
+// For whom this worker waits from now on, in words ("the answer of ..."); "": for nobody. Who has that worker's fate in
+// his hands is told when it dies of a signal meanwhile. It costs a small write to a file; where there is no worker,
+// nothing.
+void waits_for(std::string_view whom);
 
 // The hidden verb: order from standard input, events to Process::kEventFd. Ends the process when all is said; returns
 // an exit status when it could not be.

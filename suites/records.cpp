@@ -84,12 +84,17 @@ class Judging {
     if (!subject.implementation()) judge(subject, context);
     client_ = subject.implementation();
     client_->on_wait([&context] { context.progress(); });
+    client_->on_ask([](const std::string& what, pid_t process) {
+      constexpr std::string_view kAsked = "{} of the implementation, whose process {} was alive";
+      harness::waits_for(what.empty() ? "" : fmt::format(kAsked, what, process));
+    });
     client_->forget();  // the calls of another case
     before_ = calls();
   }
   ~Judging() {
     if (!client_) return;
     client_->on_wait({});
+    client_->on_ask({});
     client_->forget();
   }
   Judging(const Judging&) = delete;

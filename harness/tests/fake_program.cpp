@@ -19,6 +19,7 @@
 
 #include "harness/process.hpp"
 #include "harness/program.hpp"
+#include "harness/worker.hpp"
 
 namespace {
 
@@ -112,6 +113,18 @@ std::vector<Case> bad(const harness::Settings&) {
            [](Context&) { throw std::system_error(std::make_error_code(std::errc::not_enough_memory), "mmap"); }),
       make("cannot_allocate",
            [](Context&) { throw std::runtime_error("DefaultCPUAllocator: can't allocate memory: you tried 1 EiB"); }),
+      make("is_killed_while_it_waits",
+           [](Context&) {
+             harness::waits_for(std::string(1000, 'x'));
+             harness::waits_for("the oven");
+             (void)raise(SIGKILL);
+           }),
+      make("is_killed_after_it_waited",
+           [](Context&) {
+             harness::waits_for("the oven");
+             harness::waits_for("");
+             (void)raise(SIGKILL);
+           }),
       make("exit_zero", [](Context&) { _exit(0); }),
       make("throws", [](Context&) { throw std::runtime_error("a reason to throw"); }),
       make("throws_int", [](Context&) { throw 3; }),
@@ -178,7 +191,11 @@ std::vector<Case> stuck(const harness::Settings&) {
              std::this_thread::sleep_for(3600s);
            }),
       make("spins", [](Context&) { spin_until(std::chrono::steady_clock::now() + 3600s); }),
-      make("is_stopped", [](Context&) { (void)raise(SIGSTOP); }),
+      make("is_stopped",
+           [](Context&) {
+             harness::waits_for("the oven");
+             (void)raise(SIGSTOP);
+           }),
       make("main_thread_does_not_answer",
            [](Context&) {
              std::thread other([] { sleep_in_another_thread(); });

@@ -53,7 +53,7 @@ TEST(RunFolder, AnOldRunNeedsForceAndForeignFilesStay) {
   const TempFolder temp;
   temp.write("run/events.jsonl", kBegin);
   for (const char* name : {"report.json", "report.html.tmp", "suites/a.json", "suites/b.json.tmp", "logs/worker-1.log",
-                           "logs/stacks-12.txt"})
+                           "logs/stacks-12.txt", "logs/waiting-3.txt"})
     temp.write(std::string("run/") + name, "old");
   temp.write("run/mine.txt", "precious");
   const fs::path run = temp.path() / "run";

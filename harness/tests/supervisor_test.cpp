@@ -114,6 +114,8 @@ TEST(Supervisor, EveryMisdeedIsContainedAndChargedToItsCase) {
       {"allocates_too_much_in_a_thread", Status::crash, "NSA-X010"},
       {"cannot_map", Status::error, "NSA-X010"},
       {"cannot_allocate", Status::error, "NSA-X010"},
+      {"is_killed_while_it_waits", Status::crash, "NSA-X011"},
+      {"is_killed_after_it_waited", Status::crash, "NSA-X011"},
       {"exit_zero", Status::crash, "NSA-X003"},
       {"throws", Status::error, "NSA-X004"},
       {"throws_int", Status::error, "NSA-X004"},
@@ -149,6 +151,12 @@ TEST(Supervisor, EveryMisdeedIsContainedAndChargedToItsCase) {
   }
   EXPECT_THAT(fake.find("bad/overflows_its_stack").findings[0].message,
               HasSubstr(", in (anonymous namespace)::without_end(int)"));
+  const reports::Finding waited = fake.find("bad/is_killed_while_it_waits").findings[0];
+  EXPECT_THAT(waited.message, HasSubstr("; it waited for the oven, and may have been ended by it; nothing speaks for"));
+  EXPECT_EQ(waited.evidence.at("waited_for"), "the oven");
+  EXPECT_THAT(fake.find("bad/is_killed_after_it_waited").findings[0].message, testing::Not(HasSubstr("waited for")));
+  for (const auto& log : fs::directory_iterator(fake.run_folder() / "logs"))
+    EXPECT_THAT(log.path().filename(), testing::Not(testing::StartsWith("waiting-")));
   for (const auto& log : fs::directory_iterator(fake.run_folder() / "logs")) EXPECT_LT(log.file_size(), 9U << 20);
 }
 
@@ -184,6 +192,7 @@ TEST(Supervisor, WhatHangsIsKilledAndTheRestRuns) {
   EXPECT_EQ(fake.find("stuck/ignores_sigterm").status, Status::hang);
   EXPECT_EQ(fake.find("stuck/is_stopped").status, Status::hang);
   EXPECT_THAT(fake.find("stuck/is_stopped").findings[0].evidence.at("stacks").dump(), HasSubstr(", state T"));
+  EXPECT_THAT(fake.find("stuck/is_stopped").findings[0].message, testing::EndsWith("; it waited for the oven"));
   const reports::Finding told = fake.find("stuck/main_thread_does_not_answer").findings.at(0);
   EXPECT_THAT(told.evidence.at("stacks").dump(),
               AllOf(HasSubstr("sleep_in_another_thread"), HasSubstr("(does not answer: it blocks signals)"),

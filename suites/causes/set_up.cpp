@@ -8,6 +8,7 @@ using namespace codes;
 using harness::codes::kCrash;
 using harness::codes::kException;
 using harness::codes::kHang;
+using harness::codes::kKilled;
 using harness::codes::kVanished;
 
 Rules set_up() {
@@ -22,6 +23,10 @@ Rules set_up() {
        .what = "The implementation's process does not survive a call: {said}",
        .weight = 98,
        .clue = {.codes = {kImplementationDied}, .evidence = {{"said", "*"}}}},
+      {.id = "implementation-killed",
+       .what = "The worker was ended while it waited for {waited_for}: by that implementation, or by somebody else",
+       .weight = 98,
+       .clue = {.codes = {kCrash, kKilled}, .evidence = {{"waited_for", "*"}}}},
       {.id = "implementation-writes",
        .what = "The implementation writes to tensors that it is given: {said}",
        .weight = 97,

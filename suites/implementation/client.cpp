@@ -47,14 +47,31 @@ bool Made::as_it_was() const { return versions_of(request->inputs) == versions; 
 
 Client::Client(Options options) : options_(std::move(options)) {}
 
+// While it lives, something is asked of the process.
+class Client::Asking {
+ public:
+  Asking(const Client& client, const std::string& what) : client_(client) {
+    if (client_.asking_) client_.asking_(what, client_.connection_->pid());
+  }
+  ~Asking() {
+    if (client_.asking_) client_.asking_("", 0);
+  }
+  Asking(const Asking&) = delete;
+  Asking& operator=(const Asking&) = delete;
+
+ private:
+  const Client& client_;
+};
+
 // With the process that runs, or a new one, which would not have the graph that is needed. One that broke, or whose GPU
 // did, is of no use to the next call.
 template <typename Ask>
-auto Client::serve(const Ask& ask, const Graph* needed) {
+auto Client::serve(const std::string& what, const Ask& ask, const Graph* needed) {
   const std::lock_guard lock(mutex_);
   if (needed != nullptr) require_alive(*needed);
   Connection& to = connection();
   try {
+    const Asking asking(*this, what);
     send_releases(to);
     return ask(to);
   } catch (const ImplementationError& error) {
@@ -80,6 +97,7 @@ void Client::start() {
     connection_ =
         std::make_unique<Connection>(options_.python, options_.host, options_.adapter, options_.device_memory);
     connection_->on_wait(waiting_);
+    const Asking asking(*this, "the start and describe()");
     describe_itself();
   } catch (const ImplementationError& error) {
     give_up(error);
@@ -128,7 +146,7 @@ Forward Client::forward(const Request& request) {
   auto copy = std::make_shared<Request>(request);
   copy->inputs = without_graphs(std::move(copy->inputs));
   const std::shared_ptr<const Request> asked = std::move(copy);
-  return serve([&](Connection& to) {
+  return serve(request.function, [&](Connection& to) {
     remember(asked, {});
     const Json answer = to.ask("forward", body_of(request, to), options_.call);
     const Fields fields(answer, "answer to " + request.function);
@@ -172,7 +190,7 @@ Backward Client::backward(const Graph& graph, const Named& cotangents, bool keep
     last_->wrote = !backward.changed_inputs.empty();
     return backward;
   };
-  return serve(ask, &graph);
+  return serve("the backward pass of " + graph.function, ask, &graph);
 }
 
 void Client::require_alive(const Graph& graph) const {
@@ -205,7 +223,7 @@ void Client::send_releases(Connection& to) {
 }
 
 Memory Client::memory() {
-  return serve([&](Connection& to) {
+  return serve("the memory", [&](Connection& to) {
     const Json answer = to.ask("memory", Json::object(), options_.call);
     const Fields fields(answer, "answer to memory");
     Memory memory{fields.integer("resident"), std::nullopt, fields.integer("graphs")};
@@ -215,7 +233,7 @@ Memory Client::memory() {
 }
 
 void Client::seed(std::int64_t seed) {
-  serve([&](Connection& to) { (void)to.ask("seed", {{"seed", seed}}, options_.call); });
+  serve("the seed", [&](Connection& to) { (void)to.ask("seed", {{"seed", seed}}, options_.call); });
 }
 
 void Client::remember(const std::shared_ptr<const Request>& request, const Named& cotangents) {
@@ -249,11 +267,12 @@ void Client::save(const Made& call, const Named& expected, const std::filesystem
     add_parts(body, places, {"inputs", "cotangents", "expected"});
     (void)to.ask("save", body, options_.call);
   };
+  const std::string what = "a script that repeats a call";
   try {
-    serve(ask);
+    serve(what, ask);
   } catch (const ImplementationError& error) {
     if (!error.process_is_gone()) throw;
-    serve(ask);  // by another one
+    serve(what, ask);  // by another one
   }
 }
 
@@ -271,6 +290,11 @@ void Client::on_wait(std::function<void()> call) {
   const std::lock_guard lock(mutex_);
   waiting_ = std::move(call);
   if (connection_) connection_->on_wait(waiting_);
+}
+
+void Client::on_ask(std::function<void(const std::string&, pid_t)> call) {
+  const std::lock_guard lock(mutex_);
+  asking_ = std::move(call);
 }
 
 double Client::seconds() const {

@@ -5,6 +5,8 @@
 // whoever had asked, once. Its graphs die with it. After three starts in a row that failed nobody tries again.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -105,6 +107,10 @@ class Client {
   // while another thread asks something.
   void on_wait(std::function<void()> call);
 
+  // Called with what is asked, in words, and the process that is asked, and with "" when that has come to an end. Not
+  // to be changed while another thread asks something.
+  void on_ask(std::function<void(const std::string& what, pid_t process)> call);
+
   [[nodiscard]] double seconds() const;  // in Python, of all forward passes (on a GPU between two events)
   // Connection::transport() of the process that runs, or of the last one.
   [[nodiscard]] std::string transport() const;
@@ -120,7 +126,8 @@ class Client {
   [[nodiscard]] std::optional<Graph> graph_of(const Fields& answer, const std::shared_ptr<const Request>& request);
   void remember(const std::shared_ptr<const Request>& request, const Named& cotangents);
   template <typename Ask>
-  auto serve(const Ask& ask, const Graph* needed = nullptr);
+  auto serve(const std::string& what, const Ask& ask, const Graph* needed = nullptr);
+  class Asking;
 
   const Options options_;
   mutable std::mutex mutex_;
@@ -135,6 +142,7 @@ class Client {
   double seconds_ = 0;
   std::optional<Made> last_;
   std::function<void()> waiting_;
+  std::function<void(const std::string&, pid_t)> asking_;
 
   std::mutex released_mutex_;
   std::vector<Graph> released_;

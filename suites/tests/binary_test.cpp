@@ -1,9 +1,12 @@
 // The binary: what main() says before the harness takes over.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <string>
 
 namespace {
@@ -45,6 +48,24 @@ TEST(Binary, AMisspeltFlagThatCannotBeToldThereIsToldOnTheOtherStream) {
     EXPECT_THAT(ran.out, HasSubstr(kWarning)) << lost;
     EXPECT_THAT(ran.out, HasSubstr("nsa-validate 0.")) << lost << ": the rest is done as ever";
   }
+}
+
+// An implementation can end whoever asked it. Nothing tells who has sent a SIGKILL; the finding says who could have.
+TEST(Binary, AWorkerThatDiesInACallOfAnImplementationNamesTheCall) {
+  if (shell(NSA_TEST_PYTHON " -c 'import torch' 2>/dev/null").code != 0)
+    GTEST_SKIP() << NSA_TEST_PYTHON << " cannot import torch";
+  const std::string folder = (std::filesystem::path(testing::TempDir()) / fmt::format("killed-{}", getpid())).string();
+  const Ran ran = shell(NSA_VALIDATE_BINARY " --implementation " NSA_SOURCE_FOLDER
+                                            "/adapters/tests/lying/kills_its_parent.py --python " NSA_TEST_PYTHON
+                                            " --device cpu --case 'parity/op[backend=implementation,dtype=fp32,"
+                                            "op=attend_window]' --out " +
+                        folder + " 2>/dev/null");
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(ran.code, 5);
+  EXPECT_THAT(ran.out, HasSubstr("died by SIGKILL"));
+  EXPECT_THAT(ran.out, testing::ContainsRegex("it waited for attend_window of the implementation, whose process [0-9]+ "
+                                              "was alive, and may have been ended by it"));
+  EXPECT_THAT(ran.out, HasSubstr("by that implementation, or by somebody else"));
 }
 
 }  // namespace

@@ -231,6 +231,23 @@ TEST_F(ClientTest, AnAdapterThatChangedIsNotTheOneThatWasDescribed) {
                                  "describes itself otherwise than before: version = \"[0-9]+\", it was \"[0-9]+\"$"));
 }
 
+TEST_F(ClientTest, SaysWhatIsAskedOfWhichProcessAsLongAsItIs) {
+  Client client(options(kDiesBySeed));
+  std::vector<std::string> asked;
+  pid_t process = 0;
+  client.on_ask([&](const std::string& what, pid_t pid) {
+    asked.push_back(what);
+    if (!what.empty()) process = pid;
+  });
+  (void)client.describe();
+  const Forward forward = client.forward(window({"v"}));
+  EXPECT_EQ(kill(process, 0), 0);
+  (void)client.backward(*forward.graph, {{"o", at::ones({1, 3, 4, 3}, at::kDouble)}}, false);
+  (void)error_of([&] { client.seed(SIGKILL); });  // it ends there, and the word is taken back all the same
+  EXPECT_THAT(asked, testing::ElementsAre("the start and describe()", "", "attend_window", "",
+                                          "the backward pass of attend_window", "", "the seed", ""));
+}
+
 TEST_F(ClientTest, ChangedInputsAreNamed) {
   Client client(options(R"py(
 real = forward
