@@ -78,6 +78,23 @@ void judge_blocks(Context& context, const OpCase& c, const at::Tensor& chosen, c
                  codes::kSelectionDiffers, evidence);
 }
 
+// Scores that nobody here knows justify any choice, as long as they are scores: of other queries and keys they choose
+// other blocks somewhere. `other`: by other inputs of the same shape.
+void judge_own_scores(Context& context, const OpCase& c, const at::Tensor& chosen, const at::Tensor& other,
+                      const Rules& rules) {
+  const nsa::Geometry& g = c.shape.geometry;
+  const std::int64_t first_free = g.n_sel * g.l_sel;  // the first token with more candidates than it may choose
+  if (rules.first + rules.last >= g.n_sel || first_free >= c.shape.S) return;
+  const at::Tensor moved = chosen.ne(other).any(-1).slice(1, first_free);
+  const auto queries = static_cast<double>(moved.numel());
+  context.metric("queries with a choice of their own", queries, "queries");
+  context.expect("something of the queries and keys decides", moved.any().item<bool>(),
+                 fmt::format("with other queries and keys each of {:g} queries that have a choice chooses the same "
+                             "blocks: no score decides",
+                             queries),
+                 codes::kSelectionDiffers, {{"queries", queries}});
+}
+
 // What follows from a choice that nobody sees is comparable where the choice is the reference's.
 void require_our_choice(const Context& context, const Subject& subject) {
   if (const Rules rules = rules_of(subject); !rules.ours())
@@ -175,7 +192,7 @@ at::Tensor element_of(const at::Tensor& cotangent, const at::Tensor& rows) {
 // Backward, the same as nan_stays_visible() asks forward. A pass back is linear in what comes back: who depends on an
 // element is who gets a gradient from it alone.
 void nan_stays_visible_backward(Context& context, const OpCase& c, const nsa::Ops& ops, at::ScalarType dtype) {
-  constexpr double kNothing = 1e-9;  // of an input's largest gradient: what cancels leaves a rounding
+  constexpr double kCancelled = 1e-9;  // of an input's largest gradient: what cancels leaves a rounding
   const at::Tensor rows = rows_that_count(context, c);
   for (std::size_t i = 0; i < c.differentiable_outputs; ++i) {
     context.phase("NaN in what comes back to " + c.output_names[i]);
@@ -192,7 +209,7 @@ void nan_stays_visible_backward(Context& context, const OpCase& c, const nsa::Op
     std::string first;
     for (std::size_t k = 0; k < due.size(); ++k) {
       if (!due[k].defined() || due[k].numel() == 0) continue;
-      const at::Tensor size = due[k].abs(), depends = size.gt(kNothing * size.max());
+      const at::Tensor size = due[k].abs(), depends = size.gt(kCancelled * size.max());
       const at::Tensor finite = got[k].defined() ? got[k].isfinite().to(size.device()) : at::ones_like(depends);
       const std::int64_t here = finite.logical_and(depends).sum().item<std::int64_t>();
       if (here > 0 && first.empty()) first = ", first in the gradient of " + c.input_names[k];
@@ -244,6 +261,10 @@ void against_reference(Context& context, const Subject& subject, const OpRun& ru
   if (run.op == nsa::Op::select) {
     const Rules rules = rules_of(subject);
     judge_blocks(context, c, three.got.outputs[0], rules, kTie);
+    if (!rules.by_scores) {
+      const OpCase other = make_case(context, subject, run, 1);
+      judge_own_scores(context, c, three.got.outputs[0], evaluate(other, ops, {run.dtype, false, 1}).outputs[0], rules);
+    }
     // exp() of such scores is infinite where a softmax does not take the largest off first. Rounding moves a
     // probability by more here.
     context.phase("large scores");

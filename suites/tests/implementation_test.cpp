@@ -126,6 +126,8 @@ INSTANTIATE_TEST_SUITE_P(
             codes::kOutputBudget},
         Lie{"forces_one_block_more", "parity", "op[backend=implementation,dtype=fp32,op=select]",
             codes::kSelectionDiffers},
+        Lie{"chooses_by_nothing", "parity", "op[backend=implementation,dtype=fp32,op=select]",
+            codes::kSelectionDiffers},
         Lie{"ties_claimed_higher", "parity", "equal_scores[backend=implementation,dtype=fp32,op=select]",
             codes::kSelectionDiffers},
         Lie{"no_lse", "parity", "op[backend=implementation,dtype=fp32,op=attend_window]", codes::kImplementationForm},
@@ -250,8 +252,8 @@ TEST_P(Right, IsSilent) {
 INSTANTIATE_TEST_SUITE_P(Adapters, Right,
                          testing::Values("pytorch.py", "skeleton.py", "tests/lying/right_window_plus_one.py",
                                          "tests/lying/right_lse_base_2.py", "tests/lying/right_lse_of_one.py",
-                                         "tests/lying/right_ties_higher.py", "tests/lying/floods_stdout.py",
-                                         "tests/lying/prints_json.py"),
+                                         "tests/lying/right_ties_higher.py", "tests/lying/right_scores_of_its_own.py",
+                                         "tests/lying/floods_stdout.py", "tests/lying/prints_json.py"),
                          [](const auto& tested) { return std::filesystem::path(tested.param).stem().string(); });
 
 TEST_F(Implementation, WhatIsNotClaimedIsNotApplicable) {

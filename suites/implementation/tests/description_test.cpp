@@ -136,6 +136,17 @@ TEST(Refusal, AGpuMustBeSeenToo) {
   EXPECT_EQ(refusal(on_cuda(false), call), "fla naive_nsa: its torch sees no GPU");
 }
 
+TEST(Differences, AreKeysWithBothValues) {
+  const Json before = {{"name", "a"}, {"gone", 1}, {"same", {1, 2}}},
+             now = {{"same", {1, 2}}, {"new", true}, {"name", "b"}};
+  const Json found = differences(before, now);
+  EXPECT_EQ(found, Json({{"name", {{"was", "a"}, {"is", "b"}}},
+                         {"gone", {{"was", 1}, {"is", nullptr}}},
+                         {"new", {{"was", nullptr}, {"is", true}}}}));
+  EXPECT_EQ(words_of(found), R"(name = "b", it was "a"; gone = null, it was 1; new = true, it was null)");
+  EXPECT_TRUE(differences(before, {{"same", {1, 2}}, {"gone", 1}, {"name", "a"}}).empty());  // in another order
+}
+
 TEST(WantedCall, IsThatOfATable) {
   nsa::Call call{.B = 1, .S = 9, .Hq = 4, .G = 2, .Dk = 16, .Dv = 8, .geometry = {.l = 4, .d = 2, .l_sel = 8}};
   call.precision = nsa::Precision::bf16;

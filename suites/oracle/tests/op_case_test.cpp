@@ -41,6 +41,22 @@ TEST(OpCase, RunsUnderTheReferenceWithGradients) {
   }
 }
 
+// A pass back is linear in what comes back to it.
+TEST(OpCase, WhatComesBackCanBeChanged) {
+  const OpCase c = make_op_case(nsa::Op::compress, tiny_shape(), at::kDouble, at::kCPU, 3);
+  const auto gradients = [&](const ChangeCotangent& change) {
+    return evaluate(c, nsa::reference::ops(), {at::kDouble, true, 1}, change).gradients;
+  };
+  const auto whole = evaluate(c, nsa::reference::ops(), {at::kDouble, true, 1}).gradients;
+  const auto k_alone = gradients([](std::size_t output, const at::Tensor& cotangent) {
+    if (output == 1) cotangent.zero_();
+  });
+  EXPECT_TRUE(at::equal(k_alone.at(0), whole.at(0)));
+  EXPECT_EQ(k_alone.at(1).abs().max().item<double>(), 0);
+  const auto nothing = gradients([](std::size_t, const at::Tensor& cotangent) { cotangent.zero_(); });
+  EXPECT_EQ(nothing.at(0).abs().max().item<double>(), 0);
+}
+
 TEST(RandomBlocks, AreLegalAndSometimesEmpty) {
   const OpShape shape = tiny_shape();
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(1);
