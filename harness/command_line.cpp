@@ -24,9 +24,10 @@ constexpr VerbRow kVerbs[] = {
     {Verb::list, "list", "list suites and cases, or --faults, --settings, --codes", true},
     {Verb::describe, "describe", "describe a case (id or hash) or a suite", true},
     {Verb::report, "report", "write the report of run folders again from their events.jsonl", false},
+    {Verb::compare, "compare", "say what is different between runs, in what went in and in what came out", false},
     {Verb::explain, "explain", "explain a finding code", false},
     {Verb::doctor, "doctor", "say what this machine offers and what is missing", true},
-    {Verb::schema, "schema", "print the JSON Schema of report.json", false},
+    {Verb::schema, "schema", "print the JSON Schema of report.json, or of event or comparison", false},
     {Verb::version, "version", "print version and build id", false},
 };
 
@@ -154,6 +155,11 @@ void Parser::add_verbs(const Program& program) {
   verb("list")->add_flag("--codes", line_.list_codes, "the finding codes");
   verb("describe")->add_option("NAME", line_.operands, "case id, case hash or suite")->required();
   verb("report")->add_option("DIR", line_.operands, "folder of a run")->required();
+  verb("compare")
+      ->add_option("RUN", line_.operands, "folder of a run, its report.json or its journal; two or more")
+      ->required();
+  verb("compare")->add_flag("--json", line_.json, "as JSON (schema comparison)");
+  verb("schema")->add_option("NAME", line_.operands, "report (default), event or comparison");
   verb("explain")->add_option("CODE", line_.operands, "finding code")->required();
 }
 

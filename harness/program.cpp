@@ -51,12 +51,14 @@ ExitCode dispatch(const Program& program, const CommandLine& line) {
       return describe(program, line);
     case Verb::report:
       return report(program, line);
+    case Verb::compare:
+      return compare(program, line);
     case Verb::explain:
       return explain(program, line);
     case Verb::doctor:
       return doctor(program, line);
     case Verb::schema:
-      return print_schema();
+      return print_schema(line);
     case Verb::version:
       return print_version(program);
     case Verb::help:
@@ -99,6 +101,7 @@ void refuse_low_limits(const CommandLine& line) {
     case Verb::doctor:
       break;
     case Verb::report:
+    case Verb::compare:
     case Verb::explain:
     case Verb::schema:
     case Verb::version:

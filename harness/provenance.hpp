@@ -8,7 +8,7 @@
 //  host         {hostname, kernel, cpu, cores, memory_bytes, container}
 //  environment  {NAME: value} of the variables of other people's software that matter
 //  settings     {files: [{path, hash}], values: {key: {value, origin}}}
-//  selection    {suites, level, cases, exclude, partial}
+//  selection    {suites, level, cases, exclude, partial, guards_left_out, fail_fast}
 //  ... and what the program adds: Program::provenance and DeviceProbe::provenance.
 #pragma once
 

@@ -118,9 +118,10 @@ std::vector<std::string> guards_left_out(const Program& program, const Settings&
 Json full_provenance(const Program& program, const Settings& settings, const CommandLine& line, const Plan& plan,
                      const DeviceProbe& probe) {
   Json json = provenance(program, settings, line);
-  json["selection"] = {{"suites", line.suites},   {"level", to_string(plan.level)},
-                       {"cases", line.cases},     {"exclude", line.excludes},
-                       {"partial", plan.partial}, {"guards_left_out", guards_left_out(program, settings, plan)}};
+  json["selection"] = {{"suites", line.suites},      {"level", to_string(plan.level)},
+                       {"cases", line.cases},        {"exclude", line.excludes},
+                       {"partial", plan.partial},    {"guards_left_out", guards_left_out(program, settings, plan)},
+                       {"fail_fast", line.fail_fast}};
   json["device"] = {{"cuda_usable", probe.cuda_usable}, {"why_not", probe.why_not}};
   if (probe.provenance.is_object()) json.update(probe.provenance);
   return json;

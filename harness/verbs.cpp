@@ -200,8 +200,16 @@ ExitCode report(const Program& program, const CommandLine& line) {
   return code;
 }
 
-ExitCode print_schema() {
-  base::out("{}\n", reports::report_schema());
+ExitCode print_schema(const CommandLine& line) {
+  using Schema = std::string_view (*)();
+  static const std::vector<std::pair<std::string, Schema>> kSchemas = {
+      {"report", reports::report_schema}, {"event", reports::event_schema}, {"comparison", reports::comparison_schema}};
+  if (line.operands.size() > 1) throw UsageError("schema: one name at a time: report, event or comparison");
+  const std::string wanted = line.operands.empty() ? "report" : line.operands.front();
+  const auto known = std::find_if(kSchemas.begin(), kSchemas.end(), [&](const auto& s) { return s.first == wanted; });
+  if (known == kSchemas.end())
+    throw UsageError(fmt::format("unknown schema '{}'; there are report, event and comparison", wanted));
+  base::out("{}\n", known->second());
   return ExitCode::ready;
 }
 

@@ -1,4 +1,4 @@
-// The verbs that only look: list, describe, explain, schema, version, report, doctor.
+// The verbs that only look: list, describe, explain, schema, version, report, compare, doctor.
 #pragma once
 
 #include "harness/command_line.hpp"
@@ -10,7 +10,9 @@ namespace harness {
 [[nodiscard]] reports::ExitCode describe(const Program& program, const CommandLine& line);
 [[nodiscard]] reports::ExitCode explain(const Program& program, const CommandLine& line);
 [[nodiscard]] reports::ExitCode report(const Program& program, const CommandLine& line);
-[[nodiscard]] reports::ExitCode print_schema();
+// Judges nothing: `ready` says that the comparison was made, whatever it found.
+[[nodiscard]] reports::ExitCode compare(const Program& program, const CommandLine& line);  // compare_verb.cpp
+[[nodiscard]] reports::ExitCode print_schema(const CommandLine& line);
 [[nodiscard]] reports::ExitCode print_version(const Program& program);
 [[nodiscard]] reports::ExitCode doctor(const Program& program, const CommandLine& line);  // doctor.cpp
 

@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <string_view>
 
 #include "reports/journal_rules.hpp"
+#include "reports/records.hpp"
 
 namespace reports {
 
@@ -35,20 +35,6 @@ Line parse_line(const std::string& text, bool ended) {
   }
 }
 
-// Three numbers that a machine can hold: "1.1.0".
-bool is_version(std::string_view text) {
-  constexpr std::size_t kDigits = 9;
-  for (int part = 0; part < 3; ++part) {
-    const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-    if (digits == 0 || digits > kDigits) return false;
-    text.remove_prefix(digits);
-    if (part == 2) return text.empty();
-    if (text.empty() || text.front() != '.') return false;
-    text.remove_prefix(1);
-  }
-  return false;
-}
-
 // The next line without its newline, as std::getline, but within bounds: a journal may be anything.
 bool next_line(std::istream& in, std::string& line, std::uint64_t& bytes) {
   line.clear();
@@ -61,28 +47,6 @@ bool next_line(std::istream& in, std::string& line, std::uint64_t& bytes) {
     line.push_back(static_cast<char>(c));
   }
   return !line.empty();
-}
-
-void check_schema(const Json& event, const std::string& where) {
-  const auto word = [&](const char* key) {
-    const auto it = event.find(key);
-    return it != event.end() && it->is_string() ? it->get<std::string>() : std::string();
-  };
-  if (word("schema") != kEventSchema) {
-    throw JournalError(fmt::format("{}: run_begin: schema is '{}', allowed: {}", where, word("schema"), kEventSchema),
-                       false);
-  }
-  const std::string version = word("schema_version"), own = kEventSchemaVersion;
-  if (!is_version(version)) {
-    throw JournalError(fmt::format("{}: run_begin: schema_version is '{}', allowed: a version such as {}", where,
-                                   version.substr(0, 60), own),
-                       false);
-  }
-  if (version.substr(0, version.find('.')) != own.substr(0, own.find('.'))) {
-    throw JournalError(fmt::format("{}: the journal has schema version {}, this program reads {}.x", where, version,
-                                   own.substr(0, own.find('.'))),
-                       true);
-  }
 }
 
 void check_order(const Json& event, std::uint64_t expected) {
@@ -131,7 +95,8 @@ Run read_journal(std::istream& in, const std::string& name) {
       torn = line.torn || !ended;
       if (line.torn) continue;
       check_order(line.event, number);
-      if (number == 0 && line.event.value("event", Json()) == "run_begin") check_schema(line.event, where);
+      if (number == 0 && line.event.value("event", Json()) == "run_begin")
+        records::check_schema(line.event, kEventSchema, kEventSchemaVersion, where + ": run_begin", "journal");
       builder.apply(line.event);
       ++number;
     } catch (const std::invalid_argument& error) {

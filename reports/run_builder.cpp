@@ -2,37 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 
 #include "reports/fields.hpp"
 #include "reports/journal.hpp"
 #include "reports/journal_rules.hpp"
+#include "reports/records.hpp"
 
 namespace reports {
 
 namespace {
-
-constexpr std::array<std::string_view, 2> kLevels{"smoke", "standard"};
-
-std::string level(const Json& object) {
-  std::string word = fields::text(object, "level");
-  if (std::find(kLevels.begin(), kLevels.end(), word) == kLevels.end()) {
-    fields::reject(object, "level", "smoke or standard");
-  }
-  return word;
-}
-
-// A suite's name becomes a file name (suites/NAME.json), so it must not lead anywhere else.
-std::string suite_name(const Json& suite) {
-  std::string name = fields::text(suite, "name");
-  const bool good = std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-  });
-  if (!good) fields::reject(suite, "name", "letters, digits, '_' and '-'");
-  return name;
-}
 
 // Seconds since 1970 of "2026-11-21T01:31:05.123Z"; nullopt for any other form.
 std::optional<double> seconds_of(const std::string& time) {
@@ -53,57 +33,14 @@ double seconds_between(const std::string& from, const std::string& to) {
   return a && b && *b > *a ? *b - *a : 0.0;
 }
 
-Case planned_case(const Json& entry, const std::string& suite) {
-  Case c;
-  c.suite = suite;
-  c.id = fields::text(entry, "id");
-  c.hash = fields::text(entry, "hash");
-  c.name = fields::text(entry, "name");
-  c.params = fields::object_or_empty(entry, "params");
-  c.level = level(entry);
-  c.required = fields::boolean_or(entry, "required", true);
-  c.repro = fields::text_or(entry, "repro", "");
-  c.facts = Json::object();
-  return c;
-}
-
-Finding finding_of(const Json& event) {
-  Finding f;
-  f.code = fields::text(event, "code");
-  const auto severity = parse_severity(fields::text(event, "severity"));
-  if (!severity) fields::reject(event, "severity", "info, warn, degrade, block or isolate");
-  f.severity = *severity;
-  f.category = fields::text_or(event, "category", "");
-  f.title = fields::text_or(event, "title", f.code);
-  f.message = fields::prose(event, "message");
-  f.cause = fields::text_or(event, "cause", "");
-  f.next = fields::text_or(event, "next", "");
-  f.repro = fields::text_or(event, "repro", "");
-  f.evidence = fields::object_or_empty(event, "evidence");
-  return f;
-}
-
-Check check_of(const Json& event) {
-  for (const char* key : {"measured", "bound"}) {
-    if (!event.contains(key)) fields::reject(event, key, "any value");
-  }
-  return {fields::prose(event, "name"),
-          fields::boolean(event, "pass"),
-          event.at("measured"),
-          fields::prose(event, "comparator"),
-          event.at("bound"),
-          fields::text_or(event, "unit", "")};
-}
-
 void end_case(Case& c, const Json& event) {
-  const auto status = parse_status(fields::text(event, "status"));
-  if (!status) fields::reject(event, "status", "one of the statuses of reports/status.hpp");
+  const Status status = records::status(event);
   // All fields are read before any is stored: a refused event leaves the model as it was.
   const std::string reason_code = fields::text_or(event, "reason_code", ""),
                     reason = fields::text_or(event, "reason", "");
   c.duration_s = fields::seconds_or(event, "duration_s", 0);
   c.required = fields::boolean_or(event, "required", c.required);
-  c.status = *status;
+  c.status = status;
   c.reason_code = reason_code;
   c.reason = reason;
 }
@@ -120,14 +57,6 @@ void fail_unexplained(Case& c) {
                          std::find_if(c.checks.begin(), c.checks.end(), failed)->name);
 }
 
-ExitCode interruption_of(const Json& event) {
-  const auto value = fields::natural(event, "interruption");
-  for (const auto& row : exit_code_table()) {
-    if (row.code != ExitCode::ready && static_cast<std::uint64_t>(row.code) == value) return row.code;
-  }
-  fields::reject(event, "interruption", "an exit code of reports/status.hpp other than 0");
-}
-
 }  // namespace
 
 void RunBuilder::begin(const Json& event) {
@@ -135,7 +64,7 @@ void RunBuilder::begin(const Json& event) {
   const auto& run = fields::object(event, "run");
   run_.id = fields::text(run, "id");
   run_.argv = fields::array_or_empty(run, "argv");
-  run_.level = level(run);
+  run_.level = records::level(run);
   run_.device = fields::text(run, "device");
   run_.master_seed = fields::natural(run, "master_seed");
   run_.started = fields::text(event, "t");
@@ -148,14 +77,11 @@ void RunBuilder::begin(const Json& event) {
 
 void RunBuilder::plan(const Json& entry) {
   Suite suite;
-  suite.name = suite_name(entry);
+  suite.name = records::suite_name(entry);
   suite.purpose = fields::text_or(entry, "purpose", "");
-  for (const auto& required : fields::array_or_empty(entry, "requires")) {
-    if (!required.is_string()) fields::reject(entry, "requires", "an array of suite names");
-    suite.requires_suites.push_back(required.get<std::string>());
-  }
+  suite.requires_suites = records::required_suites(entry);
   for (const auto& item : fields::array(entry, "cases")) {
-    suite.cases.push_back(planned_case(item, suite.name));
+    suite.cases.push_back(records::planned_case(item, suite.name));
     const std::string& id = suite.cases.back().id;
     if (!where_.emplace(id, std::pair{run_.suites.size(), suite.cases.size() - 1}).second) {
       throw std::invalid_argument(fmt::format("run_begin: case '{}' is planned twice", id));
@@ -170,7 +96,8 @@ void RunBuilder::plan(const Json& entry) {
 
 void RunBuilder::end(const Json& event) {
   const double duration_s = fields::seconds(event, "duration_s"), case_s = fields::seconds(event, "case_s");
-  if (event.contains("interruption") && !event.at("interruption").is_null()) run_.interruption = interruption_of(event);
+  if (event.contains("interruption") && !event.at("interruption").is_null())
+    run_.interruption = records::interruption(event);
   run_.duration_s = duration_s;
   run_.harness_s = std::max(0.0, duration_s - case_s);
   run_.complete = true;
@@ -207,17 +134,16 @@ void RunBuilder::apply(const Json& event) {
     c.artifacts.clear();
     c.facts = Json::object();
   } else if (kind == "metric") {
-    find(event).metrics.push_back(
-        {fields::prose(event, "name"), fields::measure(event, "value"), fields::text_or(event, "unit", "")});
+    find(event).metrics.push_back(records::metric(event));
   } else if (kind == "check") {
-    find(event).checks.push_back(check_of(event));
+    find(event).checks.push_back(records::check(event));
   } else if (kind == "fact") {
     if (!event.contains("value")) fields::reject(event, "value", "any value");
     find(event).facts[fields::prose(event, "key")] = event.at("value");
   } else if (kind == "artifact") {
     find(event).artifacts.push_back(fields::prose(event, "path"));
   } else if (kind == "finding") {
-    (event.contains("case") ? find(event).findings : run_.findings).push_back(finding_of(event));
+    (event.contains("case") ? find(event).findings : run_.findings).push_back(records::finding(event));
   } else if (kind == "case_end") {
     Case& c = find(event);
     end_case(c, event);

@@ -28,6 +28,8 @@ using reports::counts;
 [[nodiscard]] std::string why(const Case& c);
 
 // -- findings
+// Where in its case a finding is, of its evidence: layer, op, tensor, row and so on.
+[[nodiscard]] Json place(const Finding& finding);
 // How exactly a finding's evidence says where: one defect shows in many cases, and the one that has its place leads.
 [[nodiscard]] int located(const Finding& finding);
 

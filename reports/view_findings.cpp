@@ -56,12 +56,16 @@ std::string text_of(const Json& lines) {
 
 }  // namespace
 
-int located(const Finding& finding) {
+Json place(const Finding& finding) {
   static const auto kPlaces = {"layer", "op", "stage", "tensor", "parameter", "branch", "row", "head", "group", "step"};
-  if (!finding.evidence.is_object()) return 0;
-  return static_cast<int>(
-      std::count_if(kPlaces.begin(), kPlaces.end(), [&](const char* key) { return finding.evidence.contains(key); }));
+  Json place = Json::object();
+  if (!finding.evidence.is_object()) return place;
+  for (const char* key : kPlaces)
+    if (const auto it = finding.evidence.find(key); it != finding.evidence.end()) place[key] = *it;
+  return place;
 }
+
+int located(const Finding& finding) { return static_cast<int>(place(finding).size()); }
 
 std::vector<FindingGroup> findings(const Run& run, const std::string& follow_from) {
   std::vector<FindingGroup> groups;

@@ -1,0 +1,71 @@
+// `compare RUN RUN ...`: what is different between runs.
+#include <fmt/format.h>
+
+#include <set>
+
+#include "base/streams.hpp"
+#include "harness/verbs.hpp"
+#include "reports/causes.hpp"
+#include "reports/compare.hpp"
+#include "reports/read_run.hpp"
+
+namespace harness {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Runs of another program have other cases; side by side they would look like runs without any.
+void refuse_other_program(const Program& program, const std::string& path, const reports::Run& run) {
+  const auto it = run.provenance.find("program");
+  if (it == run.provenance.end() || !it->is_object() || !it->contains("name")) return;  // of an early version
+  if (it->at("name") != program.name)
+    throw UsageError(fmt::format("{}: is a run of {}, not of {}", path, reports::dump(it->at("name")), program.name));
+}
+
+reports::NamedRun read(const Program& program, const std::string& path) {
+  reports::NamedRun named{path, reports::read_run(path)};
+  refuse_other_program(program, path, named.run);
+  reports::find_causes(named.run, program.causes);
+  return named;
+}
+
+void refuse_one_file_twice(const std::vector<std::string>& paths) {
+  std::set<fs::path> seen;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    const fs::path real = fs::canonical(path, error);
+    if (!error && !seen.insert(real).second)
+      throw UsageError(fmt::format("compare: {} is given twice; give different runs", path));
+  }
+}
+
+std::string last_line(const std::string& text) {
+  const std::size_t before = text.find_last_of('\n', text.size() - 2);
+  return text.substr(before == std::string::npos ? 0 : before + 1);
+}
+
+}  // namespace
+
+reports::ExitCode compare(const Program& program, const CommandLine& line) {
+  if (line.summary_file) throw UsageError("option '--summary-file' has no meaning for the verb 'compare'");
+  if (line.operands.size() < 2)
+    throw UsageError(fmt::format("compare: {}: one run only; give two or more", line.operands.front()));
+  refuse_one_file_twice(line.operands);
+  std::vector<reports::NamedRun> runs;
+  for (const std::string& path : line.operands) runs.push_back(read(program, path));
+  try {
+    const reports::Comparison comparison = reports::compare(runs);
+    if (line.json) {
+      base::out("{}\n", reports::dump(reports::to_json(comparison), 2));
+    } else {
+      const std::string text = reports::to_text(comparison);
+      base::out("{}", line.quiet ? last_line(text) : text);
+    }
+  } catch (const std::invalid_argument& error) {
+    throw UsageError(fmt::format("compare: {}", error.what()));
+  }
+  return reports::ExitCode::ready;
+}
+
+}  // namespace harness
