@@ -70,7 +70,7 @@ ComparedRun head_of(const NamedRun& named) {
   return head;
 }
 
-void compare_verdicts(const Runs& runs, Comparison& to) {
+void compare_verdicts(Comparison& to) {
   const auto row = [&](const char* name, auto of) {
     std::vector<Json> values;
     for (const ComparedRun& run : to.runs) values.push_back(of(run));
@@ -81,20 +81,30 @@ void compare_verdicts(const Runs& runs, Comparison& to) {
   row("has its end", [](const ComparedRun& run) { return Json(run.complete); });
   row("interrupted by",
       [](const ComparedRun& run) { return run.interruption ? Json(static_cast<int>(*run.interruption)) : Json(); });
+}
 
+// Another rank is a difference where it is the first one: behind it causes only move up and down with each other.
+void compare_causes(const Runs& runs, Comparison& to) {
   std::vector<std::string> ids;
   for (std::size_t i = 0; i < runs.size(); ++i)
     for (const LikelyCause& cause : runs.at(i).causes)
       if (std::find(ids.begin(), ids.end(), cause.id) == ids.end()) ids.push_back(cause.id);
-  for (const std::string& id : ids)
-    add_each(to.causes, id, runs, [&](const Run& run) {
-      for (std::size_t rank = 0; rank < run.causes.size(); ++rank) {
-        const LikelyCause& cause = run.causes[rank];
-        if (cause.id == id)
-          return Json{{"rank", rank + 1}, {"severity", to_string(cause.severity)}, {"what", cause.what}};
-      }
-      return Json();
-    });
+  for (const std::string& id : ids) {
+    Difference row{id, {}};
+    std::set<std::string> different;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const auto& causes = runs.at(i).causes;
+      const auto it =
+          std::find_if(causes.begin(), causes.end(), [&](const LikelyCause& cause) { return cause.id == id; });
+      Json value;
+      if (it != causes.end())
+        value = {{"rank", it - causes.begin() + 1}, {"severity", to_string(it->severity)}, {"what", it->what}};
+      row.values.push_back(value);
+      if (it != causes.begin() && it != causes.end()) value["rank"] = nullptr;
+      different.insert(dump(value));
+    }
+    if (different.size() > 1) to.causes.push_back(std::move(row));
+  }
 }
 
 // Cases that were planned in one run only stand in the plan.
@@ -287,7 +297,8 @@ Comparison compare(const std::vector<NamedRun>& runs) {
   Comparison comparison;
   for (const NamedRun& run : runs) comparison.runs.push_back(comparing::head_of(run));
   comparing::compare_inputs(all, comparison);
-  comparing::compare_verdicts(all, comparison);
+  comparing::compare_verdicts(comparison);
+  comparing::compare_causes(all, comparison);
   comparing::compare_findings(all, comparison);
   comparing::compare_outcomes(all, comparison);
   comparing::compare_checks(all, comparison);

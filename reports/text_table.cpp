@@ -16,10 +16,11 @@ bool continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; 
 // -- values
 
 std::string scalar(const Json& value, bool exact) {
+  if (exact) return dump(value);
   if (value.is_string()) return value.get<std::string>().empty() ? "\"\"" : value.get<std::string>();
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
   if (value.is_array() && value.empty()) return "none";
-  return exact ? dump(value) : view::value(value);
+  return view::value(value);
 }
 
 // What compare() puts side by side: settings with their origin, outcomes, causes, checks; else as it is.
@@ -139,13 +140,14 @@ std::vector<std::string> cells(const std::vector<Json>& values, const std::strin
   std::vector<std::string> cells = written(false);
   if (look_alike(cells, values)) cells = written(true);
 
-  constexpr std::size_t kKept = 8;  // of the common head, where that is left out
-  const auto too_long = [&](const std::string& cell) { return cell.size() > bytes; };
+  const std::vector<std::string> whole = cells;
   std::vector<std::string> present;
   for (std::size_t i = 0; i < cells.size(); ++i)
     if (!values[i].is_null()) present.push_back(cells[i]);
+  const auto too_long = [&](const std::string& cell) { return cell.size() > bytes; };
+  constexpr std::size_t kKept = 8;  // of what all begin with, where that is left out
   const std::size_t common = present.size() < 2 ? 0 : common_head(present);
-  const bool cut_head = std::any_of(present.begin(), present.end(), too_long) && common > kKept + 3;
+  const bool cut_head = common > kKept + 3 && std::any_of(present.begin(), present.end(), too_long);
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (cut_head && !values[i].is_null()) {
       std::size_t from = common - kKept;
@@ -154,7 +156,7 @@ std::vector<std::string> cells(const std::vector<Json>& values, const std::strin
     }
     cells[i] = view::cut(cells[i], bytes);
   }
-  return cells;
+  return look_alike(cells, values) ? whole : cells;
 }
 
 }  // namespace reports::text
