@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "reports/compare_parts.hpp"
+#include "reports/view.hpp"
 
 namespace reports::comparing {
 
@@ -52,7 +53,7 @@ void compare_suites(const Runs& runs, Comparison& to) {
     std::vector<Json> values;
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Suite* suite = runs.find_suite(i, name);
-      values.push_back(suite == nullptr ? Json() : Json(std::to_string(suite->cases.size()) + " cases"));
+      values.push_back(suite == nullptr ? Json() : Json(view::plural(suite->cases.size(), "case")));
     }
     if (std::any_of(values.begin(), values.end(), [](const Json& value) { return value.is_null(); }))
       add(to.plan, "suite " + name, std::move(values));

@@ -50,6 +50,7 @@ TEST(CommandLine, VerbsThatAreAlsoFlags) {
   EXPECT_EQ(parse({"dry-run", "--suite", "smoke"}).verb, Verb::dry_run);
   EXPECT_EQ(parse({"--help"}).verb, Verb::help);
   EXPECT_THAT(parse({"--help"}).help, HasSubstr("--suite"));
+  EXPECT_THAT(parse({"--help"}).help, HasSubstr("compare"));
 }
 
 // main() does it where it is the first word, so that it is seen here where it is not.
@@ -108,6 +109,10 @@ TEST(CommandLine, AFlagTakesNoValue) {
 
 TEST(CommandLine, OperandsOfVerbs) {
   EXPECT_THAT(parse({"report", "a", "b"}).operands, ElementsAre("a", "b"));
+  EXPECT_THAT(parse({"compare", "a", "b", "c", "--json"}).operands, ElementsAre("a", "b", "c"));
+  EXPECT_TRUE(parse({"compare", "a", "b", "--json"}).json);
+  EXPECT_THAT(parse({"schema"}).operands, ElementsAre());
+  EXPECT_THAT(parse({"schema", "event"}).operands, ElementsAre("event"));
   EXPECT_THAT(parse({"explain", "NSA-X001"}).operands, ElementsAre("NSA-X001"));
   EXPECT_TRUE(parse({"list", "--faults", "--json"}).list_faults);
 }
