@@ -23,7 +23,10 @@
 #include "nsa/train/run/run_folder.hpp"
 #include "nsa/train/run/step_table.hpp"
 #include "nsa/train/stream.hpp"
+#include "reports/causes.hpp"
+#include "reports/compare.hpp"
 #include "reports/journal.hpp"
+#include "reports/read_run.hpp"
 #include "reports/writers.hpp"
 #include "suites/probes/memory_law.hpp"
 #include "suites/program.hpp"
@@ -189,6 +192,20 @@ void read_peers(const std::string& input) {
   }
 }
 
+// Both ways, against a run that is what it should be.
+void compare_runs(reports::Run run, reports::Run good) {
+  good.id = "good";
+  run.id = "read";
+  reports::find_causes(run, {});
+  for (const bool first : {true, false}) {
+    std::vector<reports::NamedRun> runs{{"read", run}, {"good", good}};
+    if (!first) std::swap(runs[0], runs[1]);
+    const reports::Comparison comparison = reports::compare(runs);
+    (void)reports::to_text(comparison);
+    (void)reports::to_json(comparison).dump();
+  }
+}
+
 }  // namespace
 
 std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
@@ -225,8 +242,10 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    }
                  },
                  corpus("yaml") + configs("memory"), kYamlWords});
-  all.push_back({"journal", "events.jsonl, and the five reports that are made of it",
-                 [](const std::string& input) {
+  const fs::path sample = source / "reports/tests/data/mixed.events.jsonl";
+  const auto good = std::make_shared<reports::Run>(reports::read_journal(sample));
+  all.push_back({"journal", "events.jsonl, the five reports that are made of it, and its comparison",
+                 [good](const std::string& input) {
                    std::istringstream stream(input);
                    reports::Run run;
                    try {
@@ -239,10 +258,21 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    (void)reports::to_html(run);
                    (void)reports::to_junit(run);
                    (void)reports::to_console(run, true);
+                   compare_runs(run, *good);
                  },
-                 corpus("journal") +
-                     Words{base::read_head(source / "reports/tests/data/mixed.events.jsonl", Mutator::kMostBytes)},
-                 kJsonWords});
+                 corpus("journal") + Words{base::read_head(sample, Mutator::kMostBytes)}, kJsonWords});
+  all.push_back({"report", "report.json of a run that is compared",
+                 [good](const std::string& input) {
+                   std::istringstream stream(input);
+                   reports::Run run;
+                   try {
+                     run = reports::read_report(stream, "report.json");
+                   } catch (const reports::JournalError&) {
+                     return;
+                   }
+                   compare_runs(run, *good);
+                 },
+                 Words{reports::to_json(*good).dump()}, kJsonWords});
   all.push_back({"baseline", "throughput.baseline, an earlier report.json",
                  [file = scratch / "report.json"](const std::string& input) {
                    write(file, input);

@@ -180,9 +180,9 @@ std::string finding_text(const FindingRow& row, std::size_t step) {
     case FindingRow::Change::gone:
       return "gone";
     case FindingRow::Change::first_told:
-      return "new, but its case had not run to its end before";
+      return "new; nobody could tell before";
     case FindingRow::Change::no_longer_told:
-      return "its case did not run to its end";
+      return "nobody can tell now";
   }
   return "";
 }
@@ -206,6 +206,7 @@ void write_findings(Text& out, const Comparison& all) {
       Row row{safe(fmt::format("{} {}", finding.code, where.empty() ? "the run" : where), kNameBytes), {}};
       for (const FindingRow::InRun& in : finding.by_run) row.cells.push_back(seen_text(in));
       row.note = steps_text(finding.steps.size(), [&](std::size_t i) { return finding_text(finding, i); });
+      if (wanted == 2) row.note += fmt::format(" ({})", safe(finding.title, kNameBytes));
       row.fold = fmt::format("{} {}\n{}", finding.code, fmt::join(row.cells, "\n"), wanted == 2 ? row.note : "");
       rows.push_back(std::move(row));
     }

@@ -63,9 +63,9 @@ TEST_F(CompareVerb, OneSettingOneFaultAndTheirResults) {
   EXPECT_THAT(fake.out(), ContainsRegex("FAKE-001 gate/opens +[?] +block"));
   ASSERT_EQ(fake({"--suite", "good,gate", "--out", "d"}), 0);
   EXPECT_EQ(fake({"compare", "d", "c"}), 0);
-  EXPECT_THAT(fake.out(),
-              AllOf(ContainsRegex("FAKE-001 gate/opens +- +block +new\n"), ContainsRegex("gate/opens +pass +fail\n"),
-                    ContainsRegex("FAKE-001 +- +1. \\(block\\) +A check failed")));
+  EXPECT_THAT(fake.out(), AllOf(ContainsRegex("FAKE-001 gate/opens +- +block +new .A check failed.\n"),
+                                ContainsRegex("gate/opens +pass +fail\n"),
+                                ContainsRegex("FAKE-001 +- +1. \\(block\\) +A check failed")));
   EXPECT_EQ(fake({"compare", "d", "c", "a"}), 0) << "three";
   EXPECT_THAT(fake.out(), AllOf(HasSubstr("\n3  READY"), HasSubstr("compare: 1 -> 2: "), HasSubstr(" | 2 -> 3: ")));
 }

@@ -234,7 +234,7 @@ TEST(Compare, ResultsThatDifferForNoRecordedReasonAreSaidToBeNotRepeatable) {
             "Nothing that is recorded of what went in differs, and the results do: they are not repeatable, or it is a "
             "matter of the machine; others were at work on the machine in 1 case of run 2.");
   EXPECT_THAT(to_text(all), AllOf(testing::ContainsRegex("verdict +READY +NOT READY\n"),
-                                  testing::ContainsRegex("NSA-T001 alpha/case0 +- +block +new\n"),
+                                  testing::ContainsRegex("NSA-T001 alpha/case0 +- +block +new .A title.\n"),
                                   testing::ContainsRegex("alpha/case0 +pass +fail\n")));
   runs[1].provenance["cuda"]["driver"] = "590.2";
   EXPECT_EQ(runs().steps[0].verdict, "") << "there may be a reason";
@@ -278,8 +278,9 @@ TEST(Compare, FindingsThatAreNewGoneStillThereAndChanged) {
   EXPECT_EQ(all.steps[0].came_out, 4) << "not the evidence, which nobody can judge";
   EXPECT_EQ(all.steps[0].not_judged, 1);
   const std::string text = to_text(all);
-  EXPECT_THAT(text, testing::ContainsRegex("SEVERITY alpha/case0 +block +degrade +severity block -> degrade\n"));
-  EXPECT_THAT(text, HasSubstr("another place; evidence: layer 1 -> 2\n"));
+  EXPECT_THAT(text,
+              testing::ContainsRegex("SEVERITY alpha/case0 +block +degrade +severity block -> degrade .A title.\n"));
+  EXPECT_THAT(text, HasSubstr("another place; evidence: layer 1 -> 2 (A title)\n"));
   EXPECT_THAT(text, HasSubstr("evidence: error 0.5 -> 0.7\n"));
   EXPECT_THAT(text, AllOf(Not(HasSubstr("SAME alpha")), HasSubstr("1 finding still there, the same in all runs")));
 }
@@ -306,7 +307,7 @@ TEST(Compare, AFindingThatMovesToAnotherCaseHasMoved) {
   const Comparison all = runs();
   ASSERT_EQ(all.findings.size(), 1U);
   EXPECT_THAT(all.findings[0].steps[0].what, ElementsAre("place"));
-  EXPECT_THAT(to_text(all), HasSubstr("moved from alpha/case0\n"));
+  EXPECT_THAT(to_text(all), HasSubstr("moved from alpha/case0 (A title)\n"));
 }
 
 // A case that crashed, or never ran, does not say that a finding is gone.
@@ -319,7 +320,7 @@ TEST(Compare, NobodySaysThatAFindingIsGoneWhoseCaseDidNotGetToItsEnd) {
     const Comparison all = runs();
     EXPECT_EQ(all.findings.at(0).by_run.at(1).seen, FindingRow::Seen::no_answer) << to_string(status);
     EXPECT_EQ(all.findings.at(0).steps.at(0).change, FindingRow::Change::no_longer_told);
-    EXPECT_THAT(to_text(all), HasSubstr("its case did not run to its end"));
+    EXPECT_THAT(to_text(all), HasSubstr("nobody can tell now (A title)"));
   }
 }
 
@@ -499,7 +500,7 @@ TEST(Compare, OfThreeRunsEachIsComparedWithTheOneBeforeItAndARowShowsAll) {
   EXPECT_EQ(all.findings.at(0).steps[1].change, FindingRow::Change::gone);
   const std::string text = to_text(all);
   EXPECT_THAT(text, testing::ContainsRegex("cuda.driver +580.1 +590.2 +590.2\n"));
-  EXPECT_THAT(text, testing::ContainsRegex("NSA-T001 alpha/case0 +- +block +- +2: new; 3: gone\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("NSA-T001 alpha/case0 +- +block +- +2: new; 3: gone .A title.\n"));
   EXPECT_THAT(text, testing::ContainsRegex("speed +100 tok/s +100 tok/s +200 tok/s +3: .100.0 %, beyond the noise\n"));
   EXPECT_THAT(text, HasSubstr("\n2 -> 3: Nothing that is recorded of what went in differs"));
   EXPECT_THAT(text, HasSubstr("\ncompare: 1 -> 2: 1 difference in what went in"));
@@ -510,7 +511,7 @@ TEST(Compare, AFindingThatComesBackIsTheSameRow) {
   runs.at(0).findings = runs.at(2).findings = {sample::finding(Severity::warn)};
   const Comparison all = runs();
   ASSERT_EQ(all.findings.size(), 1U);
-  EXPECT_THAT(to_text(all), testing::ContainsRegex("warn +- +warn +2: gone; 3: new\n"));
+  EXPECT_THAT(to_text(all), testing::ContainsRegex("warn +- +warn +2: gone; 3: new .A title.\n"));
 }
 
 TEST(Compare, AnUnfinishedRunIsComparedAsFarAsItGoesAndCalledSo) {
