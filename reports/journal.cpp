@@ -22,6 +22,8 @@ struct Line {
 
 // Throws std::invalid_argument for anything that is neither an event nor the beginning of one.
 Line parse_line(const std::string& text, bool ended) {
+  if (records::nests_deeper(std::string_view(text), kMostDepth))
+    throw std::invalid_argument(fmt::format("not an event: brackets nest deeper than {}", kMostDepth));
   try {
     return {Json::parse(text), false};
   } catch (const Json::parse_error& error) {

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostDepth = 256;  // brackets within brackets; what walks a value later is recursive
+constexpr std::size_t kDepthOfReport = 16;  // of what stands around the values of a journal
 
 // Says where in the report it was that a field is wrong.
 template <typename Read>
@@ -139,12 +139,10 @@ std::string all_of(std::istream& in) {
 }
 
 Json parse(const std::string& text) {
-  const auto too_deep = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMostDepth) throw std::invalid_argument("brackets nest too deep: no report");
-    return true;
-  };
+  if (records::nests_deeper(std::string_view(text), kMostDepth + kDepthOfReport))
+    throw std::invalid_argument("not a report: brackets nest too deep");
   try {
-    return Json::parse(text, too_deep);
+    return Json::parse(text);
   } catch (const Json::parse_error& error) {
     if (text.find_first_not_of(" \t\r\n") == std::string::npos) throw std::invalid_argument("it is empty");
     if (error.byte > text.size())
@@ -177,6 +175,7 @@ bool is_journal(const fs::path& file) {
   for (int c = in.get(); c != std::ifstream::traits_type::eof() && c != '\n' && line.size() < kMostLineBytes;
        c = in.get())
     line.push_back(static_cast<char>(c));
+  if (records::nests_deeper(std::string_view(line), kMostDepth)) return false;
   const Json first = Json::parse(line, nullptr, false);
   return first.is_object() && first.contains("event");
 }

@@ -102,6 +102,37 @@ Metric metric(const Json& object) {
   return {fields::prose(object, "name"), fields::measure(object, "value"), fields::text_or(object, "unit", "")};
 }
 
+bool nests_deeper(const Json& value, std::size_t depth) {
+  std::vector<const Json*> level{&value}, next;
+  for (std::size_t at = 0; !level.empty(); ++at, level.swap(next)) {
+    next.clear();
+    for (const Json* item : level) {
+      if (!item->is_structured()) continue;
+      if (at == depth) return true;
+      for (const Json& child : *item) next.push_back(&child);
+    }
+  }
+  return false;
+}
+
+bool nests_deeper(std::string_view text, std::size_t depth) {
+  std::size_t open = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') {
+      in_string = !in_string;
+    } else if (in_string) {
+      if (c == '\\') ++i;  // what it escapes
+    } else if (c == '[' || c == '{') {
+      if (++open > depth) return true;
+    } else if ((c == ']' || c == '}') && open > 0) {
+      --open;
+    }
+  }
+  return false;
+}
+
 bool is_version(std::string_view text) {
   constexpr std::size_t kDigits = 9;
   for (int part = 0; part < 3; ++part) {

@@ -21,6 +21,11 @@ namespace reports::records {
 [[nodiscard]] Check check(const Json& object);
 [[nodiscard]] Metric metric(const Json& object);
 
+// Whether brackets nest deeper than that, in a value or in its text before it is parsed: the parser, and whoever walks
+// a value, has only so much stack. This one needs none.
+[[nodiscard]] bool nests_deeper(const Json& value, std::size_t depth);
+[[nodiscard]] bool nests_deeper(std::string_view text, std::size_t depth);
+
 // Three numbers that a machine can hold: "1.1.0".
 [[nodiscard]] bool is_version(std::string_view text);
 // Throws JournalError unless `object` is of this schema and of the own version's major. `where` and `what` ("journal")

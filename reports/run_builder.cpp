@@ -112,6 +112,8 @@ Case& RunBuilder::find(const Json& event) {
 
 void RunBuilder::apply(const Json& event) {
   if (!event.is_object()) throw std::invalid_argument("not a JSON object");
+  if (records::nests_deeper(event, kMostDepth))
+    throw std::invalid_argument(fmt::format("brackets nest deeper than {}", kMostDepth));
   const std::string kind = fields::text(event, "event");
   if (kind != "run_begin" && !begun_) throw std::invalid_argument(kind + ": comes before run_begin");
   if (run_.complete) throw std::invalid_argument(kind + ": comes after run_end");

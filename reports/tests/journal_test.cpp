@@ -164,6 +164,24 @@ TEST(Journal, WhatHasNoEndIsNotReadToIt) {
   }
 }
 
+// A line of brackets alone would end the program that walks it.
+TEST(Journal, BracketsNestOnlySoDeep) {
+  const auto with_fact = [](std::size_t depth) {
+    const std::string value = std::string(depth, '[') + std::string(depth, ']');
+    return Journal()
+        .add(kCaseBegin)
+        .raw(R"({"event": "fact", "t": "2026", "seq": 2, "case": "a/one", "key": "k", "value": )" + value + "}\n")
+        .text();
+  };
+  EXPECT_EQ(refusal(with_fact(kMostDepth - 1)).what, "was accepted");
+  for (const std::size_t depth : {kMostDepth, std::size_t{400000}})
+    EXPECT_THAT(refusal(with_fact(depth)).what,
+                HasSubstr("events.jsonl:3: not an event: brackets nest deeper than 1000"));
+  const std::string begin = Journal().text(), deep = std::string(400000, '[') + std::string(400000, ']');
+  EXPECT_THAT(refusal("{\"provenance\": " + deep + ", " + begin.substr(1)).what,
+              HasSubstr("events.jsonl:1: not an event: br"));
+}
+
 TEST(Journal, MetricWordsStayWords) {
   const reports::Run run =
       read_journal(Journal()

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "reports/journal_rules.hpp"
 #include "reports/tests/support/sample.hpp"
 #include "reports/writers.hpp"
 
@@ -77,6 +78,15 @@ TEST(ReadReport, WhatIsReadIsWhatWasWritten) {
   EXPECT_EQ(again(run), dump(to_json(run)));
 }
 
+// What a journal may hold, its report may hold.
+TEST(ReadReport, ReadsValuesAsDeepAsAJournalHasThem) {
+  reports::Run run = sample::run_of({Status::pass});
+  Json deep = 1;
+  for (std::size_t i = 1; i < kMostDepth; ++i) deep = Json::array({deep});
+  run.suites[0].cases[0].facts["deep"] = deep;
+  EXPECT_EQ(again(run), dump(to_json(run)));
+}
+
 TEST(ReadReport, ADamagedOneIsNamedWithItsPlace) {
   const std::string whole = dump(good(), 2);
   EXPECT_THAT(refusal("").what, HasSubstr("some/report.json: it is empty"));
@@ -87,7 +97,8 @@ TEST(ReadReport, ADamagedOneIsNamedWithItsPlace) {
   EXPECT_THAT(refusal("[1, 2]").what, HasSubstr("not a JSON object"));
   EXPECT_THAT(refusal("{\"a\": 1e999}").what, HasSubstr("not a report"));
   EXPECT_THAT(refusal("{\"a\": \"\xff\"}").what, HasSubstr("invalid JSON"));
-  EXPECT_THAT(refusal(std::string(100000, '[')).what, HasSubstr("brackets nest too deep"));
+  EXPECT_THAT(refusal(std::string(400000, '[')).what, HasSubstr("brackets nest too deep"));
+  EXPECT_THAT(refusal("[\"" + std::string(4000, '[') + "\\\"]\"]").what, HasSubstr("not a JSON object")) << "in a text";
 }
 
 TEST(ReadReport, AFieldThatIsWrongIsNamedWithItsPlace) {

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "reports/journal.hpp"
+#include "reports/journal_rules.hpp"
 #include "reports/tests/support/sample.hpp"
 
 namespace reports {
@@ -28,6 +29,16 @@ std::string refusal(const std::vector<std::string>& events) {
     return error.what();
   }
   return "was accepted";
+}
+
+// So that a writer refuses it too, and a journal stays one that can be read.
+TEST(RunBuilder, RefusesAnEventWhoseBracketsNestTooDeep) {
+  const auto fact = [](std::size_t depth) {
+    return R"({"event": "fact", "case": "a/one", "key": "k", "value": )" + std::string(depth, '[') +
+           std::string(depth, ']') + "}";
+  };
+  EXPECT_EQ(refusal({fact(kMostDepth - 1)}), "was accepted");
+  EXPECT_THAT(refusal({fact(kMostDepth)}), HasSubstr("brackets nest deeper than 1000"));
 }
 
 TEST(RunBuilder, AFailedCheckWithoutAFindingIsAFailureWhateverTheCaseCallsItself) {
