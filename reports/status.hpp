@@ -39,7 +39,7 @@ enum class ExitCode : int {
   hang = 6,              // hang contained
   performance = 7,       // correctness is green, a speed gate failed
   inconclusive = 8,      // nothing worse than "cannot tell" or an incomplete run
-  mutant_survived = 9,   // reserved: self-test
+  mutant_survived = 9,   // self-test: a fault that must be caught was not
   internal = 10,         // a bug of the harness
   incompatible = 11,     // schema major or GPU differs from the baseline's
   interrupted = 130,     // SIGINT

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "base/streams.hpp"
 #include "harness/program.hpp"
@@ -10,6 +12,7 @@
 #include "suites/machine/flags.hpp"
 #include "suites/program.hpp"
 #include "suites/providers.hpp"
+#include "suites/selftest/verb.hpp"
 
 namespace {
 
@@ -31,5 +34,8 @@ int main(int argc, char** argv) {
   }
   if (const auto code = suites::init_checks::parameters_verb(argc, argv)) return *code;
   if (const auto code = suites::adapter_verb(argc, argv)) return *code;
-  return harness::run_program(suites::make_program(), argc, argv);
+  const harness::Program program = suites::make_program();
+  const std::vector<suites::Planted> faults = suites::catalogue(std::make_shared<suites::Seams>());
+  if (const auto code = suites::selftest::verb(argc, argv, program, faults)) return *code;
+  return harness::run_program(program, argc, argv);
 }

@@ -6,6 +6,7 @@
 
 #include "harness/program.hpp"
 #include "suites/codes.hpp"
+#include "suites/faults/planted.hpp"
 #include "suites/subject.hpp"
 
 namespace suites {
@@ -13,6 +14,8 @@ namespace suites {
 [[nodiscard]] harness::Program make_program();
 
 // The catalogue of planted faults (faults/catalogue.cpp); planting fills `seams`.
+[[nodiscard]] std::vector<Planted> catalogue(const std::shared_ptr<Seams>& seams);
+// The same as the harness knows them.
 [[nodiscard]] std::vector<harness::Fault> faults(std::shared_ptr<Seams> seams);
 
 }  // namespace suites

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <fmt/format.h>
 
 #include <limits>
 
@@ -176,15 +177,29 @@ std::vector<Wrong> all() {
   };
 }
 
+// Found by one case each, at the length that the fault strikes at (suites/parity/tests plants them all in one process);
+// NaN by the sweep. No case of smoke takes 2048 tokens on the CPU, and no step is captured there.
+std::string found_by(const Wrong& wrong) {
+  if (wrong.captured) return "training/captured_step";
+  if (wrong.name.find("nan-at") != std::string::npos) return "s_sweep";
+  return fmt::format("parity/attention[S={}]", wrong.lengths.empty() ? 128 : wrong.lengths.front());
+}
+bool needs_gpu(const Wrong& wrong) { return wrong.captured || wrong.name.ends_with("-at-2048"); }
+
 }  // namespace
 
-std::vector<harness::Fault> attend_faults(const std::shared_ptr<Seams>& seams) {
-  std::vector<harness::Fault> faults;
-  for (const Wrong& wrong : all())
-    faults.push_back(
-        {wrong.name, wrong.description, {std::string(wrong.code)}, [seams, wrong](const harness::FaultSite&) {
-           seams->ops.push_back([wrong](nsa::Ops ops, const nsa::Call&) { return with(wrong, std::move(ops)); });
-         }});
+std::vector<Planted> attend_faults(const std::shared_ptr<Seams>& seams) {
+  std::vector<Planted> faults;
+  for (const Wrong& wrong : all()) {
+    const auto plant = [seams, wrong](const harness::FaultSite&) {
+      seams->ops.push_back([wrong](nsa::Ops ops, const nsa::Call&) { return with(wrong, std::move(ops)); });
+    };
+    faults.push_back({{wrong.name, wrong.description, {std::string(wrong.code)}, plant},
+                      wrong.captured ? "training" : "attention",
+                      found_by(wrong),
+                      /*must_catch=*/true,
+                      needs_gpu(wrong)});
+  }
   return faults;
 }
 

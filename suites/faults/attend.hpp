@@ -4,11 +4,11 @@
 
 #include <vector>
 
-#include "harness/program.hpp"
+#include "suites/faults/planted.hpp"
 #include "suites/subject.hpp"
 
 namespace suites {
 
-[[nodiscard]] std::vector<harness::Fault> attend_faults(const std::shared_ptr<Seams>& seams);
+[[nodiscard]] std::vector<Planted> attend_faults(const std::shared_ptr<Seams>& seams);
 
 }  // namespace suites

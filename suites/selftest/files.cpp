@@ -1,0 +1,82 @@
+#include "suites/selftest/files.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+
+#include "base/files.hpp"
+#include "reports/journal.hpp"
+
+namespace suites::selftest {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{256} << 20;  // of a report
+
+// Times only: what is no event is passed over here, and the report has been made by who was strict about it.
+void read_times(const fs::path& journal, Evidence& evidence) {
+  std::ifstream lines(journal);
+  for (std::string line; std::getline(lines, line);) {
+    const bool begins = line.find(R"("event":"run_begin")") != std::string::npos;
+    if (!begins && line.find(R"("event":"finding")") == std::string::npos) continue;
+    Json event = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!event.is_object() || !event.contains("t") || !event["t"].is_string()) continue;
+    if (begins)
+      evidence.began = event["t"].get<std::string>();
+    else
+      evidence.findings.push_back(std::move(event));
+  }
+}
+
+[[noreturn]] void fail(const fs::path& file, const char* what) {
+  throw std::runtime_error(fmt::format("{}: {}: {}", file.string(), what, std::strerror(errno)));
+}
+
+}  // namespace
+
+Evidence read_evidence(const fs::path& folder, int exit_code) {
+  Evidence evidence;
+  evidence.exit_code = exit_code;
+  const fs::path report = folder / "report.json";
+  std::error_code error;
+  if (!fs::exists(report, error)) return evidence;
+  try {
+    evidence.report = Json::parse(base::read_head(report, kMostBytes), nullptr, /*allow_exceptions=*/false);
+    if (!evidence.report.is_object()) evidence.trouble = fmt::format("{} is no report", report.string());
+  } catch (const std::exception& unreadable) {
+    evidence.trouble = unreadable.what();
+  }
+  read_times(folder / reports::kJournalFile, evidence);
+  return evidence;
+}
+
+void write_atomically(const fs::path& file, const std::string& text) {
+  const fs::path temporary = file.string() + ".tmp";
+  const int fd = base::open_own(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
+  if (fd < 0) fail(temporary, "cannot be written");
+  bool written = true;
+  for (std::size_t done = 0; written && done < text.size();) {
+    const ssize_t n = write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    written = n > 0;
+    if (written) done += static_cast<std::size_t>(n);
+  }
+  written = written && fsync(fd) == 0;
+  const int error = errno;
+  close(fd);
+  if (!written) {
+    errno = error;
+    unlink(temporary.c_str());
+    fail(temporary, "cannot be written");
+  }
+  if (rename(temporary.c_str(), file.c_str()) != 0) fail(file, "cannot be replaced");
+}
+
+}  // namespace suites::selftest

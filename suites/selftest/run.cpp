@@ -1,0 +1,103 @@
+#include "suites/selftest/run.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <list>
+
+#include "harness/interrupts.hpp"
+#include "harness/process.hpp"
+
+namespace suites::selftest {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kTickMs = 250;
+
+double seconds_since(Clock::time_point time) { return std::chrono::duration<double>(Clock::now() - time).count(); }
+
+class Running {
+ public:
+  Running(const std::string& executable, const Job& job, std::size_t number)
+      : number_(number), name_(job.name), process_(executable, job.argv), log_(job.log, std::ios::binary) {
+    process_.give("");
+  }
+
+  [[nodiscard]] std::size_t number() const { return number_; }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] double seconds() const { return seconds_since(begin_); }
+  [[nodiscard]] pollfd end() const { return {process_.pid_fd(), POLLIN, 0}; }
+  [[nodiscard]] pollfd output() const { return {open_ ? process_.output_fd() : -1, POLLIN, 0}; }
+
+  // A log that cannot be written costs no result.
+  void read() {
+    std::string text;
+    open_ = harness::read_available(process_.output_fd(), text);
+    log_.write(text.data(), static_cast<std::streamsize>(text.size()));
+  }
+  void kill() const { process_.signal_group(SIGKILL); }
+  Ended reap() {
+    const harness::Exit exit = process_.reap();
+    if (open_) read();
+    return {exit.by_signal ? 128 + exit.value : exit.value, "", seconds()};
+  }
+
+ private:
+  std::size_t number_;
+  std::string name_;
+  harness::Process process_;
+  std::ofstream log_;
+  Clock::time_point begin_ = Clock::now();
+  bool open_ = true;
+};
+
+}  // namespace
+
+int run_all(const std::string& executable, std::span<const Job> jobs, const Limits& limits,
+            const std::function<void(std::size_t, const Ended&)>& ended,
+            const std::function<void(const std::vector<std::string>&)>& tick) {
+  harness::Interrupts interrupts;
+  std::list<Running> running;
+  std::size_t next = 0;
+  while (next < jobs.size() || !running.empty()) {
+    while (next < jobs.size() && running.size() < limits.at_once) {
+      const std::size_t number = next++;
+      try {
+        running.emplace_back(executable, jobs[number], number);
+      } catch (const std::exception& error) {
+        ended(number, {0, error.what(), 0});
+      }
+    }
+    std::vector<pollfd> waits = {{interrupts.fd(), POLLIN, 0}};
+    std::vector<std::string> names;
+    for (const Running& one : running) {
+      waits.push_back(one.end());
+      waits.push_back(one.output());
+      names.push_back(one.name());
+    }
+    tick(names);
+    (void)poll(waits.data(), waits.size(), kTickMs);
+    if (const auto signal = interrupts.arrived()) return *signal;  // the processes are killed with their groups
+    std::size_t at = 1;
+    for (auto one = running.begin(); one != running.end(); at += 2) {
+      if (waits[at + 1].revents != 0) one->read();
+      const bool over = one->seconds() > limits.seconds;
+      if (waits[at].revents == 0 && !over) {
+        ++one;
+        continue;
+      }
+      if (over) one->kill();
+      Ended result = one->reap();
+      if (over) result.trouble = fmt::format("still running after {:.0f} s, and killed", limits.seconds);
+      ended(one->number(), result);
+      one = running.erase(one);
+    }
+  }
+  return 0;
+}
+
+}  // namespace suites::selftest

@@ -1,0 +1,36 @@
+// Many runs of the real program, several at once.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace suites::selftest {
+
+struct Job {
+  std::string name;
+  std::vector<std::string> argv;
+  std::filesystem::path log;  // its standard output and error
+};
+
+struct Ended {
+  int exit_code = 0;    // 128 + signal
+  std::string trouble;  // it was ended by us, or could not be started
+  double wall_s = 0;
+};
+
+struct Limits {
+  std::size_t at_once = 1;
+  double seconds = 600;  // of one run; then it is killed
+};
+
+// Runs `executable` once for each job, and calls `ended` as they end, in any order. `tick`: names of those that go on,
+// a few times a second. Returns the signal that asked to stop (what ran was killed then, and `ended` is not called for
+// it), 0 when all ended.
+int run_all(const std::string& executable, std::span<const Job> jobs, const Limits& limits,
+            const std::function<void(std::size_t, const Ended&)>& ended,
+            const std::function<void(const std::vector<std::string>&)>& tick);
+
+}  // namespace suites::selftest

@@ -1,0 +1,431 @@
+#include "suites/selftest/verb.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "base/files.hpp"
+#include "base/nearest.hpp"
+#include "base/stamp.hpp"
+#include "base/streams.hpp"
+#include "harness/codes.hpp"
+#include "harness/journal_writer.hpp"
+#include "harness/probe.hpp"
+#include "harness/progress.hpp"
+#include "harness/settings.hpp"
+#include "reports/status.hpp"
+#include "suites/selftest/files.hpp"
+#include "suites/selftest/run.hpp"
+#include "suites/selftest/text.hpp"
+
+namespace suites::selftest {
+
+namespace {
+
+namespace fs = std::filesystem;
+using harness::UsageError;
+using reports::ExitCode;
+
+constexpr const char* kVerb = "selftest";
+constexpr const char* kFile = "selftest.json";
+constexpr const char* kLog = ".log";
+constexpr const char* kClean = "clean-";
+constexpr double kProbeSeconds = 60;
+constexpr std::size_t kMostBaseline = std::size_t{16} << 20;
+// Where a run hangs on purpose nobody waits long; gates on speed are not what is tested.
+constexpr const char* kHangSeconds = "8";
+
+struct Options {
+  std::string level = "smoke", device = "auto", baseline, write_baseline;
+  std::optional<std::string> out;
+  std::vector<std::string> groups, faults;
+  std::size_t jobs = 1, clean = 1, sample = 0;
+  std::string seed;
+  double limit_s = 600;
+  bool whole = false, list = false, quiet = false, force = false;
+
+  [[nodiscard]] bool narrowed() const { return !groups.empty() || !faults.empty() || sample > 0; }
+};
+
+void add_options(CLI::App& app, Options& o) {
+  app.add_option("--level", o.level, "level at which the suites run: smoke or standard (default smoke)")
+      ->check(CLI::IsMember({"smoke", "standard"}));
+  app.add_option("--device", o.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--group", o.groups, "faults of these groups only; repeatable")->allow_extra_args(false);
+  app.add_option("--fault", o.faults, "these faults only; repeatable")->allow_extra_args(false);
+  app.add_option("--sample", o.sample, "so many of them, chosen by --seed")->check(CLI::PositiveNumber);
+  app.add_option("--seed", o.seed, "of --sample (default: the build id, so that other sources give another sample)");
+  app.add_flag("--whole", o.whole, "run the whole level for each fault, not the suites alone that are to find it");
+  app.add_option("--clean", o.clean, "runs without a fault, for false alarms (default 1)");
+  app.add_option("--jobs", o.jobs, "runs at once (default: the cores)")->check(CLI::PositiveNumber);
+  app.add_option("--limit", o.limit_s, "seconds of one run, which is killed then (default 600)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--baseline", o.baseline, "score to compare with (fixtures/selftest/)");
+  app.add_option("--write-baseline", o.write_baseline, "write the score here");
+  app.add_option("--out", o.out, "folder of the runs and of selftest.json: new or empty (default out/<run id>)");
+  app.add_flag("--force", o.force, "remove what an earlier self-test left in --out");
+  app.add_flag("--list", o.list, "list the faults with group and suites, and do nothing");
+  app.add_flag("--quiet", o.quiet, "no progress");
+}
+
+std::vector<std::string> names_of(std::span<const Planted> faults) {
+  std::vector<std::string> names;
+  for (const Planted& fault : faults) names.push_back(fault.name);
+  return names;
+}
+
+std::vector<std::string> groups_of(std::span<const Planted> faults) {
+  std::vector<std::string> names;
+  for (const Planted& fault : faults)
+    if (std::find(names.begin(), names.end(), fault.group) == names.end()) names.push_back(fault.group);
+  return names;
+}
+
+void refuse_unknown(const std::vector<std::string>& asked, const std::vector<std::string>& known, const char* what) {
+  for (const std::string& name : asked) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string near = base::nearest(name, known);
+    throw UsageError(fmt::format("unknown {} '{}'{}; `selftest --list` lists them", what, name,
+                                 near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+  }
+}
+
+// FNV-1a: the same sample for the same seed, whatever the library.
+std::uint64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash ^ (hash >> 29);
+}
+
+std::vector<Planted> chosen(const std::vector<Planted>& catalogue, const Options& o, bool cuda) {
+  refuse_unknown(o.groups, groups_of(catalogue), "group");
+  refuse_unknown(o.faults, names_of(catalogue), "fault");
+  const auto among = [](const std::vector<std::string>& all, const std::string& one) {
+    return all.empty() || std::find(all.begin(), all.end(), one) != all.end();
+  };
+  std::vector<Planted> faults;
+  std::copy_if(catalogue.begin(), catalogue.end(), std::back_inserter(faults),
+               [&](const Planted& fault) { return among(o.groups, fault.group) && among(o.faults, fault.name); });
+  if (o.sample == 0) return faults;
+  std::erase_if(faults, [&](const Planted& fault) { return fault.needs_gpu && !cuda; });  // would be spent on nothing
+  std::stable_sort(faults.begin(), faults.end(), [&](const Planted& a, const Planted& b) {
+    return hash_of(o.seed + "/" + a.name) < hash_of(o.seed + "/" + b.name);
+  });
+  if (faults.size() > o.sample) faults.resize(o.sample);
+  return faults;
+}
+
+// By name: the runs of faults and clean runs with their logs, and the report. What is foreign stays.
+void remove_earlier(const fs::path& folder, const std::vector<std::string>& faults) {
+  const auto ours = [&](std::string name) {
+    if (name == kFile || name == std::string(kFile) + ".tmp") return true;
+    if (name.ends_with(kLog)) name.resize(name.size() - std::string_view(kLog).size());
+    return std::find(faults.begin(), faults.end(), name) != faults.end() ||
+           (name.starts_with(kClean) &&
+            name.find_first_not_of("0123456789", std::string_view(kClean).size()) == std::string::npos);
+  };
+  std::vector<fs::path> old;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (ours(entry.path().filename().string())) old.push_back(entry.path());
+  for (const fs::path& path : old) fs::remove_all(path);  // of a link the link alone
+}
+
+fs::path make_folder(const Options& o, const std::string& run_id, const std::vector<std::string>& faults) {
+  if (o.out && o.out->empty()) throw UsageError("--out: '' names no folder");
+  const fs::path folder = fs::absolute(o.out ? fs::path(*o.out) : fs::path("out") / run_id);
+  std::error_code error;
+  if (fs::exists(folder, error) && !fs::is_directory(folder, error))
+    throw UsageError(fmt::format("--out: {} is no folder", folder.string()));
+  fs::create_directories(folder, error);
+  if (error) throw harness::InfrastructureError(fmt::format("{}: {}", folder.string(), error.message()));
+  if (o.force) remove_earlier(folder, faults);
+  if (!fs::is_empty(folder))
+    throw UsageError(
+        fmt::format("--out: {} is not empty; name another folder, or --force to remove what an earlier "
+                    "self-test left there",
+                    folder.string()));
+  return folder;
+}
+
+// As words for a shell: those that it would read otherwise in quotes.
+std::string shell(const std::vector<std::string>& words) {
+  std::vector<std::string> quoted;
+  for (const std::string& word : words)
+    quoted.push_back(word.find_first_of("[]*?=, '$\"\\&|;<>()") == std::string::npos ? word : "'" + word + "'");
+  return fmt::format("{}", fmt::join(quoted, " "));
+}
+
+std::string text_of_file(const std::string& file) try {
+  return base::read_head(file, kMostBaseline);
+} catch (const std::system_error& error) {
+  throw BaselineError(fmt::format("--baseline: {}", error.what()), false);
+}
+
+class Selftest {
+ public:
+  Selftest(const harness::Program& program, const std::vector<Planted>& catalogue, Options options, std::string self)
+      : program_(program), catalogue_(catalogue), options_(std::move(options)), self_(std::move(self)) {}
+
+  int run(const std::vector<std::string>& argv);
+
+ private:
+  [[nodiscard]] std::vector<std::string> arguments(const std::string& what, const std::string& fault) const;
+  [[nodiscard]] Job job(const std::string& name, std::vector<std::string> arguments) const;
+  [[nodiscard]] std::string suites_of_all() const;
+  void plan();
+  int execute();
+  void ended(std::size_t number, const Ended& how);
+  void clean_ended(const Evidence& evidence, const Ended& how, const std::string& name);
+  void say(const std::string& line);
+  void draw(const std::vector<std::string>& names);
+  void clear();
+  [[nodiscard]] ExitCode exit_code() const;
+
+  const harness::Program& program_;
+  const std::vector<Planted>& catalogue_;
+  Options options_;
+  std::string self_;  // as it was typed
+  fs::path folder_;
+  std::vector<Planted> faults_;
+  std::vector<Job> jobs_;              // the faults that are run, then the clean runs
+  std::vector<std::size_t> fault_of_;  // job -> its fault; beyond: a clean run
+  Result result_;
+  std::size_t done_ = 0;
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+std::vector<std::string> Selftest::arguments(const std::string& what, const std::string& fault) const {
+  std::vector<std::string> words = {self_};
+  if (options_.whole)
+    words.insert(words.end(), {"--suite", options_.level});
+  else if (what.find('/') != std::string::npos)
+    words.insert(words.end(), {"--case", what});
+  else
+    words.insert(words.end(), {"--suite", what, "--level", options_.level});
+  words.insert(words.end(), {"--device", result_.device, "--gates", "report", "--hang", kHangSeconds});
+  if (!fault.empty()) words.insert(words.end(), {"--inject", fault});
+  return words;
+}
+
+Job Selftest::job(const std::string& name, std::vector<std::string> words) const {
+  words.insert(words.end(), {"--out", (folder_ / name).string()});
+  return {name, std::move(words), folder_ / (name + kLog)};
+}
+
+// Those of the faults that run, in the program's order.
+std::string Selftest::suites_of_all() const {
+  std::vector<std::string> found, ordered;
+  for (const Planted& fault : faults_)
+    for (std::string& name : suites_of(fault.found_by)) found.push_back(std::move(name));
+  for (const harness::Suite& suite : program_.suites)
+    if (std::find(found.begin(), found.end(), suite.name) != found.end()) ordered.push_back(suite.name);
+  return fmt::format("{}", fmt::join(ordered, ","));
+}
+
+void Selftest::plan() {
+  result_.trials.resize(faults_.size());
+  for (std::size_t i = 0; i < faults_.size(); ++i) {
+    if (faults_[i].needs_gpu && result_.device != "cuda") {
+      result_.trials[i] = not_run(faults_[i], "needs a GPU, and this run has none");
+      say(line_of(result_.trials[i]));
+      ++done_;
+      continue;
+    }
+    jobs_.push_back(job(faults_[i].name, arguments(faults_[i].found_by, faults_[i].name)));
+    fault_of_.push_back(i);
+  }
+  for (std::size_t i = 1; i <= options_.clean; ++i)
+    jobs_.push_back(job(fmt::format("{}{}", kClean, i), arguments(suites_of_all(), "")));
+}
+
+void Selftest::ended(std::size_t number, const Ended& how) {
+  const Job& one = jobs_[number];
+  Evidence evidence = read_evidence(folder_ / one.name, how.exit_code);
+  if (!how.trouble.empty()) evidence = {Json(), "", {}, how.exit_code, how.trouble};
+  ++done_;
+  if (number >= fault_of_.size()) return clean_ended(evidence, how, one.name);
+  const Planted& fault = faults_[fault_of_[number]];
+  Trial trial = judge(fault, evidence);
+  trial.command = shell(arguments(fault.found_by, fault.name));
+  trial.folder = (folder_ / one.name).string();
+  trial.wall_s = how.wall_s;
+  say(line_of(trial));
+  result_.trials[fault_of_[number]] = std::move(trial);
+}
+
+void Selftest::clean_ended(const Evidence& evidence, const Ended& how, const std::string& name) {
+  if (!evidence.report.is_object()) {
+    result_.clean.broken.push_back(fmt::format(
+        "{}: {}", name,
+        evidence.trouble.empty() ? fmt::format("no report, exit code {}", how.exit_code) : evidence.trouble));
+    return say(fmt::format("{:18} {:34} {}", "broken", name, result_.clean.broken.back()));
+  }
+  ++result_.clean.runs;
+  const std::vector<std::string> alarms = false_alarms(evidence);
+  if (!alarms.empty()) ++result_.clean.alarmed;
+  for (const std::string& alarm : alarms)
+    if (std::find(result_.clean.alarms.begin(), result_.clean.alarms.end(), alarm) == result_.clean.alarms.end())
+      result_.clean.alarms.push_back(alarm);
+  say(fmt::format("{:18} {:34} {}", alarms.empty() ? "clean" : "FALSE ALARM", name, fmt::join(alarms, "; ")));
+}
+
+void Selftest::say(const std::string& line) {
+  if (options_.quiet) return;
+  clear();
+  base::err("{}\n", line);
+}
+
+void Selftest::draw(const std::vector<std::string>& names) {
+  static const bool live = harness::want_live_line();
+  if (!live || options_.quiet) return;
+  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  const std::string line =
+      fmt::format("[{}/{}] {:.0f}s  {}", done_, faults_.size() + options_.clean, elapsed, fmt::join(names, ", "));
+  base::err("\r\033[K{}", line.substr(0, 100));
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+void Selftest::clear() {
+  if (drawn_) base::err("\r\033[K");
+  drawn_ = false;
+}
+
+// 0 when all ended, else the exit code of an interruption.
+int Selftest::execute() {
+  // One after the other they may have all cores; side by side each has its share.
+  const auto cores = static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  if (options_.jobs > 1)
+    setenv("OMP_NUM_THREADS", std::to_string(std::max<std::size_t>(1, cores / options_.jobs)).c_str(), /*replace=*/0);
+  const int signal = run_all(
+      "/proc/self/exe", jobs_, {options_.jobs, options_.limit_s},
+      [this](std::size_t number, const Ended& how) { ended(number, how); },
+      [this](const std::vector<std::string>& names) { draw(names); });
+  clear();
+  if (signal == 0) return 0;
+  return static_cast<int>(signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated);
+}
+
+ExitCode Selftest::exit_code() const {
+  ExitCode code = ExitCode::ready;
+  const auto raise = [&](bool is, ExitCode to) {
+    if (is) code = reports::worse(code, to);
+  };
+  const Score all = score("all", result_.trials);
+  raise(all.planted == all.not_run, ExitCode::nothing_executed);
+  raise(all.broken > 0 || !result_.clean.broken.empty(), ExitCode::infrastructure);
+  raise(!missed(result_.trials).empty(), ExitCode::mutant_survived);
+  raise(result_.clean.alarmed > 0, ExitCode::failed);
+  if (const auto& c = result_.comparison) {
+    raise(!c->lost.empty() || !c->gone.empty(), ExitCode::mutant_survived);
+    raise(!c->cause_lost.empty(), ExitCode::failed);
+  }
+  return code;
+}
+
+int Selftest::run(const std::vector<std::string>& argv) {
+  const std::string run_id = base::new_run_id();
+  const bool cuda = options_.device != "cpu" && harness::probe_in_worker(kProbeSeconds).cuda_usable;
+  if (options_.device == "cuda" && !cuda)
+    throw harness::InfrastructureError("--device cuda: no usable GPU; `nsa-validate doctor` says why");
+  result_.level = options_.level;
+  result_.device = cuda ? "cuda" : "cpu";
+  result_.whole_catalogue = !options_.narrowed();
+  if (options_.seed.empty()) options_.seed = program_.build_id;
+  // Before anything takes minutes.
+  std::optional<Baseline> baseline;
+  if (!options_.baseline.empty()) {
+    baseline = parse_baseline(text_of_file(options_.baseline), options_.baseline);
+    check_fits(*baseline, result_.level, result_.device, options_.baseline);
+  }
+  faults_ = chosen(catalogue_, options_, cuda);
+  folder_ = make_folder(options_, run_id, names_of(catalogue_));
+  result_.run = {{"id", run_id},
+                 {"argv", argv},
+                 {"started", base::timestamp()},
+                 {"build_id", program_.build_id},
+                 {"whole", options_.whole},
+                 {"jobs", options_.jobs}};
+  if (options_.sample > 0) {
+    result_.run["seed"] = options_.seed;
+    say(fmt::format("{} faults by the seed '{}'", faults_.size(), options_.seed));
+  }
+  plan();
+  if (const int interrupted = execute(); interrupted != 0) {
+    base::tell(fmt::format("interrupted; {} of {} runs had ended, their folders are in {}", done_,
+                           faults_.size() + options_.clean, folder_.string()));
+    return interrupted;
+  }
+  std::vector<std::string> codes;
+  const harness::CodeTable table(program_.codes);
+  for (const harness::Code& code : table.all()) codes.emplace_back(code.id);
+  result_.codes = by_code(result_.trials, catalogue_, codes);
+  if (baseline) {
+    result_.baseline = options_.baseline;
+    result_.comparison = compare(*baseline, result_.trials, names_of(catalogue_));
+  }
+  result_.exit_code = static_cast<int>(exit_code());
+  result_.run["ended"] = base::timestamp();
+  write_atomically(folder_ / kFile, reports::dump(json_of(result_), 2) + "\n");
+  base::out("{}report: {}\n", text_of(result_), (folder_ / kFile).string());
+  if (!options_.write_baseline.empty()) {
+    if (score("all", result_.trials).broken > 0)
+      throw harness::InfrastructureError("a run is broken: no baseline was written");
+    write_atomically(options_.write_baseline, to_text(baseline_of(result_.trials, result_.level, result_.device)));
+    base::out("baseline: {}\n", options_.write_baseline);
+  }
+  if (const auto lost = base::lost(stdout)) throw harness::InfrastructureError("standard output: " + *lost);
+  return result_.exit_code;
+}
+
+int list(const std::vector<Planted>& faults) {
+  for (const Planted& fault : faults)
+    base::out("{:12} {:34} {:22} {}{}{} -> {}\n", fault.group, fault.name, fault.found_by, fault.what,
+              fault.must_catch ? " [must be caught]" : "", fault.needs_gpu ? " [needs a GPU]" : "",
+              fault.expected_codes.empty() ? fmt::format("exit code {}", fault.exit_code)
+                                           : fmt::format("{}", fmt::join(fault.expected_codes, ", ")));
+  return 0;
+}
+
+int fail(const harness::Program& program, ExitCode code, const std::string& message) {
+  base::complain(message, fmt::format("{}: ", program.name));
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+std::optional<int> verb(int argc, char** argv, const harness::Program& program, const std::vector<Planted>& catalogue) {
+  if (argc < 2 || std::string_view(argv[1]) != kVerb) return std::nullopt;
+  CLI::App app("Plants every fault of the catalogue in this program, one run each, and says which it finds.",
+               fmt::format("{} {}", program.name, kVerb));
+  Options options;
+  options.jobs = static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  add_options(app, options);
+  try {
+    app.parse(argc - 1, argv + 1);
+    if (!options.write_baseline.empty() && options.narrowed())
+      throw UsageError("--write-baseline needs the whole catalogue: no --group, --fault or --sample");
+    if (options.list) return list(chosen(catalogue, options, /*cuda=*/true));
+    return Selftest(program, catalogue, options, argv[0]).run({argv, argv + argc});
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return fail(program, ExitCode::usage, error.what());
+  } catch (const UsageError& error) {
+    return fail(program, ExitCode::usage, error.what());
+  } catch (const BaselineError& error) {
+    return fail(program, error.incompatible ? ExitCode::incompatible : ExitCode::usage, error.what());
+  } catch (const std::exception& error) {
+    return fail(program, ExitCode::infrastructure, error.what());
+  }
+}
+
+}  // namespace suites::selftest
