@@ -11,6 +11,7 @@
 
 #include "suites/codes.hpp"
 #include "suites/faults/attend.hpp"
+#include "suites/faults/mutants.hpp"
 #include "suites/faults/planted.hpp"
 #include "suites/program.hpp"
 
@@ -230,7 +231,8 @@ std::vector<Planted> reported_faults(const std::shared_ptr<Seams>& seams) {
 
 std::vector<Planted> catalogue(const std::shared_ptr<Seams>& seams) {
   std::vector<Planted> all;
-  for (auto* part : {reported_faults, attend_faults})
+  for (auto* part : {reported_faults, attend_faults, operation_mutants, selection_mutants, model_mutants,
+                     decoding_mutants, cost_mutants, process_mutants})
     for (Planted& fault : part(seams)) all.push_back(std::move(fault));
   return all;
 }
