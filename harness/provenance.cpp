@@ -10,6 +10,7 @@
 #include <iterator>
 #include <thread>
 
+#include "base/fnv1a.hpp"
 #include "harness/process.hpp"
 #include "harness/source_hash.hpp"
 
@@ -119,9 +120,7 @@ std::span<const char* const> recorded_variables() { return kVariables; }
 
 std::string file_hash(const fs::path& file) {
   if (!fs::is_regular_file(file)) return "";
-  std::uint64_t hash = 14695981039346656037ULL;
-  for (const char c : read_file(file)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  return fmt::format("{:016x}", hash);
+  return fmt::format("{:016x}", base::fnv1a(base::kFnvOffset, read_file(file)));
 }
 
 Json provenance(const Program& program, const Settings& settings, const CommandLine& line) {

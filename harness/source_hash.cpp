@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "base/fnv1a.hpp"
+
 namespace harness {
 
 namespace fs = std::filesystem;
@@ -20,12 +22,7 @@ constexpr std::string_view kListFile = "CMakeLists.txt";
 
 class Fnv1a {
  public:
-  void add(std::string_view bytes) {
-    for (const char c : bytes) {
-      state_ = (state_ ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-    }
-    state_ *= 1099511628211ULL;  // a zero byte
-  }
+  void add(std::string_view bytes) { state_ = base::fnv1a(base::fnv1a(state_, bytes), std::string_view("\0", 1)); }
   [[nodiscard]] std::string hex() const {
     char text[17];
     std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(state_));
@@ -33,7 +30,7 @@ class Fnv1a {
   }
 
  private:
-  std::uint64_t state_ = 14695981039346656037ULL;
+  std::uint64_t state_ = base::kFnvOffset;
 };
 
 bool counts(const fs::path& file) {

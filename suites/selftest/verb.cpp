@@ -12,13 +12,14 @@
 #include <string>
 
 #include "base/files.hpp"
+#include "base/fnv1a.hpp"
+#include "base/live_line.hpp"
 #include "base/nearest.hpp"
 #include "base/stamp.hpp"
 #include "base/streams.hpp"
 #include "harness/codes.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/probe.hpp"
-#include "harness/progress.hpp"
 #include "harness/settings.hpp"
 #include "reports/status.hpp"
 #include "suites/selftest/files.hpp"
@@ -97,10 +98,9 @@ void refuse_unknown(const std::vector<std::string>& asked, const std::vector<std
   }
 }
 
-// FNV-1a: the same sample for the same seed, whatever the library.
+// The same sample for the same seed, whatever the library.
 std::uint64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  const std::uint64_t hash = base::fnv1a(base::kFnvOffset, text);
   return hash ^ (hash >> 29);
 }
 
@@ -185,7 +185,6 @@ class Selftest {
   void clean_ended(const Evidence& evidence, const Ended& how, const std::string& name);
   void say(const std::string& line);
   void draw(const std::vector<std::string>& names);
-  void clear();
   [[nodiscard]] ExitCode exit_code() const;
 
   const harness::Program& program_;
@@ -198,7 +197,7 @@ class Selftest {
   std::vector<std::size_t> fault_of_;  // job -> its fault; beyond: a clean run
   Result result_;
   std::size_t done_ = 0;
-  bool drawn_ = false;
+  base::LiveLine line_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
@@ -279,24 +278,16 @@ void Selftest::clean_ended(const Evidence& evidence, const Ended& how, const std
 
 void Selftest::say(const std::string& line) {
   if (options_.quiet) return;
-  clear();
+  line_.clear();
   base::err("{}\n", line);
 }
 
 void Selftest::draw(const std::vector<std::string>& names) {
-  static const bool live = harness::want_live_line();
-  if (!live || options_.quiet) return;
+  static const bool live = base::want_live_line();
+  if (!live || options_.quiet || line_.is_fresh()) return;
   const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  const std::string line =
-      fmt::format("[{}/{}] {:.0f}s  {}", done_, faults_.size() + options_.clean, elapsed, fmt::join(names, ", "));
-  base::err("\r\033[K{}", line.substr(0, 100));
-  std::fflush(stderr);
-  drawn_ = true;
-}
-
-void Selftest::clear() {
-  if (drawn_) base::err("\r\033[K");
-  drawn_ = false;
+  line_.draw(
+      fmt::format("[{}/{}] {:.0f}s  {}", done_, faults_.size() + options_.clean, elapsed, fmt::join(names, ", ")));
 }
 
 // 0 when all ended, else the exit code of an interruption.
@@ -309,7 +300,7 @@ int Selftest::execute() {
       "/proc/self/exe", jobs_, {options_.jobs, options_.limit_s},
       [this](std::size_t number, const Ended& how) { ended(number, how); },
       [this](const std::vector<std::string>& names) { draw(names); });
-  clear();
+  line_.clear();
   if (signal == 0) return 0;
   return static_cast<int>(signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated);
 }
