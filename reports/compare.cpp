@@ -211,6 +211,20 @@ int count_not_judged(const Comparison& all, std::size_t step) {
   return static_cast<int>(figures + findings + bounds);
 }
 
+// Figures without an interval that are no times, nor ratios beside times: of the same inputs and the same seed they
+// would be the same, bit for bit.
+int count_inexact(const Comparison& all, std::size_t step) {
+  const auto unit = [&](const Figure& figure) -> const std::string& { return figure.by_run[step].unit; };
+  std::set<std::string_view> timed;
+  for (const Figure& figure : all.figures)
+    if (view::is_speed(unit(figure))) timed.insert(figure.where);
+  return static_cast<int>(std::count_if(all.figures.begin(), all.figures.end(), [&](const Figure& figure) {
+    const bool ratio = unit(figure).empty() || unit(figure) == "1";
+    return figure.steps[step].change == Figure::Change::no_interval && !view::is_speed(unit(figure)) &&
+           !(ratio && timed.contains(figure.where));
+  }));
+}
+
 std::string about_load(const Comparison& all, std::size_t step) {
   std::string text;
   for (const std::size_t i : {step, step + 1})
@@ -237,7 +251,11 @@ std::string sentence(const Comparison& all, std::size_t step, const ComparedStep
   if (counted.went_in == 0 && counted.came_out > 0)
     return fmt::format("{}, and the results do: they are not repeatable, or it is a matter of the machine{}{}.", in,
                        about_load(all, step), about_ends(all, step));
-  const std::string open = counted.not_judged == 0 ? "" : fmt::format(" ({} cannot)", counted.not_judged);
+  std::string open = counted.not_judged == 0 ? "" : fmt::format(" ({} cannot)", counted.not_judged);
+  if (counted.went_in == 0 && counted.inexact > 0)
+    open += fmt::format("; {} not the same bit for bit",
+                        counted.inexact == 1 ? "1 figure that is no time is"
+                                             : fmt::format("{} figures that are no times are", counted.inexact));
   return fmt::format("{}, and nothing of what came out does that can be judged{}{}.",
                      counted.went_in > 0 ? "What went in differs" : in, open, about_ends(all, step));
 }
@@ -264,6 +282,7 @@ ComparedStep judge(const Runs& runs, const Comparison& all, std::size_t step) {
   }
   counted.came_out = count_results(all, step);
   counted.not_judged = count_not_judged(all, step);
+  counted.inexact = count_inexact(all, step);
   counted.verdict = sentence(all, step, counted);
   return counted;
 }

@@ -114,10 +114,11 @@ struct Figure {
 
 // The judgement from one run to the next.
 struct ComparedStep {
-  int in_both = 0;      // cases that ran in both
-  int went_in = 0;      // differences in effect
-  int origins = 0;      // settings that only came from elsewhere
-  int came_out = 0;     // results that differ: verdict, findings, outcomes, checks, figures beyond the noise
+  int in_both = 0;   // cases that ran in both
+  int went_in = 0;   // differences in effect
+  int origins = 0;   // settings that only came from elsewhere
+  int came_out = 0;  // results that differ: verdict, findings, outcomes, checks, figures beyond the noise
+  int inexact = 0;   // of those figures that nobody can judge: that are no times, so that the same seed gives the same
   int not_judged = 0;   // figures, evidence and bounds that differ, and nothing says whether that means something
   std::string verdict;  // a sentence when the two sides do not fit together, or nothing is different; else ""
 };

@@ -77,6 +77,7 @@ Json steps_json(const std::vector<ComparedStep>& steps) {
                      {"origins", steps[i].origins},
                      {"came_out", steps[i].came_out},
                      {"not_judged", steps[i].not_judged},
+                     {"inexact", steps[i].inexact},
                      {"verdict", steps[i].verdict}});
   return array;
 }

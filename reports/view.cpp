@@ -152,13 +152,13 @@ std::vector<Row> ways(const Run& run) {
   return rows;
 }
 
-namespace {
-
 bool is_speed(const std::string& unit) {
   static constexpr std::array<std::string_view, 6> kUnits{"s", "ms", "us", "ns", "%", "percent"};
   const bool per_second = unit.size() > 2 && unit.compare(unit.size() - 2, 2, "/s") == 0;
   return per_second || std::find(kUnits.begin(), kUnits.end(), unit) != kUnits.end();
 }
+
+namespace {
 
 bool about_performance(const Case& c) {
   return std::any_of(c.findings.begin(), c.findings.end(),

@@ -81,6 +81,9 @@ struct Flag {
 // The suite's first metrics, each with its range over the cases: "tokens_per_s 312 ... 340 tok/s".
 [[nodiscard]] std::string key_metrics(const Suite& suite);
 
+// A unit of speed and use: something per second, a time, a percentage.
+[[nodiscard]] bool is_speed(const std::string& unit);
+
 struct Gate {
   const Case* where;
   const Check* check;

@@ -249,6 +249,23 @@ TEST(Compare, InputsThatDifferAndResultsThatDoNot) {
             "What went in differs, and nothing of what came out does that can be judged (1 cannot).");
 }
 
+// No interval says that a loss has changed; but from the same seed it would be the same.
+TEST(Compare, FiguresThatAreNoTimesAndNotTheSameBitForBitAreCounted) {
+  Compared runs;
+  runs.at(0).metrics = {{"loss", 5.5, "nat"}, {"step", 1, "ms"}, {"to_model", 2, "1"}};
+  runs.at(1).metrics = {{"loss", 5.6, "nat"}, {"step", 2, "ms"}, {"to_model", 3, "1"}};
+  EXPECT_EQ(runs().steps[0].not_judged, 3);
+  EXPECT_EQ(runs().steps[0].inexact, 1) << "neither the time nor the ratio beside it";
+  EXPECT_THAT(runs().steps[0].verdict,
+              HasSubstr("can be judged (3 cannot); 1 figure that is no time is not the same bit for bit."));
+  runs.at(0, 1).metrics = {{"error", 2, ""}};
+  runs.at(1, 1).metrics = {{"error", 3, ""}};
+  EXPECT_EQ(runs().steps[0].inexact, 2);
+  EXPECT_THAT(runs().steps[0].verdict, HasSubstr("2 figures that are no times are"));
+  runs[1].provenance["cuda"]["driver"] = "590.2";
+  EXPECT_THAT(runs().steps[0].verdict, Not(HasSubstr("bit for bit"))) << "there may be a reason";
+}
+
 TEST(Compare, FindingsThatAreNewGoneStillThereAndChanged) {
   Compared runs;
   const auto with = [](const std::string& code, Severity severity, Json evidence) {
