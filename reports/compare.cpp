@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <stdexcept>
 
@@ -122,6 +123,43 @@ void compare_outcomes(const Runs& runs, Comparison& to) {
   }
 }
 
+// What a case's fact "routes" says of each function: "cuda/in_one (joint)".
+void add_ways(const Case& c, std::map<std::string, std::set<std::string>>& to) {
+  if (!c.facts.is_object() || !c.facts.contains("routes") || !c.facts.at("routes").is_array()) return;
+  for (const Json& route : c.facts.at("routes")) {
+    if (!route.is_object()) continue;
+    const auto word = [&](const char* key) {
+      return route.contains(key) && route.at(key).is_string() ? route.at(key).get<std::string>() : std::string();
+    };
+    const std::string variant = word("variant"), kernel = word("kernel");
+    to[word("op")].insert(fmt::format("{}{}{}", word("backend"), variant.empty() ? "" : "/" + variant,
+                                      kernel.empty() ? "" : fmt::format(" ({})", kernel)));
+  }
+}
+
+void compare_ways(const Runs& runs, Comparison& to) {
+  std::vector<std::map<std::string, std::set<std::string>>> ways(runs.size());
+  std::set<std::string> functions;
+  for (const std::string& id : runs.case_ids()) {
+    bool in_all = true;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const Case* c = runs.find_case(i, id);
+      in_all = in_all && c != nullptr && executed(outcome(*c));
+    }
+    for (std::size_t i = 0; in_all && i < runs.size(); ++i) add_ways(*runs.find_case(i, id), ways[i]);
+  }
+  for (const auto& by_function : ways)
+    for (const auto& [function, taken] : by_function) functions.insert(function);
+  for (const std::string& function : functions) {
+    std::vector<Json> values;
+    for (const auto& by_function : ways) {
+      const auto it = by_function.find(function);
+      values.push_back(it == by_function.end() ? Json() : Json(it->second));
+    }
+    add(to.ways, function, std::move(values));
+  }
+}
+
 // The checks of one case by name; where a name comes up again, by its number.
 std::vector<CheckRow> checks_of(const std::string& id, const Runs& runs) {
   std::vector<CheckRow> rows;
@@ -185,6 +223,8 @@ int count_results(const Comparison& all, std::size_t step) {
     if (before.is_null() || now.is_null() || before == now) continue;
     if (!not_reached(before) && !not_reached(now)) ++count;
   }
+  for (const Difference& row : all.ways)
+    if (differs(row, step)) ++count;
   for (const CheckRow& row : all.checks)
     if (told_twice(row, step) && row.values[step].at("pass") != row.values[step + 1].at("pass")) ++count;
   for (const Figure& figure : all.figures) {
@@ -320,6 +360,7 @@ Comparison compare(const std::vector<NamedRun>& runs) {
   comparing::compare_causes(all, comparison);
   comparing::compare_findings(all, comparison);
   comparing::compare_outcomes(all, comparison);
+  comparing::compare_ways(all, comparison);
   comparing::compare_checks(all, comparison);
   comparing::compare_figures(all, comparison);
   for (std::size_t step = 0; step + 1 < runs.size(); ++step)

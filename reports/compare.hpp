@@ -1,6 +1,6 @@
 // What is different between runs: in what went in (environment, configuration, plan), then in what came out (verdict,
-// causes, findings, outcomes, checks, figures). compare() is a pure function of the runs; what is equal in all of them
-// is in none of its lists. Two writers lay it out: to_text() and to_json() (schema/comparison-1.schema.json).
+// causes, findings, outcomes, ways, checks, figures). compare() is a pure function of the runs; what is equal in all of
+// them is in none of its lists. Two writers lay it out: to_text() and to_json() (schema/comparison-1.schema.json).
 #pragma once
 
 #include <optional>
@@ -117,7 +117,7 @@ struct ComparedStep {
   int in_both = 0;   // cases that ran in both
   int went_in = 0;   // differences in effect
   int origins = 0;   // settings that only came from elsewhere
-  int came_out = 0;  // results that differ: verdict, findings, outcomes, checks, figures beyond the noise
+  int came_out = 0;  // results that differ: verdict, findings, outcomes, ways, checks, figures beyond the noise
   int inexact = 0;   // of those figures that nobody can judge: that are no times, so that the same seed gives the same
   int not_judged = 0;   // figures, evidence and bounds that differ, and nothing says whether that means something
   std::string verdict;  // a sentence when the two sides do not fit together, or nothing is different; else ""
@@ -129,6 +129,7 @@ struct Comparison {
   std::vector<Difference> verdict, causes;                   // causes: {"rank", "severity", "what"}
   std::vector<FindingRow> findings;                          // all of them, also those still there
   std::vector<Difference> outcomes;                          // {"status", "reason_code"}; null: not planned
+  std::vector<Difference> ways;  // by function: the backends, variants and kernels that ran in cases that all runs ran
   std::vector<CheckRow> checks;
   std::vector<Figure> figures;
   int equal_figures = 0, never_finite = 0;  // never_finite: NaN or infinite in every run, and in no list

@@ -102,6 +102,7 @@ Json to_json(const Comparison& comparison) {
             {"causes", rows_json(comparison.causes)},
             {"findings", std::move(findings)},
             {"outcomes", rows_json(comparison.outcomes)},
+            {"ways", rows_json(comparison.ways)},
             {"checks", checks_json(comparison.checks)},
             {"figures", std::move(figures)},
             {"equal_figures", comparison.equal_figures},

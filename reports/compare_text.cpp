@@ -329,6 +329,7 @@ void write_results(Text& out, const Comparison& all) {
   write_causes(out, all);
   write_findings(out, all);
   write_outcomes(out, all);
+  out.table("ways that ran", rows_of(out, all.ways, "none"));
   write_checks(out, all);
   write_figures(out, all);
 }

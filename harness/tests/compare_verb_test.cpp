@@ -7,6 +7,7 @@
 #include "harness/tests/support/fake_run.hpp"
 #include "reports/compare.hpp"
 #include "reports/json.hpp"
+#include "reports/read_run.hpp"
 
 namespace {
 
@@ -76,6 +77,30 @@ TEST_F(CompareVerb, AVariableThatTheHarnessRecordsIsNamed) {
   unsetenv("CUDA_LAUNCH_BLOCKING");
   EXPECT_EQ(fake({"compare", "a", "c"}), 0);
   EXPECT_THAT(fake.out(), ContainsRegex("CUDA_LAUNCH_BLOCKING +not set +1\n"));
+}
+
+// Of what a run really records, each value is changed in turn: settings, selection, host, build and all.
+TEST_F(CompareVerb, EveryFieldThatARunRecordsIsCompared) {
+  const reports::Run before = reports::read_run(fake.folder.path() / "a"),
+                     after = reports::read_run(fake.folder.path() / "b");
+  int settings = 0;
+  const reports::Json flat = after.provenance.flatten();
+  for (const auto& [where, value] : flat.items()) {
+    reports::Run changed = after;
+    changed.provenance[reports::Json::json_pointer(where)] = value == "changed" ? "otherwise" : "changed";
+    const reports::Comparison found = reports::compare({{"a", before}, {"b", changed}});
+    EXPECT_EQ(found.environment.size() + found.configuration.size() + found.plan.size(), 1U) << where;
+    EXPECT_EQ(found.steps.at(0).went_in + found.steps.at(0).origins, 1) << where;
+    settings += where.starts_with("/settings/values/") && where.ends_with("/value") ? 1 : 0;
+    if (settings > 0 && where.starts_with("/settings/values/")) {
+      ASSERT_EQ(found.configuration.size(), 1U) << where;
+      const std::string name = where.substr(17, where.rfind('/') - 17);
+      EXPECT_EQ(found.configuration[0].name, "settings.values." + name);
+    }
+  }
+  EXPECT_EQ(settings, static_cast<int>(after.provenance["settings"]["values"].size()));
+  EXPECT_GT(settings, 8);
+  EXPECT_GT(flat.size(), 40U);
 }
 
 TEST_F(CompareVerb, TheOptionThatNoSettingTellsIsRecordedToo) {

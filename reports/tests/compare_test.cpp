@@ -370,6 +370,30 @@ TEST(Compare, OutcomesWithTheirReasonsAndChecksWithTheirBounds) {
   EXPECT_EQ(all.steps[0].not_judged, 1) << "the bound";
 }
 
+TEST(Compare, WaysThatRanInCasesOfAllRuns) {
+  Compared runs;
+  const auto route = [](const char* backend, const char* kernel) {
+    return Json::array({{{"op", "attend"},
+                         {"backend", backend},
+                         {"variant", "in_one"},
+                         {"why", "w"},
+                         {"calls", 2},
+                         {"kernel", kernel}}});
+  };
+  runs.at(0).facts["routes"] = route("cuda", "joint");
+  runs.at(1).facts["routes"] = route("cuda", "joint");
+  runs.at(1, 1).facts["routes"] = route("sdpa", "");
+  runs.at(0, 1).status = Status::skip;
+  EXPECT_THAT(names(runs().ways), IsEmpty()) << "a case that ran in one only";
+  runs.at(1).facts["routes"] = route("cuda", "parts");
+  EXPECT_THAT(names(runs().ways), ElementsAre("attend"));
+  EXPECT_THAT(to_text(runs()), testing::ContainsRegex("attend +cuda/in_one \\(joint\\) +cuda/in_one \\(parts\\)\n"));
+  for (const Json& odd : {Json(3), Json::array({3}), Json::array({{{"op", 3}}})}) {
+    runs.at(1).facts["routes"] = odd;
+    EXPECT_NO_THROW((void)runs());
+  }
+}
+
 TEST(Compare, CausesWithTheirRank) {
   Compared runs;
   for (std::size_t i = 0; i < 2; ++i) runs.at(i).status = Status::fail;
