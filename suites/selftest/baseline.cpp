@@ -76,9 +76,12 @@ std::string to_text(const Baseline& baseline) {
 }
 
 Baseline baseline_of(std::span<const Trial> trials, const std::string& level, const std::string& device) {
-  Baseline baseline{level, device, {}};
-  for (const Trial& trial : trials) baseline.faults[trial.fault] = {trial.outcome, trial.cause_first};
-  return baseline;
+  return with_rows_of({level, device, {}}, trials);
+}
+
+Baseline with_rows_of(Baseline old, std::span<const Trial> trials) {
+  for (const Trial& trial : trials) old.faults[trial.fault] = {trial.outcome, trial.cause_first};
+  return old;
 }
 
 Comparison compare(const Baseline& baseline, std::span<const Trial> trials, std::span<const std::string> catalogue) {

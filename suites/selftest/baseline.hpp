@@ -37,6 +37,8 @@ class BaselineError : public std::runtime_error {
 void check_fits(const Baseline& baseline, const std::string& level, const std::string& device, const std::string& name);
 [[nodiscard]] std::string to_text(const Baseline& baseline);
 [[nodiscard]] Baseline baseline_of(std::span<const Trial> trials, const std::string& level, const std::string& device);
+// `old` with the rows of those that were tried now; all other rows stay.
+[[nodiscard]] Baseline with_rows_of(Baseline old, std::span<const Trial> trials);
 
 struct Comparison {
   std::vector<std::string> lost;        // was caught, and is not any more

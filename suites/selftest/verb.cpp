@@ -69,7 +69,8 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--limit", o.limit_s, "seconds of one run, which is killed then (default 600)")
       ->check(CLI::PositiveNumber);
   app.add_option("--baseline", o.baseline, "score to compare with (fixtures/selftest/)");
-  app.add_option("--write-baseline", o.write_baseline, "write the score here");
+  app.add_option("--write-baseline", o.write_baseline,
+                 "write the score here; of faults that are not tried the file keeps its rows");
   app.add_option("--out", o.out, "folder of the runs and of selftest.json: new or empty (default out/<run id>)");
   app.add_flag("--force", o.force, "remove what an earlier self-test left in --out");
   app.add_flag("--list", o.list, "list the faults with group and suites, and do nothing");
@@ -165,7 +166,7 @@ std::string shell(const std::vector<std::string>& words) {
 std::string text_of_file(const std::string& file) try {
   return base::read_head(file, kMostBaseline);
 } catch (const std::system_error& error) {
-  throw BaselineError(fmt::format("--baseline: {}", error.what()), false);
+  throw BaselineError(fmt::format("baseline: {}", error.what()), false);
 }
 
 class Selftest {
@@ -179,6 +180,7 @@ class Selftest {
   [[nodiscard]] std::vector<std::string> arguments(const std::string& what, const std::string& fault) const;
   [[nodiscard]] Job job(const std::string& name, std::vector<std::string> arguments) const;
   [[nodiscard]] std::string suites_of_all() const;
+  [[nodiscard]] Baseline read_baseline(const std::string& file) const;  // of this level and device
   void plan();
   int execute();
   void ended(std::size_t number, const Ended& how);
@@ -227,6 +229,12 @@ std::string Selftest::suites_of_all() const {
   for (const harness::Suite& suite : program_.suites)
     if (std::find(found.begin(), found.end(), suite.name) != found.end()) ordered.push_back(suite.name);
   return fmt::format("{}", fmt::join(ordered, ","));
+}
+
+Baseline Selftest::read_baseline(const std::string& file) const {
+  Baseline baseline = parse_baseline(text_of_file(file), file);
+  check_fits(baseline, result_.level, result_.device, file);
+  return baseline;
 }
 
 void Selftest::plan() {
@@ -332,10 +340,11 @@ int Selftest::run(const std::vector<std::string>& argv) {
   result_.whole_catalogue = !options_.narrowed();
   if (options_.seed.empty()) options_.seed = program_.build_id;
   // Before anything takes minutes.
-  std::optional<Baseline> baseline;
-  if (!options_.baseline.empty()) {
-    baseline = parse_baseline(text_of_file(options_.baseline), options_.baseline);
-    check_fits(*baseline, result_.level, result_.device, options_.baseline);
+  std::optional<Baseline> baseline, kept;
+  if (!options_.baseline.empty()) baseline = read_baseline(options_.baseline);
+  if (!options_.write_baseline.empty()) {
+    kept = Baseline{result_.level, result_.device, {}};
+    if (options_.narrowed() && fs::exists(options_.write_baseline)) kept = read_baseline(options_.write_baseline);
   }
   faults_ = chosen(catalogue_, options_, cuda);
   folder_ = make_folder(options_, run_id, names_of(catalogue_));
@@ -367,10 +376,10 @@ int Selftest::run(const std::vector<std::string>& argv) {
   result_.run["ended"] = base::timestamp();
   write_atomically(folder_ / kFile, reports::dump(json_of(result_), 2) + "\n");
   base::out("{}report: {}\n", text_of(result_), (folder_ / kFile).string());
-  if (!options_.write_baseline.empty()) {
+  if (kept) {
     if (score("all", result_.trials).broken > 0)
       throw harness::InfrastructureError("a run is broken: no baseline was written");
-    write_atomically(options_.write_baseline, to_text(baseline_of(result_.trials, result_.level, result_.device)));
+    write_atomically(options_.write_baseline, to_text(with_rows_of(*kept, result_.trials)));
     base::out("baseline: {}\n", options_.write_baseline);
   }
   if (const auto lost = base::lost(stdout)) throw harness::InfrastructureError("standard output: " + *lost);
@@ -402,8 +411,6 @@ std::optional<int> verb(int argc, char** argv, const harness::Program& program, 
   add_options(app, options);
   try {
     app.parse(argc - 1, argv + 1);
-    if (!options.write_baseline.empty() && options.narrowed())
-      throw UsageError("--write-baseline needs the whole catalogue: no --group, --fault or --sample");
     if (options.list) return list(chosen(catalogue, options, /*cuda=*/true));
     return Selftest(program, catalogue, options, argv[0]).run({argv, argv + argc});
   } catch (const CLI::CallForHelp& help) {

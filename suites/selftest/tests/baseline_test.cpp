@@ -99,6 +99,15 @@ TEST(Baseline, WhatIsDamagedIsNeverAPass) {
   EXPECT_THAT(refusal(to_text(none)), HasSubstr("holds no fault"));
 }
 
+TEST(Baseline, RowsOfWhatWasTriedAreReplacedAndNoOthers) {
+  const Baseline now =
+      with_rows_of(before(), std::vector{trial("c", Outcome::caught, true), trial("e", Outcome::survived)});
+  EXPECT_EQ(now.faults.size(), 5u);
+  EXPECT_TRUE(now.faults.at("c").cause_first);
+  EXPECT_EQ(now.faults.at("e").outcome, Outcome::survived);
+  EXPECT_EQ(now.faults.at("b").outcome, Outcome::caught);
+}
+
 TEST(Baseline, OfAnotherLevelOrDeviceIsRefused) {
   EXPECT_NO_THROW(check_fits(before(), "smoke", "cpu", "score.json"));
   EXPECT_THROW(check_fits(before(), "standard", "cpu", "score.json"), BaselineError);

@@ -1,0 +1,56 @@
+// The rows of the catalogue: names that folders can have, suites and codes that exist.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "harness/codes.hpp"
+#include "suites/program.hpp"
+#include "suites/selftest/score.hpp"
+
+namespace suites {
+namespace {
+
+TEST(Catalogue, EveryRowIsWhole) {
+  const harness::Program program = make_program();
+  const harness::CodeTable codes(program.codes);
+  std::set<std::string> suites, names;
+  for (const harness::Suite& suite : program.suites) suites.insert(suite.name);
+  for (const Planted& fault : catalogue(std::make_shared<Seams>())) {
+    SCOPED_TRACE(fault.name);
+    EXPECT_TRUE(names.insert(fault.name).second) << "stands twice";
+    EXPECT_THAT(fault.name, testing::Not(testing::StartsWith("clean-")));
+    EXPECT_EQ(fault.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-"), std::string::npos);
+    EXPECT_NE(fault.what, "");
+    EXPECT_NE(fault.group, "");
+    EXPECT_TRUE(fault.plant);
+    EXPECT_NE(fault.expected_codes.empty(), fault.exit_code == 0) << "a code or an exit code, one of them";
+    for (const std::string& code : fault.expected_codes) EXPECT_NE(codes.find(code), nullptr) << code;
+    for (const std::string& suite : selftest::suites_of(fault.found_by)) EXPECT_TRUE(suites.contains(suite)) << suite;
+  }
+  EXPECT_GE(names.size(), 120u);
+}
+
+// A warning never makes a run red, so a fault that only a warning names would always survive.
+TEST(Catalogue, OneOfTheExpectedCodesIsGrave) {
+  const harness::Program program = make_program();
+  const harness::CodeTable codes(program.codes);
+  for (const Planted& fault : catalogue(std::make_shared<Seams>())) {
+    if (fault.exit_code != 0) continue;
+    EXPECT_TRUE(std::any_of(fault.expected_codes.begin(), fault.expected_codes.end(), [&](const std::string& code) {
+      const harness::Code* row = codes.find(code);
+      return row != nullptr && row->severity > reports::Severity::warn;
+    })) << fault.name;
+  }
+}
+
+TEST(Catalogue, TheHarnessKnowsTheSameFaults) {
+  const auto ours = catalogue(std::make_shared<Seams>());
+  const auto theirs = faults(std::make_shared<Seams>());
+  ASSERT_EQ(ours.size(), theirs.size());
+  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_EQ(ours[i].name, theirs[i].name);
+}
+
+}  // namespace
+}  // namespace suites
