@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -17,6 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kTickMs = 250;
+constexpr double kMostPassed = 2;  // seconds between two looks; what is beyond, this process or the machine stood still
 
 double seconds_since(Clock::time_point time) { return std::chrono::duration<double>(Clock::now() - time).count(); }
 
@@ -29,7 +31,8 @@ class Running {
 
   [[nodiscard]] std::size_t number() const { return number_; }
   [[nodiscard]] const std::string& name() const { return name_; }
-  [[nodiscard]] double seconds() const { return seconds_since(begin_); }
+  void passed(double seconds) { counted_ += seconds; }
+  [[nodiscard]] double counted() const { return counted_; }  // towards the limit
   [[nodiscard]] pollfd end() const { return {process_.pid_fd(), POLLIN, 0}; }
   [[nodiscard]] pollfd output() const { return {open_ ? process_.output_fd() : -1, POLLIN, 0}; }
 
@@ -43,7 +46,7 @@ class Running {
   Ended reap() {
     const harness::Exit exit = process_.reap();
     if (open_) read();
-    return {exit.by_signal ? 128 + exit.value : exit.value, "", seconds()};
+    return {exit.by_signal ? 128 + exit.value : exit.value, "", seconds_since(begin_)};
   }
 
  private:
@@ -52,6 +55,7 @@ class Running {
   harness::Process process_;
   std::ofstream log_;
   Clock::time_point begin_ = Clock::now();
+  double counted_ = 0;
   bool open_ = true;
 };
 
@@ -63,6 +67,7 @@ int run_all(const std::string& executable, std::span<const Job> jobs, const Limi
   harness::Interrupts interrupts;
   std::list<Running> running;
   std::size_t next = 0;
+  Clock::time_point looked = Clock::now();
   while (next < jobs.size() || !running.empty()) {
     while (next < jobs.size() && running.size() < limits.at_once) {
       const std::size_t number = next++;
@@ -82,10 +87,13 @@ int run_all(const std::string& executable, std::span<const Job> jobs, const Limi
     tick(names);
     (void)poll(waits.data(), waits.size(), kTickMs);
     if (const auto signal = interrupts.arrived()) return *signal;  // the processes are killed with their groups
+    const double passed = std::min(seconds_since(looked), kMostPassed);
+    looked = Clock::now();
     std::size_t at = 1;
     for (auto one = running.begin(); one != running.end(); at += 2) {
       if (waits[at + 1].revents != 0) one->read();
-      const bool over = one->seconds() > limits.seconds;
+      one->passed(passed);
+      const bool over = one->counted() > limits.seconds;
       if (waits[at].revents == 0 && !over) {
         ++one;
         continue;

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <csignal>
 #include <fstream>
 
 #include "suites/selftest/run.hpp"
@@ -107,6 +109,18 @@ TEST_F(Files, SeveralRunAtOnceAndEachIsToldOnce) {
             0);
   EXPECT_THAT(codes, testing::ElementsAre(0, 1, 2, 3, 4, 5, 6));
   EXPECT_EQ(most, 3u);
+}
+
+TEST_F(Files, AnInterruptionEndsWhatRuns) {
+  const std::vector<Job> jobs = {{"one", {"/bin/sh", "-c", "sleep 600"}, folder_ / "log"}};
+  const auto begin = std::chrono::steady_clock::now();
+  int told = 0;
+  EXPECT_EQ(run_all(
+                "/bin/sh", jobs, {1, 600}, [&](std::size_t, const Ended&) { ++told; },
+                [](const auto&) { (void)std::raise(SIGINT); }),
+            SIGINT);
+  EXPECT_EQ(told, 0) << "it did not end, it was ended";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }
 
 Result some_result() {
