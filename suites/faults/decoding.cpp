@@ -21,7 +21,7 @@ struct Row {
   const char* what;
   std::function<StepOps(StepOps)> change;
   std::vector<std::string_view> codes = {codes::kWaysDiffer, codes::kOutputBudget};
-  const char* found_by = "parity";
+  const char* found_by = "parity/whole_decoding*";
 };
 
 std::function<StepOps(StepOps)> on_attend(std::function<void(StepAttendArgs&)> change) {
@@ -97,14 +97,14 @@ std::vector<Row> rows() {
          return ops;
        },
        {codes::kDecodeCopies},
-       "throughput"},
+       "throughput/decoding_bytes"},
       {"decode-reads-twice",
        "a decoding step reads every key twice",
        on_attend([](StepAttendArgs& a) {
          a.k = at::cat({a.k, a.k}, 2), a.v = at::cat({a.v, a.v}, 2);
        }),
        {codes::kReadsLaw, codes::kDecodeCopies},
-       "parity,throughput"},
+       "throughput/decoding_bytes"},
   };
 }
 

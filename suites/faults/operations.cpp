@@ -210,7 +210,7 @@ struct Row {
   const char* what;
   std::vector<std::string_view> codes;
   OpsMutation change;
-  const char* found_by = "parity";
+  const char* found_by = nullptr;  // else the function's own cases
   const char* group = "kernels";
 };
 
@@ -275,7 +275,7 @@ std::vector<Row> window_rows() {
        "dK of the window has the share of each group's first head alone",
        {codes::kGradientBudget, codes::kGradcheck},
        key_gradient_of_first_head(),
-       "parity",
+       nullptr,
        "autograd"},
       {"window-dv-lost",
        "dV of the window is zero",
@@ -435,11 +435,13 @@ std::vector<Row> selected_rows() {
       {"selected-wrong-once-in-50",
        "one call in fifty of the selected branch is wrong",
        {codes::kOutputBudget, codes::kGradientBudget, codes::kNonFiniteOnce, codes::kTrainingRepeats},
-       rarely_wrong(50)},
+       rarely_wrong(50),
+       "parity"},
       {"selected-wrong-once-in-1000",
        "one call in a thousand of the selected branch is wrong",
        {codes::kOutputBudget, codes::kGradientBudget, codes::kNonFiniteOnce, codes::kTrainingRepeats},
-       rarely_wrong(1000)},
+       rarely_wrong(1000),
+       "parity"},
       {"selected-dk-huge-when-shared",
        "dK of a block that several rows chose is a thousand times too large",
        {codes::kGradientBudget, codes::kGradcheck},
@@ -502,13 +504,18 @@ std::vector<Row> combine_rows() {
 
 std::vector<Planted> operation_mutants(const std::shared_ptr<Seams>& seams) {
   namespace m = operation_mutant;
+  // Every backend's and dtype's: against the oracle, causality, packed batches, hostile contents.
+  const std::vector<std::pair<const char*, std::vector<m::Row>>> parts = {
+      {"parity/*op=attend_window*", m::window_rows()}, {"parity/*op=attend_compressed*", m::compressed_rows()},
+      {"parity/*op=compress*", m::compress_rows()},    {"parity/*op=attend_selected*", m::selected_rows()},
+      {"parity/*op=combine*", m::combine_rows()},
+  };
   std::vector<Planted> all;
-  for (const auto& rows :
-       {m::window_rows(), m::compressed_rows(), m::compress_rows(), m::selected_rows(), m::combine_rows()})
+  for (const auto& [cases, rows] : parts)
     for (const m::Row& row : rows)
       all.push_back({{row.name, row.what, {row.codes.begin(), row.codes.end()}, plant_in_ops(seams, row.change)},
                      row.group,
-                     row.found_by});
+                     row.found_by != nullptr ? row.found_by : cases});
   return all;
 }
 

@@ -55,6 +55,7 @@ struct Row {
   const char* name;
   const char* what;
   OpsMutation change;
+  const char* found_by = "parity/*op=select*";
 };
 
 std::vector<Row> rows() {
@@ -100,7 +101,8 @@ std::vector<Row> rows() {
       {"select-before-softmax", "blocks are chosen by scores before the softmax", chosen_by(scaled_scores)},
       {"select-ties-to-the-highest", "of equal scores the later block is chosen",
        chosen_by(probabilities,
-                 [](const Tensor& scores) { return scores + 1e-9 * at::arange(scores.size(-1), scores.options()); })},
+                 [](const Tensor& scores) { return scores + 1e-9 * at::arange(scores.size(-1), scores.options()); }),
+       "parity/equal_scores"},
       {"select-nothing-beyond-512", "beyond 512 tokens all scores are zero, and the last blocks are chosen",
        chosen_by(probabilities,
                  [](const Tensor& scores) {
@@ -108,7 +110,8 @@ std::vector<Row> rows() {
                    const Tensor far = at::arange(S, scores.options()).ge(512).view({1, S, 1, 1});
                    const Tensor last = at::arange(scores.size(-1), scores.options());
                    return at::where(far, last.expand_as(scores), scores);
-                 })},
+                 }),
+       "parity/attention[S=1024]"},
       {"select-neighbours-not-added", "a block is scored by the compressed block at its start alone",
        chosen_by([](const Choosing& a) {
          const Tensor p = probabilities(a);
@@ -138,7 +141,7 @@ std::vector<Planted> selection_mutants(const std::shared_ptr<Seams>& seams) {
           {std::string(codes::kSelectionDiffers), std::string(codes::kFutureLeak), std::string(codes::kPackedDiffers)},
           plant_in_ops(seams, row.change)},
          "selection",
-         "parity"});
+         row.found_by});
   return all;
 }
 
