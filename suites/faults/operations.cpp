@@ -352,7 +352,8 @@ std::vector<Row> compress_rows() {
        after(op,
              [](nsa::Compressed& out, const Compressing& a) {
                if (a.k.sizes() == a.v.sizes()) out.v = out.k;
-             })},
+             }),
+       "parity/whole_step*"},
       {"compress-position-ignored", "learned compression adds no position", output,
        before(op,
               [](Compressing& a) {

@@ -9,7 +9,7 @@ namespace suites {
 
 struct Planted : harness::Fault {
   std::string group;        // what is wrong: "init", "kernels", "harness", ...
-  std::string found_by;     // the shortest run that is to find it: suites, comma-separated, or a case (it has a '/')
+  std::string found_by;     // the shortest run that is to find it: suites, comma-separated, or cases ('/' in it)
   bool must_catch = false;  // also without a baseline that says so (faults_test plants these in every CI)
   bool needs_gpu = false;   // nothing on a CPU shows it
   int exit_code = 0;        // what the run ends with where no finding can be told, since the run itself is lost
