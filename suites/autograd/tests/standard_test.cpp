@@ -10,37 +10,27 @@
 #include "suites/codes.hpp"
 #include "suites/probes/one_thread.hpp"
 #include "suites/registry.hpp"
-#include "suites/tests/recording_context.hpp"
+#include "suites/tests/planting.hpp"
 
 namespace suites {
 namespace autograd_standard_test {
 
-using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
-using Codes = std::set<std::string>;
-
-struct Planted {
-  Change ops;
-  std::function<void(nsa::LanguageModelImpl&)> model;
-};
+using Change = tests::OpsChange;
+using tests::Codes;
+using tests::Planted;
 
 std::vector<tests::RunCase> run(const Planted& planted, const std::string& filter) {
   const probes::OneThread one_thread;
-  auto seams = std::make_shared<Seams>();
-  if (planted.ops) seams->ops.push_back(planted.ops);
-  if (planted.model) seams->model.push_back(planted.model);
   static const harness::Settings settings = tests::default_settings();
-  return tests::run_suite(autograd(Subject(seams)), settings, filter, harness::Level::standard);
+  return tests::run_suite(autograd(Subject(tests::plant(planted))), settings, filter, harness::Level::standard);
 }
 
 // Grave codes of the one case that `filter` names.
 Codes found(const Planted& planted, const std::string& filter) {
   const auto cases = run(planted, filter);
   EXPECT_EQ(cases.size(), 1U) << filter;
-  EXPECT_EQ(cases.at(0).exception, "") << filter;
-  return cases.at(0).context.grave_codes();
+  return tests::grave_codes(cases);
 }
-
-Codes code(std::string_view c) { return {std::string(c)}; }
 
 Change window(const std::function<nsa::Attended(const nsa::AttendWindowArgs&, const nsa::Attended&)>& change) {
   return [change](nsa::Ops ops, const nsa::Call&) {
@@ -51,15 +41,7 @@ Change window(const std::function<nsa::Attended(const nsa::AttendWindowArgs&, co
   };
 }
 
-void expect_silent(const std::string& filter, std::size_t at_least) {
-  const auto cases = run({}, filter);
-  EXPECT_GE(cases.size(), at_least);
-  for (const auto& c : cases) {
-    EXPECT_EQ(c.exception, "") << c.id;
-    EXPECT_TRUE(c.context.findings.empty()) << c.id << ": " << c.context.findings.front().message;
-    EXPECT_GT(c.context.checks, 0) << c.id;
-  }
-}
+void expect_silent(const std::string& filter, std::size_t at_least) { tests::expect_silent(run({}, filter), at_least); }
 
 TEST(AutogradStandard, SensitivityIsSilentOnTheProduct) { expect_silent("autograd/sensitivity", 10); }
 TEST(AutogradStandard, FutureIsSilentOnTheProduct) { expect_silent("autograd/future", 4); }
@@ -89,7 +71,7 @@ TEST(AutogradStandard, FirstKeyAttentionLeavesTheKeysInsensitive) {
     return ops;
   };
   const auto cases = run({first_key, {}}, "sensitivity[way=sdpa]");
-  ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kInsensitive));
+  ASSERT_EQ(cases.at(0).context.grave_codes(), tests::just(codes::kInsensitive));
   const auto& dead = cases[0].context.findings[0].evidence["parameters"];
   EXPECT_EQ(dead, harness::Json::array({"layers.0.attention.k_cmp.weight", "layers.1.attention.k_cmp.weight",
                                         "layers.2.attention.k_cmp.weight"}));
@@ -106,7 +88,7 @@ TEST(AutogradStandard, AChoiceThatAsksNobodyIsFound) {
     return ops;
   };
   const auto cases = run({fixed, {}}, "sensitivity[way=sdpa]");
-  ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kInsensitive));
+  ASSERT_EQ(cases.at(0).context.grave_codes(), tests::just(codes::kInsensitive));
   EXPECT_EQ(cases[0].context.findings[0].evidence["parameters"].size(), 6U);  // q and k_cmp of three layers
 }
 
@@ -128,9 +110,9 @@ TEST(AutogradStandard, AForcedBranchThatIsNotForcedIsFound) {
     };
   };
   const auto cases = run({{}, leak}, "sensitivity[way=forced_cmp]");
-  ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kNotSilenced));
+  ASSERT_EQ(cases.at(0).context.grave_codes(), tests::just(codes::kNotSilenced));
   EXPECT_EQ(cases[0].context.findings[0].evidence["parameters"][0], "layers.1.attention.v_win.weight");
-  EXPECT_EQ(found({{}, leak}, "parameter_gradients[way=forced_cmp]"), code(codes::kNotSilenced));
+  EXPECT_EQ(found({{}, leak}, "parameter_gradients[way=forced_cmp]"), tests::just(codes::kNotSilenced));
 }
 
 // -- frozen
@@ -146,12 +128,12 @@ Planted where_the_embedding_is_frozen(const std::function<at::Tensor(const at::T
 
 TEST(AutogradStandard, AParameterThatLosesItsGradientBesideAFrozenOneIsFound) {
   const Planted cut = where_the_embedding_is_frozen([](const at::Tensor& o) { return o.detach(); });
-  EXPECT_EQ(found(cut, "frozen[way=sdpa]"), code(codes::kNoGradient));
+  EXPECT_EQ(found(cut, "frozen[way=sdpa]"), tests::just(codes::kNoGradient));
 }
 
 TEST(AutogradStandard, AGradientThatIsAnotherBesideAFrozenParameterIsFound) {
   const Planted doubled = where_the_embedding_is_frozen([](const at::Tensor& o) { return 2 * o - o.detach(); });
-  EXPECT_EQ(found(doubled, "frozen[way=sdpa]"), code(codes::kFrozenDiffers));
+  EXPECT_EQ(found(doubled, "frozen[way=sdpa]"), tests::just(codes::kFrozenDiffers));
 }
 
 // -- future and keys
@@ -166,10 +148,10 @@ TEST(AutogradStandard, AValueOfTheNextTokenIsAFutureLeak) {
     return ops;
   };
   const auto cases = run({leak, {}}, "future[way=sdpa]");
-  ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kFutureLeak));
+  ASSERT_EQ(cases.at(0).context.grave_codes(), tests::just(codes::kFutureLeak));
   EXPECT_EQ(cases[0].context.findings[0].evidence["stage"], "layers.0.attention.win.o");
   EXPECT_EQ(cases[0].context.findings[0].evidence["row"], 0);
-  EXPECT_EQ(found({leak, {}}, "keys[backend=sdpa,op=attend_window]"), code(codes::kFutureLeak));
+  EXPECT_EQ(found({leak, {}}, "keys[backend=sdpa,op=attend_window]"), tests::just(codes::kFutureLeak));
 }
 
 // Scores that depend on all blocks: the outputs of a row stay causal, its chosen set does not.
@@ -183,7 +165,7 @@ TEST(AutogradStandard, AChoiceThatLooksAheadIsAFutureLeak) {
     return ops;
   };
   const auto cases = run({ahead, {}}, "future[way=sdpa]");
-  ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kFutureLeak));
+  ASSERT_EQ(cases.at(0).context.grave_codes(), tests::just(codes::kFutureLeak));
   EXPECT_TRUE(cases[0].context.findings[0].evidence["choice_of_blocks"].get<bool>());
 }
 
@@ -196,7 +178,7 @@ TEST(AutogradStandard, AWindowOfOneTokenTooManyReadsAForeignKey) {
     });
     return ops;
   };
-  EXPECT_EQ(found({wide, {}}, "keys[backend=sdpa,op=attend_window]"), code(codes::kForeignKey));
+  EXPECT_EQ(found({wide, {}}, "keys[backend=sdpa,op=attend_window]"), tests::just(codes::kForeignKey));
 }
 
 TEST(AutogradStandard, HeadsThatReadAnotherGroupAreFound) {
@@ -208,7 +190,7 @@ TEST(AutogradStandard, HeadsThatReadAnotherGroupAreFound) {
     });
     return ops;
   };
-  EXPECT_EQ(found({swapped, {}}, "keys[backend=sdpa,op=attend_selected]"), code(codes::kForeignKey));
+  EXPECT_EQ(found({swapped, {}}, "keys[backend=sdpa,op=attend_selected]"), tests::just(codes::kForeignKey));
 }
 
 TEST(AutogradStandard, AKeyThatNobodyReadsIsFound) {
@@ -220,8 +202,8 @@ TEST(AutogradStandard, AKeyThatNobodyReadsIsFound) {
     });
     return ops;
   };
-  EXPECT_EQ(found({blind, {}}, "keys[backend=reference,op=attend_compressed]"), code(codes::kInsensitive));
-  EXPECT_EQ(found({blind, {}}, "keys[backend=reference,op=attend]"), code(codes::kInsensitive));
+  EXPECT_EQ(found({blind, {}}, "keys[backend=reference,op=attend_compressed]"), tests::just(codes::kInsensitive));
+  EXPECT_EQ(found({blind, {}}, "keys[backend=reference,op=attend]"), tests::just(codes::kInsensitive));
 }
 
 // A part stays as it is: only the function that trains reads another group's keys.
@@ -235,7 +217,7 @@ TEST(AutogradStandard, HeadsThatReadAnotherGroupInAttentionAsAWholeAreFound) {
     return ops;
   };
   const auto cases = run({swapped, {}}, "keys[backend=sdpa,op=attend]");
-  ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kForeignKey));
+  ASSERT_EQ(cases.at(0).context.grave_codes(), tests::just(codes::kForeignKey));
   EXPECT_EQ(cases[0].context.findings[0].evidence["branch"], "sel");
 }
 
@@ -251,7 +233,7 @@ TEST(AutogradStandard, AHookThatStartsAnotherBackwardPassArrivesTwice) {
     });
   };
   const auto cases = run({{}, twice}, "arrivals[way=sdpa]");
-  ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kGradientArrivals));
+  ASSERT_EQ(cases.at(0).context.grave_codes(), tests::just(codes::kGradientArrivals));
   EXPECT_EQ(cases[0].context.findings[0].evidence["arrivals"], (harness::Json{{"norm.weight", 6}}));
 }
 
@@ -265,7 +247,7 @@ TEST(AutogradStandard, AParameterThatIsUsedDetachedDoesNotArrive) {
     return ops;
   };
   const auto cases = run({detach, {}}, "arrivals[way=recompute]");
-  ASSERT_EQ(cases.at(0).context.grave_codes(), code(codes::kGradientArrivals));
+  ASSERT_EQ(cases.at(0).context.grave_codes(), tests::just(codes::kGradientArrivals));
   EXPECT_EQ(cases[0].context.findings[0].evidence["arrivals"].size(), 3U);  // v_win of three layers
 }
 
@@ -274,7 +256,7 @@ TEST(AutogradStandard, RowsThatSeeOneAnotherBreakAccumulation) {
   const Change mix = window([](const nsa::AttendWindowArgs&, const nsa::Attended& out) {
     return nsa::Attended{out.o - out.o.mean(0, true) * 0.5, out.lse};
   });
-  EXPECT_EQ(found({mix, {}}, "accumulation[way=sdpa]"), code(codes::kAccumulationDiffers));
+  EXPECT_EQ(found({mix, {}}, "accumulation[way=sdpa]"), tests::just(codes::kAccumulationDiffers));
 }
 
 TEST(AutogradStandard, AGradientThatDependsOnThePassBeforeIsFound) {
@@ -282,7 +264,7 @@ TEST(AutogradStandard, AGradientThatDependsOnThePassBeforeIsFound) {
   const auto drift = [calls](nsa::LanguageModelImpl& model) {
     model.head->weight.register_hook([calls](const at::Tensor& g) { return ++*calls % 2 == 0 ? g * 1.001 : g; });
   };
-  EXPECT_EQ(found({{}, drift}, "second_backward[way=sdpa]"), code(codes::kSecondBackward));
+  EXPECT_EQ(found({{}, drift}, "second_backward[way=sdpa]"), tests::just(codes::kSecondBackward));
 }
 
 // -- recomputation
@@ -327,7 +309,7 @@ TEST(AutogradStandard, ABackwardPassWithACutGraphIsFound) {
     return ops;
   };
   EXPECT_EQ(found({cut, {}}, "gradcheck[backend=sdpa,op=combine]"), Codes{});  // the first derivative is right
-  EXPECT_EQ(found({cut, {}}, "double_backward[backend=sdpa,op=combine]"), code(codes::kDoubleBackward));
+  EXPECT_EQ(found({cut, {}}, "double_backward[backend=sdpa,op=combine]"), tests::just(codes::kDoubleBackward));
 }
 
 TEST(AutogradStandard, ARefusalThatNamesNothingIsFound) {
@@ -344,7 +326,7 @@ TEST(AutogradStandard, ARefusalThatNamesNothingIsFound) {
                 [inner = ops.combine](const nsa::CombineArgs& args) { return Once::apply(inner(args)); });
     return ops;
   };
-  EXPECT_EQ(found({refuse, {}}, "double_backward[backend=reference,op=combine]"), code(codes::kDoubleBackward));
+  EXPECT_EQ(found({refuse, {}}, "double_backward[backend=reference,op=combine]"), tests::just(codes::kDoubleBackward));
 }
 
 // -- the parts

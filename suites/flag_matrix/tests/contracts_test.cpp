@@ -6,12 +6,12 @@
 #include "suites/codes.hpp"
 #include "suites/flag_matrix/checks.hpp"
 #include "suites/registry.hpp"
-#include "suites/tests/recording_context.hpp"
+#include "suites/tests/planting.hpp"
 
 namespace {
 
 using namespace suites;
-using Codes = std::set<std::string>;
+using tests::Codes;
 
 flag_execution::Plan tiny_plan() {
   flag_execution::Plan plan;
@@ -29,12 +29,10 @@ struct Found {
   std::vector<std::string> messages;
   int checks = 0;
 };
-Found contracts_of(std::function<nsa::Ops(nsa::Ops, const nsa::Call&)> change = nullptr) {
-  const auto seams = std::make_shared<Seams>();
-  if (change) seams->ops.push_back(std::move(change));
+Found contracts_of(tests::OpsChange change = nullptr) {
   const harness::Settings settings = tests::default_settings();
   tests::RecordingContext context(settings);
-  flag_checks::contracts(Subject(seams), context, tiny_plan());
+  flag_checks::contracts(Subject(tests::on_ops(std::move(change))), context, tiny_plan());
   Found found{context.grave_codes(), {}, context.checks};
   for (const auto& f : context.findings) found.messages.push_back(f.message);
   return found;

@@ -6,12 +6,12 @@
 #include "suites/flag_matrix/checks.hpp"
 #include "suites/flag_matrix/matrix.hpp"
 #include "suites/registry.hpp"
-#include "suites/tests/recording_context.hpp"
+#include "suites/tests/planting.hpp"
 
 namespace cover_test {
 
 using namespace suites;
-using Codes = std::set<std::string>;
+using tests::Codes;
 std::string code(std::string_view c) { return std::string(c); }
 
 flag_execution::Plan tiny_plan(bool packed) {
@@ -42,12 +42,6 @@ Found found_by(const Check& check) {
   for (const auto& f : context.findings) found.messages += f.message + "\n";
   EXPECT_GT(context.checks, 0);
   return found;
-}
-
-std::shared_ptr<Seams> with_ops(std::function<nsa::Ops(nsa::Ops, const nsa::Call&)> change) {
-  const auto seams = std::make_shared<Seams>();
-  seams->ops.push_back(std::move(change));
-  return seams;
 }
 
 // The lengths' own names, in the order of the batch.
@@ -112,7 +106,7 @@ TEST(Cover, CleanProductIsSilentDenseAndPacked) {
 
 // Ignored only in packed batches: nothing but a packed situation can see it.
 TEST(Cover, AFlagIgnoredInPackedBatchesIsFound) {
-  const Subject subject(with_ops([](nsa::Ops ops, const nsa::Call& call) {
+  const Subject subject(tests::on_ops([](nsa::Ops ops, const nsa::Call& call) {
     if (!call.packed) return ops;
     const nsa::EffectiveFlags defaults;
     ops.replace(&nsa::Ops::attend_selected, nsa::assemble(nsa::route(defaults, call), defaults).attend_selected);
@@ -125,7 +119,7 @@ TEST(Cover, AFlagIgnoredInPackedBatchesIsFound) {
 }
 
 TEST(Cover, UnfilledOffsetsAreNamedAndNotAnException) {
-  const Subject subject(with_ops([](nsa::Ops ops, const nsa::Call&) {
+  const Subject subject(tests::on_ops([](nsa::Ops ops, const nsa::Call&) {
     ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](nsa::AttendWindowArgs args) {
       if (args.cu_seqlens) args.cu_seqlens = at::full_like(*args.cu_seqlens, 0x7f7f7f7f);
       return inner(args);
@@ -176,7 +170,7 @@ TEST(AfterConstruction, CleanProductKeepsItsFlagsAndTheEnvironmentIsPutBack) {
 }
 
 TEST(AfterConstruction, AModelThatReadsTheEnvironmentAgainIsFound) {
-  const Subject subject(with_ops([](nsa::Ops, const nsa::Call& call) {
+  const Subject subject(tests::on_ops([](nsa::Ops, const nsa::Call& call) {
     const nsa::EffectiveFlags now = nsa::resolve(nsa::read_environment());
     return nsa::assemble(nsa::route(now, call), now);
   }));

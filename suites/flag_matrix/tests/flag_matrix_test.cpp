@@ -6,13 +6,13 @@
 #include "suites/flag_matrix/checks.hpp"
 #include "suites/flag_matrix/witness.hpp"
 #include "suites/registry.hpp"
-#include "suites/tests/recording_context.hpp"
+#include "suites/tests/planting.hpp"
 
 namespace flag_matrix_test {
 
 using namespace suites;
 using flag_execution::Plan;
-using Codes = std::set<std::string>;
+using tests::Codes;
 std::string code(std::string_view c) { return std::string(c); }
 
 struct Outcome {
@@ -31,12 +31,6 @@ Outcome run(const std::shared_ptr<Seams>& seams, const std::string& filter = "")
     outcome.metrics.update(ran.context.metrics);
   }
   return outcome;
-}
-
-std::shared_ptr<Seams> with_ops(std::function<nsa::Ops(nsa::Ops, const nsa::Call&)> change) {
-  const auto seams = std::make_shared<Seams>();
-  seams->ops.push_back(std::move(change));
-  return seams;
 }
 
 Plan tiny_plan() {
@@ -68,7 +62,7 @@ TEST(FlagMatrix, CleanProductIsSilentAndEveryPairIsCovered) {
 }
 
 TEST(FlagMatrix, TablesAssembledFromDefaultsAreFound) {
-  const Outcome outcome = run(with_ops([](nsa::Ops, const nsa::Call& call) {
+  const Outcome outcome = run(tests::on_ops([](nsa::Ops, const nsa::Call& call) {
     const nsa::EffectiveFlags defaults;
     return nsa::assemble(nsa::route(defaults, call), defaults);
   }));
@@ -95,7 +89,7 @@ TEST(FlagMatrix, AFrozenGateIsNotTakenForAFlag) {
 
 TEST(FlagMatrix, AWriteInPlaceIsToldOnceAndByName) {
   const Outcome outcome =
-      run(with_ops([](nsa::Ops ops, const nsa::Call&) {
+      run(tests::on_ops([](nsa::Ops ops, const nsa::Call&) {
             ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
               nsa::Attended out = inner(args);
               if (out.o.requires_grad()) {
@@ -113,7 +107,7 @@ TEST(FlagMatrix, AWriteInPlaceIsToldOnceAndByName) {
 
 TEST(FlagMatrix, ARecordThatIsNotWhatRanIsFound) {
   // The way is changed behind the route's back, to one that the flags would allow for another reason.
-  const Subject subject(with_ops([](nsa::Ops ops, const nsa::Call&) {
+  const Subject subject(tests::on_ops([](nsa::Ops ops, const nsa::Call&) {
     ops.replace(&nsa::Ops::attend_window, nsa::backend_ops(nsa::Backend::reference).attend_window);
     return ops;
   }));
@@ -183,7 +177,7 @@ TEST(FlagMatrix, OneIgnoredFlagOfAPairIsFound) {
 }
 
 TEST(FlagMatrix, ExtraOperationsOfAWrapperDoNotDeceive) {
-  const Subject subject(with_ops([](nsa::Ops ops, const nsa::Call&) {
+  const Subject subject(tests::on_ops([](nsa::Ops ops, const nsa::Call&) {
     ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       for (std::int64_t row = 0; row < args.k.size(1); ++row) (void)args.k.select(1, row).sum().item<double>();
       return inner(args);

@@ -7,12 +7,12 @@
 #include "suites/codes.hpp"
 #include "suites/forward/checks.hpp"
 #include "suites/registry.hpp"
-#include "suites/tests/recording_context.hpp"
+#include "suites/tests/planting.hpp"
 
 namespace {
 
 using namespace suites;
-using Codes = std::set<std::string>;
+using tests::Codes;
 std::string code(std::string_view c) { return std::string(c); }
 
 struct Outcome {
@@ -35,12 +35,6 @@ Outcome run(const std::shared_ptr<Seams>& seams, const std::string& filter = "")
   return outcome;
 }
 
-std::shared_ptr<Seams> with_ops(std::function<nsa::Ops(nsa::Ops, const nsa::Call&)> change) {
-  const auto seams = std::make_shared<Seams>();
-  seams->ops.push_back(std::move(change));
-  return seams;
-}
-
 TEST(Forward, CleanModelIsSilent) {
   const Outcome outcome = run(std::make_shared<Seams>());
   EXPECT_EQ(outcome.codes, Codes{}) << (outcome.findings.empty() ? "" : outcome.findings[0].message);
@@ -49,7 +43,7 @@ TEST(Forward, CleanModelIsSilent) {
 }
 
 TEST(Forward, UnfilledCuSeqlensAreNamed) {
-  const Outcome outcome = run(with_ops([](nsa::Ops ops, const nsa::Call&) {
+  const Outcome outcome = run(tests::on_ops([](nsa::Ops ops, const nsa::Call&) {
     ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
       nsa::AttendWindowArgs unfilled = args;
       if (args.cu_seqlens) unfilled.cu_seqlens = at::full_like(*args.cu_seqlens, 0x7f7f7f7f);
@@ -63,7 +57,7 @@ TEST(Forward, UnfilledCuSeqlensAreNamed) {
 }
 
 TEST(Forward, NanIsFoundWithItsRow) {
-  const Outcome outcome = run(with_ops([](nsa::Ops ops, const nsa::Call&) {
+  const Outcome outcome = run(tests::on_ops([](nsa::Ops ops, const nsa::Call&) {
                                 ops.replace(&nsa::Ops::combine, [inner = ops.combine](const nsa::CombineArgs& args) {
                                   at::Tensor o = inner(args).clone();
                                   o.select(1, 5).fill_(std::nan(""));

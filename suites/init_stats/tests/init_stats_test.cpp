@@ -6,30 +6,18 @@
 #include "suites/init_stats/checks.hpp"
 #include "suites/init_stats/law.hpp"
 #include "suites/registry.hpp"
-#include "suites/tests/recording_context.hpp"
+#include "suites/tests/planting.hpp"
 
 namespace {
 
 using namespace suites;
-using Codes = std::set<std::string>;
+using tests::Codes;
 std::string code(std::string_view c) { return std::string(c); }
 
 // Grave codes of the whole suite with a change of the model planted.
-Codes found_with(std::function<void(nsa::LanguageModelImpl&)> change, const std::string& filter = "") {
-  const auto seams = std::make_shared<Seams>();
-  if (change) {
-    seams->model.push_back([change](nsa::LanguageModelImpl& model) {
-      const at::NoGradGuard no_grad;
-      change(model);
-    });
-  }
+Codes found_with(const tests::ModelChange& change, const std::string& filter = "") {
   const harness::Settings settings = tests::default_settings();
-  Codes found;
-  for (const auto& ran : tests::run_suite(init_stats(Subject(seams)), settings, filter)) {
-    EXPECT_EQ(ran.exception, "") << ran.id;
-    found.merge(ran.context.grave_codes());
-  }
-  return found;
+  return tests::grave_codes(tests::run_suite(init_stats(Subject(tests::on_model(change))), settings, filter));
 }
 
 at::Tensor parameter(nsa::LanguageModelImpl& model, const std::string& name) { return model.named_parameters()[name]; }

@@ -6,15 +6,14 @@
 #include "suites/codes.hpp"
 #include "suites/init_stats/checks.hpp"
 #include "suites/registry.hpp"
-#include "suites/tests/recording_context.hpp"
+#include "suites/tests/planting.hpp"
 
 namespace init_stats_standard_test {
 
 using namespace suites;
-using Codes = std::set<std::string>;
+using tests::Codes;
+using tests::Planted;
 using Check = void (*)(harness::Context&, const ModelOptions&, nsa::LanguageModelImpl&);
-
-Codes code(std::string_view c) { return {std::string(c)}; }
 
 struct Setting {
   nsa::Phi phi = nsa::Phi::avg;
@@ -25,22 +24,9 @@ struct Setting {
   nsa::EffectiveFlags flags = {};
 };
 
-struct Planted {
-  std::function<nsa::Ops(nsa::Ops, const nsa::Call&)> ops = {};
-  std::function<void(nsa::LanguageModelImpl&)> model = {};
-};
-
 tests::RecordingContext run(Check check, const Setting& setting = {}, const Planted& planted = {}) {
   static const harness::Settings settings = tests::default_settings();
-  const auto seams = std::make_shared<Seams>();
-  if (planted.ops) seams->ops.push_back(planted.ops);
-  if (planted.model) {
-    seams->model.push_back([change = planted.model](nsa::LanguageModelImpl& model) {
-      const at::NoGradGuard no_grad;
-      change(model);
-    });
-  }
-  const Subject subject(seams);
+  const Subject subject(tests::plant(planted));
   tests::RecordingContext context(settings, "test/seed" + std::to_string(setting.seed));
   ModelOptions options{.config = subject.config(context).model,
                        .flags = setting.flags,
@@ -111,7 +97,7 @@ TEST(InitStandard, TheSuiteRunsEachAtStandardLevel) {
 
 TEST(InitStandard, AnExplosionByAScaledWeightIsFoundWhereItBegins) {
   const auto context = run(init_checks::activations, {}, {.model = scaled("layers.1.attention.o.weight", 4)});
-  ASSERT_EQ(context.grave_codes(), code(codes::kActivationScale));
+  ASSERT_EQ(context.grave_codes(), tests::just(codes::kActivationScale));
   const auto& stages = context.findings[0].evidence["stages"];
   ASSERT_EQ(stages.size(), 1U) << stages.dump(1);
   EXPECT_EQ(stages[0]["stage"], "layers.1.attention");
@@ -124,7 +110,7 @@ TEST(InitStandard, EveryKindOfWeightThatIsFourTimesTooLargeShows) {
         "layers.0.attention.v_cmp.weight", "layers.1.attention.v_sel.weight", "layers.0.attention.v_win.weight",
         "layers.0.mlp.fc1.weight", "layers.1.mlp.fc2.weight", "head.weight", "layers.0.norm_mlp.weight"}) {
     EXPECT_EQ(run(init_checks::activations, {}, {.model = scaled(name, 4)}).grave_codes(),
-              code(codes::kActivationScale))
+              tests::just(codes::kActivationScale))
         << name;
   }
 }
@@ -139,7 +125,7 @@ TEST(InitStandard, AVanishingBranchIsFound) {
     return ops;
   }};
   const auto context = run(init_checks::activations, {}, planted);
-  ASSERT_EQ(context.grave_codes(), code(codes::kActivationScale));
+  ASSERT_EQ(context.grave_codes(), tests::just(codes::kActivationScale));
   EXPECT_EQ(context.findings[0].evidence["stages"][0]["stage"], "layers.0.attention.sel.o");
 }
 
@@ -154,20 +140,20 @@ TEST(InitStandard, AMeanThatIsASumIsFound) {
     return ops;
   }};
   const auto context = run(init_checks::activations, {}, planted);
-  ASSERT_EQ(context.grave_codes(), code(codes::kActivationScale));
+  ASSERT_EQ(context.grave_codes(), tests::just(codes::kActivationScale));
   EXPECT_EQ(context.findings[0].evidence["stages"][0]["stage"], "layers.0.attention.cmp.k");
 }
 
 TEST(InitStandard, ANanIsCalledNonFinite) {
   const Planted planted{.model = [](auto& model) { parameter(model, "layers.1.mlp.fc1.weight")[0][0] = std::nan(""); }};
-  EXPECT_EQ(run(init_checks::activations, {}, planted).grave_codes(), code(codes::kNonFiniteForward));
+  EXPECT_EQ(run(init_checks::activations, {}, planted).grave_codes(), tests::just(codes::kNonFiniteForward));
 }
 
 // -- gradients
 
 TEST(InitStandard, AGradientThatExplodesInOneLayerIsFound) {
   const auto context = run(init_checks::gradient_scale, {.layers = 4}, {.model = scaled("layers.2.mlp.fc2.weight", 8)});
-  ASSERT_EQ(context.grave_codes(), code(codes::kGradientScale));
+  ASSERT_EQ(context.grave_codes(), tests::just(codes::kGradientScale));
   EXPECT_EQ(context.findings[0].evidence["off"][0]["what"], "layers.1");  // below layer 2
 }
 
@@ -180,7 +166,7 @@ TEST(InitStandard, AGradientThatIsScaledOnItsWayIsFound) {
     });
     return ops;
   }};
-  EXPECT_EQ(run(init_checks::gradient_scale, {}, planted).grave_codes(), code(codes::kGradientScale));
+  EXPECT_EQ(run(init_checks::gradient_scale, {}, planted).grave_codes(), tests::just(codes::kGradientScale));
 }
 
 TEST(InitStandard, OneLayerWhoseWeightsLearnFasterIsFound) {
@@ -188,13 +174,13 @@ TEST(InitStandard, OneLayerWhoseWeightsLearnFasterIsFound) {
     parameter(model, "layers.1.attention.v_sel.weight").register_hook([](const at::Tensor& g) { return g * 10; });
   }};
   const auto context = run(init_checks::gradient_scale, {}, planted);
-  ASSERT_EQ(context.grave_codes(), code(codes::kGradientScale));
+  ASSERT_EQ(context.grave_codes(), tests::just(codes::kGradientScale));
   EXPECT_NE(context.findings[0].message.find("v_sel"), std::string::npos) << context.findings[0].message;
 }
 
 TEST(InitStandard, AGradientThatDoesNotComeIsAGraphBreak) {
   const Planted planted{.model = [](auto& model) { model.embedding->weight.requires_grad_(false); }};
-  EXPECT_EQ(run(init_checks::gradient_scale, {}, planted).grave_codes(), code(codes::kGraphBreak));
+  EXPECT_EQ(run(init_checks::gradient_scale, {}, planted).grave_codes(), tests::just(codes::kGraphBreak));
 }
 
 // -- gates, loss, streams
@@ -209,7 +195,7 @@ TEST(InitStandard, AGateThatIsDecidedInTheLastLayerOnlyIsFound) {
 TEST(InitStandard, AGateThatIsDeadInOneGroupIsFound) {
   // A first layer that is blind to its input: every token gets the same gates.
   const Planted planted{.model = [](auto& model) { parameter(model, "layers.0.attention.gate.fc1.weight").zero_(); }};
-  EXPECT_EQ(run(init_checks::gate_entropy, {}, planted).grave_codes(), code(codes::kGateUniform));
+  EXPECT_EQ(run(init_checks::gate_entropy, {}, planted).grave_codes(), tests::just(codes::kGateUniform));
 }
 
 TEST(InitStandard, ForcedGatesAreNotJudged) {
@@ -221,7 +207,7 @@ TEST(InitStandard, ForcedGatesAreNotJudged) {
 
 TEST(InitStandard, AConfidentHeadIsFound) {
   const auto context = run(init_checks::initial_loss, {}, {.model = scaled("head.weight", 3)});
-  EXPECT_EQ(context.grave_codes(), code(codes::kInitialLoss));
+  EXPECT_EQ(context.grave_codes(), tests::just(codes::kInitialLoss));
 }
 
 TEST(InitStandard, AStreamThatIsUsedAgainAtAnotherScaleIsFound) {
@@ -231,7 +217,7 @@ TEST(InitStandard, AStreamThatIsUsedAgainAtAnotherScaleIsFound) {
     target.slice(0, 100, 2100).copy_(source.slice(0, 0, 2000) * 0.5);
   }};
   const auto context = run(init_checks::shared_streams, {}, planted);
-  ASSERT_EQ(context.grave_codes(), code(codes::kStreamReused));
+  ASSERT_EQ(context.grave_codes(), tests::just(codes::kStreamReused));
   EXPECT_EQ(context.findings[0].evidence["pairs"][0]["first"], "layers.0.mlp.fc1.weight");
   EXPECT_EQ(context.findings[0].evidence["pairs"][0]["second"], "layers.1.mlp.fc2.weight");
   EXPECT_EQ(run(init_checks::streams, {}, planted).grave_codes(), Codes{});  // rows of other bits: only signs tell

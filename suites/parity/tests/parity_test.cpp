@@ -6,31 +6,20 @@
 #include "suites/codes.hpp"
 #include "suites/faults/attend.hpp"
 #include "suites/registry.hpp"
-#include "suites/tests/recording_context.hpp"
+#include "suites/tests/planting.hpp"
 
 namespace suites {
 namespace parity_test {
 
-using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
+using Change = tests::OpsChange;
 
 std::vector<tests::RunCase> run(const Change& change, const std::string& filter) {
-  auto seams = std::make_shared<Seams>();
-  if (change) seams->ops.push_back(change);
   static const harness::Settings settings = tests::default_settings(parity);
-  return tests::run_suite(parity(Subject(seams)), settings, filter);
+  return tests::run_suite(parity(Subject(tests::on_ops(change))), settings, filter);
 }
 
 // The grave codes of all cases that match.
-std::set<std::string> found(const Change& change, const std::string& filter) {
-  std::set<std::string> all;
-  const auto cases = run(change, filter);
-  EXPECT_FALSE(cases.empty()) << filter;
-  for (const auto& c : cases) {
-    EXPECT_EQ(c.exception, "") << c.id;
-    all.merge(c.context.grave_codes());
-  }
-  return all;
-}
+tests::Codes found(const Change& change, const std::string& filter) { return tests::grave_codes(run(change, filter)); }
 
 template <typename Wrap>
 Change on_window(Wrap wrap) {
@@ -52,13 +41,7 @@ nsa::Ops leak(nsa::Ops ops, const nsa::Call&) {
 
 bool holds(const std::set<std::string>& all, std::string_view code) { return all.contains(std::string(code)); }
 
-TEST(Parity, IsSilentOnTheProduct) {
-  for (const auto& c : run(nullptr, "")) {
-    EXPECT_EQ(c.exception, "") << c.id;
-    EXPECT_TRUE(c.context.findings.empty()) << c.id << ": " << c.context.findings.front().message;
-    EXPECT_GT(c.context.checks, 0) << c.id;
-  }
-}
+TEST(Parity, IsSilentOnTheProduct) { tests::expect_silent(run(nullptr, "")); }
 
 // What a kernel of all branches may do wrong: by 2 %, in one head, in one gradient, at one length. Of the faults those
 // that strike at lengths which run without a GPU.

@@ -7,12 +7,12 @@
 
 #include "suites/codes.hpp"
 #include "suites/registry.hpp"
-#include "suites/tests/recording_context.hpp"
+#include "suites/tests/planting.hpp"
 
 namespace suites {
 namespace s_sweep_test {
 
-using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
+using Change = tests::OpsChange;
 
 const harness::Settings& test_settings() {
   static const harness::Settings settings = [] {
@@ -25,9 +25,7 @@ const harness::Settings& test_settings() {
 
 std::vector<tests::RunCase> run(const Change& change, const std::string& filter,
                                 harness::Level level = harness::Level::smoke) {
-  auto seams = std::make_shared<Seams>();
-  if (change) seams->ops.push_back(change);
-  return tests::run_suite(s_sweep(Subject(seams)), test_settings(), filter, level);
+  return tests::run_suite(s_sweep(Subject(tests::on_ops(change))), test_settings(), filter, level);
 }
 std::vector<tests::RunCase> run_standard(const Change& change, const std::string& filter) {
   return run(change, filter, harness::Level::standard);

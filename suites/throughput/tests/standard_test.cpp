@@ -11,7 +11,7 @@
 #include "reports/writers.hpp"
 #include "suites/codes.hpp"
 #include "suites/registry.hpp"
-#include "suites/tests/recording_context.hpp"
+#include "suites/tests/planting.hpp"
 #include "suites/throughput/cases.hpp"
 
 namespace suites {
@@ -64,15 +64,9 @@ const harness::Settings& settings_of_a_run(const Set& set) {
 RecordingContext run(const std::string& name, const std::shared_ptr<Seams>& seams, const Set& set = {}) {
   const harness::Settings& settings = settings_of_a_run(set);
   const harness::Suite suite = throughput(Subject(seams));
-  for (const harness::Case& c : suite.cases(settings)) {
-    if (c.name != name) continue;
-    EXPECT_EQ(c.level, harness::Level::standard);
-    RecordingContext context(settings, harness::case_id(suite.name, c));
-    context.folder = folder();
-    c.run(context);
-    return context;
-  }
-  throw std::logic_error("no case " + name);
+  for (const harness::Case& c : suite.cases(settings))
+    EXPECT_TRUE(c.name != name || c.level == harness::Level::standard);
+  return tests::run_case(suite, name, settings, folder());
 }
 
 using nsa::AttendWindowArgs;
@@ -104,19 +98,17 @@ RecordingContext rate_in_made_up_time(const std::function<double(int call)>& win
 // Twenty milliseconds a pass, scattered by a few percent.
 double steady(int call) { return 0.020 * (1 + 0.01 * ((call * 7) % 5)); }
 
-bool found(const RecordingContext& context, std::string_view code) {
-  return std::any_of(context.findings.begin(), context.findings.end(), [&](const auto& f) { return f.code == code; });
-}
-std::string listed(const RecordingContext& context) {
-  std::string text;
-  for (const auto& f : context.findings) text += f.code + ": " + f.message + "\n";
-  return text + context.facts.dump(1);
+using tests::found;
+
+// With what the case told besides.
+std::string listed_with_facts(const RecordingContext& context) {
+  return tests::listed(context) + context.facts.dump(1);
 }
 
 class Healthy : public testing::TestWithParam<std::string> {};
 TEST_P(Healthy, NothingGrave) {
   const RecordingContext context = run(GetParam(), small());
-  EXPECT_TRUE(context.grave_codes().empty()) << listed(context);
+  EXPECT_TRUE(context.grave_codes().empty()) << listed_with_facts(context);
   EXPECT_FALSE(context.facts.empty());
 }
 INSTANTIATE_TEST_SUITE_P(Standard, Healthy,
@@ -126,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Standard, Healthy,
 
 TEST(ThroughputStandard, ARateHasItsIntervalNoiseFloorAndGate) {
   const RecordingContext context = run("rate", small(), {{"throughput.floor_tok_s", "1e12"}});
-  EXPECT_TRUE(found(context, codes::kFarBelowGate)) << listed(context);
+  EXPECT_TRUE(found(context, codes::kFarBelowGate)) << listed_with_facts(context);
   EXPECT_LE(context.metrics["training_step_low"]["value"], context.metrics["training_step"]["value"]);
   EXPECT_GE(context.metrics["aa_noise_floor"]["value"].get<double>(), 0);
   EXPECT_EQ(context.facts["gate"]["origin"], "test");
@@ -136,11 +128,11 @@ TEST(ThroughputStandard, ARateHasItsIntervalNoiseFloorAndGate) {
 // F12, F29: each step takes a little longer than the one before.
 TEST(ThroughputStandard, AStepThatTakesLongerAndLongerIsFound) {
   const RecordingContext context = rate_in_made_up_time([](int call) { return steady(call) + 0.002 * call; });
-  EXPECT_TRUE(found(context, codes::kStepTimeGrowth)) << listed(context);
+  EXPECT_TRUE(found(context, codes::kStepTimeGrowth)) << listed_with_facts(context);
 }
 TEST(ThroughputStandard, AStepThatTakesAsLongAsBeforeIsNotAccused) {
   const RecordingContext context = rate_in_made_up_time(steady);
-  EXPECT_TRUE(context.findings.empty()) << listed(context);
+  EXPECT_TRUE(context.findings.empty()) << listed_with_facts(context);
   EXPECT_NEAR(context.metrics["training_step"]["value"].get<double>(), 2 * 64 / 0.0204, 100);
 }
 
@@ -151,8 +143,8 @@ TEST(ThroughputStandard, AHostSynchronisationForEveryRowIsFound) {
             for (std::int64_t t = 0; t < args.k.size(1); ++t) (void)args.k.select(1, t).sum().item<float>();
             return inner.attend_window(args);
           }));
-  EXPECT_TRUE(found(context, codes::kHostSyncs)) << listed(context);
-  EXPECT_TRUE(found(context, codes::kHostLoop)) << listed(context);
+  EXPECT_TRUE(found(context, codes::kHostSyncs)) << listed_with_facts(context);
+  EXPECT_TRUE(found(context, codes::kHostLoop)) << listed_with_facts(context);
 }
 
 // F14: a loop over rows that reads nothing back.
@@ -162,8 +154,8 @@ TEST(ThroughputStandard, ALoopOverRowsIsFoundWithoutAnySynchronisation) {
             for (std::int64_t t = 0; t < args.k.size(1); ++t) (void)args.k.select(1, t).sort(-1);
             return inner.attend_window(args);
           }));
-  EXPECT_FALSE(found(context, codes::kHostSyncs)) << listed(context);
-  EXPECT_TRUE(found(context, codes::kHostLoop)) << listed(context);
+  EXPECT_FALSE(found(context, codes::kHostSyncs)) << listed_with_facts(context);
+  EXPECT_TRUE(found(context, codes::kHostLoop)) << listed_with_facts(context);
 }
 
 // F16: scores of [S,S] in fp32 for every head, kept for the backward pass.
@@ -177,7 +169,7 @@ nsa::Attended with_dense_scores(const nsa::Ops& inner, const nsa::AttendWindowAr
 }
 TEST(ThroughputStandard, AMaskOfAllPairsForEveryHeadIsFound) {
   const RecordingContext context = run("memory_law", with_window(with_dense_scores));
-  EXPECT_TRUE(found(context, codes::kMemoryLaw)) << listed(context);
+  EXPECT_TRUE(found(context, codes::kMemoryLaw)) << listed_with_facts(context);
 }
 
 TEST(ThroughputStandard, TheFittedLawsAreWrittenAsConfigurationHoldsThem) {
@@ -205,15 +197,15 @@ TEST(ThroughputStandard, CopiesForEveryHeadAreTooManyBytes) {
     return ops;
   });
   const RecordingContext context = run("step_bytes", seams);
-  EXPECT_TRUE(found(context, codes::kStepBytes)) << listed(context);
+  EXPECT_TRUE(found(context, codes::kStepBytes)) << listed_with_facts(context);
 }
 
 // The bound has room, and would have none for twice the product's bytes.
 TEST(ThroughputStandard, TheBoundOnBytesLeavesRoom) {
   const RecordingContext context = run("step_bytes", small());
   const double ratio = context.metrics["allocated_to_counted"]["value"].get<double>();
-  EXPECT_LE(ratio, 0.9 * 2.6) << listed(context);
-  EXPECT_GE(ratio, 0.5 * 2.6) << listed(context);
+  EXPECT_LE(ratio, 0.9 * 2.6) << listed_with_facts(context);
+  EXPECT_GE(ratio, 0.5 * 2.6) << listed_with_facts(context);
 }
 
 TEST(ThroughputStandard, TimeThatGrowsWithTheCubeIsFound) {
@@ -226,7 +218,7 @@ TEST(ThroughputStandard, TimeThatGrowsWithTheCubeIsFound) {
   };
   EXPECT_FALSE(found(power(1.9), codes::kTimeLaw));
   const RecordingContext context = power(3);
-  EXPECT_TRUE(found(context, codes::kTimeLaw)) << listed(context);
+  EXPECT_TRUE(found(context, codes::kTimeLaw)) << listed_with_facts(context);
 }
 
 TEST(ThroughputStandard, AShapeBelowItsFloorIsSlow) {
@@ -234,7 +226,7 @@ TEST(ThroughputStandard, AShapeBelowItsFloorIsSlow) {
   EXPECT_TRUE(found(context, codes::kShapeSlow));
   EXPECT_EQ(context.facts["shapes"].size(), 5U) << "four lengths, and the seeds' batch of 8";
   EXPECT_EQ(context.facts["shapes"][0]["word"], "SLOW");
-  EXPECT_THAT(listed(context), testing::HasSubstr("SLOW: S=128 B=8 accumulation=1 moves"));
+  EXPECT_THAT(listed_with_facts(context), testing::HasSubstr("SLOW: S=128 B=8 accumulation=1 moves"));
 }
 
 TEST(ThroughputStandard, TheLadderIsThatOfTheSeeds) {

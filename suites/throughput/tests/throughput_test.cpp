@@ -9,7 +9,7 @@
 
 #include "suites/codes.hpp"
 #include "suites/registry.hpp"
-#include "suites/tests/recording_context.hpp"
+#include "suites/tests/planting.hpp"
 
 namespace suites {
 namespace throughput_test {
@@ -22,31 +22,11 @@ RecordingContext run(const std::string& name, const std::shared_ptr<Seams>& seam
   static std::vector<std::unique_ptr<harness::Settings>> kept;  // a context refers to its settings
   kept.push_back(std::make_unique<harness::Settings>(tests::default_settings(throughput)));
   for (const auto& [key, value] : set) kept.back()->set(key, value, "test");
-  const harness::Suite suite = throughput(Subject(seams));
-  for (const harness::Case& c : suite.cases(*kept.back())) {
-    if (c.name != name) continue;
-    RecordingContext context(*kept.back(), harness::case_id(suite.name, c));
-    c.run(context);
-    return context;
-  }
-  throw std::logic_error("no case " + name);
+  return tests::run_case(throughput(Subject(seams)), name, *kept.back());
 }
 
 const RecordingContext::Found* find(const RecordingContext& context, std::string_view code) {
-  const auto it =
-      std::find_if(context.findings.begin(), context.findings.end(), [&](const auto& f) { return f.code == code; });
-  return it == context.findings.end() ? nullptr : &*it;
-}
-std::string listed(const RecordingContext& context) {
-  std::string text;
-  for (const auto& f : context.findings) text += f.code + ": " + f.message + "\n";
-  return text;
-}
-
-std::shared_ptr<Seams> on_ops(std::function<nsa::Ops(nsa::Ops, const nsa::Call&)> change) {
-  auto seams = std::make_shared<Seams>();
-  seams->ops.push_back(std::move(change));
-  return seams;
+  return tests::found(context, code) ? &tests::finding(context, code) : nullptr;
 }
 
 TEST(Throughput, NothingGraveOnAHealthyProduct) {
@@ -54,7 +34,7 @@ TEST(Throughput, NothingGraveOnAHealthyProduct) {
        {"training_step", "inference", "kv_expansion", "decoding_bytes", "work_law", "packing"}) {
     // A floor of 0: no time decides here, however busy the machine is.
     const RecordingContext context = run(name, std::make_shared<Seams>(), {{"throughput.floor_tok_s", "0"}});
-    EXPECT_TRUE(context.grave_codes().empty()) << name << "\n" << listed(context);
+    EXPECT_TRUE(context.grave_codes().empty()) << name << "\n" << tests::listed(context);
   }
 }
 
@@ -72,7 +52,7 @@ TEST(Throughput, AFloorThatCannotBeReachedIsFarBelowGate) {
   const RecordingContext context =
       run("training_step", std::make_shared<Seams>(), {{"throughput.floor_tok_s", "1e12"}});
   const auto* finding = find(context, codes::kFarBelowGate);
-  ASSERT_NE(finding, nullptr) << listed(context);
+  ASSERT_NE(finding, nullptr) << tests::listed(context);
   EXPECT_EQ(finding->severity, reports::Severity::block);
   EXPECT_TRUE(finding->evidence["rate"].contains("low"));
 }
@@ -81,7 +61,7 @@ TEST(Throughput, AFloorThatCannotBeReachedIsFarBelowGate) {
 TEST(Throughput, AFloorOfAnotherModelAccusesNobody) {
   const RecordingContext context = run("training_step", std::make_shared<Seams>(),
                                        {{"throughput.floor_tok_s", "1e12"}, {"throughput.gate_model", "another"}});
-  EXPECT_EQ(find(context, codes::kFarBelowGate), nullptr) << listed(context);
+  EXPECT_EQ(find(context, codes::kFarBelowGate), nullptr) << tests::listed(context);
 }
 
 TEST(Throughput, TrainingThatStopsIsNoProgress) {
@@ -90,7 +70,7 @@ TEST(Throughput, TrainingThatStopsIsNoProgress) {
     model.head->weight.register_hook([](const at::Tensor& g) { return g * std::numeric_limits<double>::quiet_NaN(); });
   });
   const RecordingContext context = run("training_step", seams);
-  ASSERT_NE(find(context, codes::kFarBelowGate), nullptr) << listed(context);
+  ASSERT_NE(find(context, codes::kFarBelowGate), nullptr) << tests::listed(context);
   EXPECT_THAT(find(context, codes::kFarBelowGate)->message, HasSubstr("no progress"));
 }
 
@@ -98,7 +78,7 @@ TEST(Throughput, KeysAndValuesPerHeadAreCaughtInEveryBranch) {
   const auto wide = [](const at::Tensor& t, std::int64_t Hq) {
     return t.repeat_interleave(Hq / t.size(2), 2).contiguous();
   };
-  const auto window = on_ops([wide](nsa::Ops ops, const nsa::Call&) {
+  const auto window = tests::on_ops([wide](nsa::Ops ops, const nsa::Call&) {
     ops.replace(&nsa::Ops::attend_window, [wide, inner = ops.attend_window](nsa::AttendWindowArgs args) {
       args.k = wide(args.k, args.q.size(2));
       args.v = wide(args.v, args.q.size(2));
@@ -106,7 +86,7 @@ TEST(Throughput, KeysAndValuesPerHeadAreCaughtInEveryBranch) {
     });
     return ops;
   });
-  const auto selected = on_ops([wide](nsa::Ops ops, const nsa::Call&) {
+  const auto selected = tests::on_ops([wide](nsa::Ops ops, const nsa::Call&) {
     ops.replace(&nsa::Ops::attend_selected, [wide, inner = ops.attend_selected](nsa::AttendSelectedArgs args) {
       const std::int64_t h = args.q.size(2) / args.k.size(2);
       args.k = wide(args.k, args.q.size(2));
@@ -116,7 +96,7 @@ TEST(Throughput, KeysAndValuesPerHeadAreCaughtInEveryBranch) {
     });
     return ops;
   });
-  const auto compressed = on_ops([wide](nsa::Ops ops, const nsa::Call&) {
+  const auto compressed = tests::on_ops([wide](nsa::Ops ops, const nsa::Call&) {
     ops.replace(&nsa::Ops::attend_compressed, [wide, inner = ops.attend_compressed](nsa::AttendCompressedArgs args) {
       args.kv.k = wide(args.kv.k, args.q.size(2));
       args.kv.v = wide(args.kv.v, args.q.size(2));
@@ -155,7 +135,7 @@ TEST(Throughput, AStepThatCopiesACacheIsFound) {
     return ops;
   });
   const RecordingContext context = run("decoding_bytes", seams);
-  EXPECT_NE(find(context, codes::kDecodeCopies), nullptr) << listed(context) << context.metrics.dump();
+  EXPECT_NE(find(context, codes::kDecodeCopies), nullptr) << tests::listed(context) << context.metrics.dump();
 }
 
 TEST(Throughput, RowsThatAreKeptForGoodAreFound) {
@@ -168,8 +148,8 @@ TEST(Throughput, RowsThatAreKeptForGoodAreFound) {
     return ops;
   });
   const RecordingContext context = run("decoding_bytes", seams);
-  EXPECT_NE(find(context, codes::kCacheKeepsAll), nullptr) << listed(context) << context.metrics.dump();
-  EXPECT_EQ(find(context, codes::kDecodeCopies), nullptr) << listed(context);
+  EXPECT_NE(find(context, codes::kCacheKeepsAll), nullptr) << tests::listed(context) << context.metrics.dump();
+  EXPECT_EQ(find(context, codes::kDecodeCopies), nullptr) << tests::listed(context);
 }
 
 TEST(Throughput, ARingThatIsLargerThanItMustBeIsFound) {
@@ -182,46 +162,46 @@ TEST(Throughput, ARingThatIsLargerThanItMustBeIsFound) {
     return ops;
   });
   const RecordingContext context = run("decoding_bytes", seams);
-  ASSERT_NE(find(context, codes::kCacheKeepsAll), nullptr) << listed(context) << context.metrics.dump();
+  ASSERT_NE(find(context, codes::kCacheKeepsAll), nullptr) << tests::listed(context) << context.metrics.dump();
   EXPECT_TRUE(find(context, codes::kCacheKeepsAll)->evidence.contains("ring_bytes"));
 }
 
 TEST(Throughput, AWindowOverAllKeysIsFound) {
   const RecordingContext context =
-      run("work_law", on_ops([](nsa::Ops ops, const nsa::Call&) {
+      run("work_law", tests::on_ops([](nsa::Ops ops, const nsa::Call&) {
             ops.replace(&nsa::Ops::attend_window, nsa::backend_ops(nsa::Backend::reference).attend_window);
             return ops;
           }));
   const auto* finding = find(context, codes::kMemoryLaw);
-  ASSERT_NE(finding, nullptr) << listed(context) << context.metrics.dump();
+  ASSERT_NE(finding, nullptr) << tests::listed(context) << context.metrics.dump();
   EXPECT_EQ(finding->evidence["op"], "attend_window");
 }
 
 TEST(Throughput, AGatheredSelectionThatKeepsMoreThanItsBudgetIsFound) {
   const RecordingContext context =
-      run("work_law", on_ops([](nsa::Ops ops, const nsa::Call&) {
+      run("work_law", tests::on_ops([](nsa::Ops ops, const nsa::Call&) {
             ops.replace(&nsa::Ops::attend_selected, [inner = ops.attend_selected](const nsa::AttendSelectedArgs& args) {
               return nsa::Attended{inner(args).o * 0.5 + inner(args).o * 0.5, {}};
             });
             return ops;
           }));
   const auto* finding = find(context, codes::kMemoryLaw);
-  ASSERT_NE(finding, nullptr) << listed(context) << context.metrics.dump();
+  ASSERT_NE(finding, nullptr) << tests::listed(context) << context.metrics.dump();
   EXPECT_TRUE(finding->evidence.contains("reckoned_bytes"));
 }
 
 TEST(Throughput, PackingIntoFreshTensorsWithoutGradientsIsCaught) {
-  const RecordingContext context = run("packing", on_ops([](nsa::Ops ops, const nsa::Call&) {
+  const RecordingContext context = run("packing", tests::on_ops([](nsa::Ops ops, const nsa::Call&) {
                                          const nsa::Ops safe = nsa::backend_ops(nsa::Backend::sdpa);
                                          ops.replace(&nsa::Ops::attend_selected, safe.attend_selected);  // packs safely
                                          return ops;
                                        }));
-  EXPECT_NE(find(context, codes::kWorkspaceNotReused), nullptr) << listed(context) << context.facts.dump();
+  EXPECT_NE(find(context, codes::kWorkspaceNotReused), nullptr) << tests::listed(context) << context.facts.dump();
 }
 
 TEST(Throughput, ASlowOpIsBelowTheGate) {
   const RecordingContext context =
-      run("training_step", on_ops([](nsa::Ops ops, const nsa::Call&) {
+      run("training_step", tests::on_ops([](nsa::Ops ops, const nsa::Call&) {
             ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
               std::this_thread::sleep_for(std::chrono::milliseconds(300));
               return inner(args);
@@ -229,7 +209,7 @@ TEST(Throughput, ASlowOpIsBelowTheGate) {
             return ops;
           }),
           {{"throughput.floor_tok_s", "100000"}});  // 3 layers x 0.3 s for 1024 tokens: at most 1138 tok/s
-  EXPECT_NE(find(context, codes::kFarBelowGate), nullptr) << listed(context);
+  EXPECT_NE(find(context, codes::kFarBelowGate), nullptr) << tests::listed(context);
 }
 
 }  // namespace throughput_test
