@@ -282,15 +282,6 @@ std::vector<OnTable> tables() {
        silently_by_reference,
        "flag_matrix",
        "flags"},
-      {"forced-branch-ignored",
-       "attention computes every branch although one is forced",
-       {codes::kFlagIgnored, codes::kNotSilenced, codes::kModelIdentity, codes::kOutputBudget},
-       before(&Ops::attend,
-              [](nsa::AttendArgs& a) {
-                if (a.k_win.defined() && a.k_sel.defined() && a.kv.k.defined()) a.only = nsa::ForcedBranch::none;
-              }),
-       "flag_matrix,parity",
-       "flags"},
       {"future-leak-in-training",
        "the window reads the next token's value where gradients are needed",
        {codes::kLossBelowFloor, codes::kSuspiciousFall, codes::kFutureLeak},
@@ -343,11 +334,11 @@ std::vector<OnTable> tables() {
       {"attend-writes-its-input",
        "attention scales its queries in place and back",
        {codes::kInplaceWrite},
-       before(&Ops::attend,
-              [](nsa::AttendArgs& a) {
-                const at::NoGradGuard no_grad;
-                a.q.detach().mul_(1.0);
-              }),
+       after(&Ops::attend,
+             [](Tensor&, const nsa::AttendArgs& a) {
+               const at::NoGradGuard no_grad;
+               a.q.detach().mul_(1.0);
+             }),
        "autograd",
        "attention"},
   };
