@@ -59,6 +59,14 @@ OpsMutation slower_and_slower() {
     std::this_thread::sleep_for(std::chrono::microseconds(std::min<std::int64_t>(++*calls * 20, 20000)));
   });
 }
+// One call in sixty takes a second.
+OpsMutation stalls() {
+  const auto calls = std::make_shared<std::atomic<std::int64_t>>(0);
+  return before(&Ops::attend_window, [calls](OfWindow&) {
+    if (++*calls % 60 == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  });
+}
+
 struct Row {
   const char* name;
   const char* what;
@@ -94,6 +102,7 @@ std::vector<Row> rows() {
        {codes::kStepTimeGrowth, codes::kStepTimeGrows},
        slower_and_slower(),
        "training,throughput"},
+      {"stalls", "one call of the window in sixty takes a second", {codes::kStepStalls}, stalls(), "training"},
   };
 }
 

@@ -80,7 +80,7 @@ std::vector<Row> weights() {
        "init"},
       {"stream-used-twice",
        "two matrices were drawn from one random stream",
-       {codes::kStreamReused, codes::kParameterLaw},
+       {codes::kStreamReused},
        [](LanguageModelImpl& m) {
          const at::NoGradGuard no_grad;
          auto all = m.named_parameters();
@@ -90,7 +90,7 @@ std::vector<Row> weights() {
        "init"},
       {"layers-alike",
        "every layer is drawn from one random stream",
-       {codes::kStreamReused, codes::kParameterLaw},
+       {codes::kStreamReused},
        [](LanguageModelImpl& m) {
          const at::NoGradGuard no_grad;
          auto all = m.named_parameters();

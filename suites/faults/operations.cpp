@@ -216,8 +216,7 @@ struct Row {
 
 std::vector<Row> window_rows() {
   const auto op = &Ops::attend_window;
-  const std::vector<std::string_view> output = {codes::kOutputBudget},
-                                      leak = {codes::kFutureLeak, codes::kOutputBudget},
+  const std::vector<std::string_view> output = {codes::kOutputBudget}, leak = {codes::kFutureLeak},
                                       wrong_width = {codes::kOutputBudget, codes::kIdentity, codes::kForeignKey};
   return {
       {"window-one-wider", "the window holds w + 1 tokens", wrong_width,
@@ -258,7 +257,7 @@ std::vector<Row> window_rows() {
       {"window-rounded", "the window's output is rounded to bf16 on the way", output, output_rounded(op)},
       {"window-documents-ignored",
        "the window looks into the document before",
-       {codes::kPackedDiffers, codes::kFutureLeak, codes::kOutputBudget},
+       {codes::kPackedDiffers, codes::kFutureLeak},
        before(op, [](OfWindow& a) { a.cu_seqlens.reset(); })},
       {"window-masked-by-ten-thousand",
        "what the window hides gets -10000 instead of -inf",
@@ -279,7 +278,7 @@ std::vector<Row> window_rows() {
        "autograd"},
       {"window-dv-lost",
        "dV of the window is zero",
-       {codes::kGradientBudget, codes::kNoGradient, codes::kGraphBreak, codes::kGradcheck},
+       {codes::kGradientBudget, codes::kNoGradient, codes::kGradcheck},
        before(op, [](OfWindow& a) { a.v = a.v.detach(); }),
        "autograd",
        "autograd"},
@@ -309,8 +308,7 @@ std::vector<Row> window_rows() {
 
 std::vector<Row> compressed_rows() {
   const auto op = &Ops::attend_compressed;
-  const std::vector<std::string_view> output = {codes::kOutputBudget},
-                                      leak = {codes::kFutureLeak, codes::kOutputBudget};
+  const std::vector<std::string_view> output = {codes::kOutputBudget}, leak = {codes::kFutureLeak};
   return {
       {"compressed-sees-next-block", "a compressed block is seen one stride before it is complete", leak,
        blocks_seen_early(1)},
@@ -329,7 +327,7 @@ std::vector<Row> compressed_rows() {
       {"compressed-off-a-little", "the compressed branch is 0.1 % too large", output, output_times(op, 1.001)},
       {"compressed-documents-shifted",
        "a document's compressed blocks are counted from the wrong base",
-       {codes::kPackedDiffers, codes::kOutputBudget},
+       {codes::kPackedDiffers},
        blocks_of_other_documents()},
       {"compressed-output-detached",
        "the compressed branch's output is cut from the graph",
@@ -342,8 +340,7 @@ std::vector<Row> compressed_rows() {
 
 std::vector<Row> compress_rows() {
   const auto op = &Ops::compress;
-  const std::vector<std::string_view> output = {codes::kOutputBudget},
-                                      leak = {codes::kFutureLeak, codes::kOutputBudget};
+  const std::vector<std::string_view> output = {codes::kOutputBudget}, leak = {codes::kFutureLeak};
   return {
       {"compress-last-token-lost", "a block's mean leaves out its last token", output, last_token_not_pooled()},
       {"compress-one-token-late", "blocks begin one token late, and hold one of the future", leak,
@@ -402,8 +399,7 @@ Tensor without_last_block(const Tensor& blocks) {
 
 std::vector<Row> selected_rows() {
   const auto op = &Ops::attend_selected;
-  const std::vector<std::string_view> output = {codes::kOutputBudget},
-                                      leak = {codes::kFutureLeak, codes::kOutputBudget};
+  const std::vector<std::string_view> output = {codes::kOutputBudget}, leak = {codes::kFutureLeak};
   return {
       {"selected-first-block-only", "of the chosen blocks only the first is read", output,
        before(op,
@@ -431,7 +427,7 @@ std::vector<Row> selected_rows() {
        nan_hidden(op)},
       {"selected-documents-ignored",
        "block numbers of a packed batch are counted from its start",
-       {codes::kPackedDiffers, codes::kFutureLeak, codes::kOutputBudget},
+       {codes::kPackedDiffers, codes::kFutureLeak},
        before(op, [](OfChosen& a) { a.cu_seqlens.reset(); })},
       {"selected-wrong-once-in-50",
        "one call in fifty of the selected branch is wrong",

@@ -32,16 +32,20 @@ TEST(Catalogue, EveryRowIsWhole) {
   EXPECT_GE(names.size(), 120u);
 }
 
-// A warning never makes a run red, so a fault that only a warning names would always survive.
+// A warning never makes a run red: of a fault that only a warning names the score says "survived", and each such fault
+// is known here.
 TEST(Catalogue, OneOfTheExpectedCodesIsGrave) {
   const harness::Program program = make_program();
   const harness::CodeTable codes(program.codes);
+  const std::set<std::string> only_warned_of = {"stalls"};
   for (const Planted& fault : catalogue(std::make_shared<Seams>())) {
     if (fault.exit_code != 0) continue;
-    EXPECT_TRUE(std::any_of(fault.expected_codes.begin(), fault.expected_codes.end(), [&](const std::string& code) {
-      const harness::Code* row = codes.find(code);
-      return row != nullptr && row->severity > reports::Severity::warn;
-    })) << fault.name;
+    const bool is_grave =
+        std::any_of(fault.expected_codes.begin(), fault.expected_codes.end(), [&](const std::string& code) {
+          const harness::Code* row = codes.find(code);
+          return row != nullptr && row->severity > reports::Severity::warn;
+        });
+    EXPECT_NE(is_grave, only_warned_of.contains(fault.name)) << fault.name;
   }
 }
 
