@@ -177,12 +177,15 @@ class Selftest {
   int run(const std::vector<std::string>& argv);
 
  private:
-  [[nodiscard]] std::vector<std::string> arguments(const std::string& what, const std::string& fault) const;
+  [[nodiscard]] std::vector<std::string> arguments(const std::string& what, const Planted* fault) const;
   [[nodiscard]] Job job(const std::string& name, std::vector<std::string> arguments) const;
+  [[nodiscard]] bool is_measured(const Planted& fault) const;
+  [[nodiscard]] bool runs_alone(const Planted* fault) const;
   [[nodiscard]] std::string suites_of_all() const;
   [[nodiscard]] Baseline read_baseline(const std::string& file) const;  // of this level and device
   void plan();
   int execute();
+  int execute(std::size_t first, std::size_t count, std::size_t at_once);
   void ended(std::size_t number, const Ended& how);
   void clean_ended(const Evidence& evidence, const Ended& how, const std::string& name);
   void say(const std::string& line);
@@ -195,15 +198,36 @@ class Selftest {
   std::string self_;  // as it was typed
   fs::path folder_;
   std::vector<Planted> faults_;
-  std::vector<Job> jobs_;              // the faults that are run, then the clean runs
-  std::vector<std::size_t> fault_of_;  // job -> its fault; beyond: a clean run
+  harness::CodeTable codes_{program_.codes};
+  std::vector<Job> jobs_;                             // those that run side by side, then those that run alone
+  std::vector<std::optional<std::size_t>> fault_of_;  // job -> its fault; none: a clean run
+  std::size_t side_by_side_ = 0;
   Result result_;
   std::size_t done_ = 0;
   base::LiveLine line_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-std::vector<std::string> Selftest::arguments(const std::string& what, const std::string& fault) const {
+// Found by a figure of speed alone: the run's gates must decide, and nothing may run beside it.
+bool Selftest::is_measured(const Planted& fault) const {
+  return !fault.expected_codes.empty() &&
+         std::all_of(fault.expected_codes.begin(), fault.expected_codes.end(), [&](const auto& id) {
+           const harness::Code* code = codes_.find(id);
+           return code != nullptr && (code->timed || code->category == "performance");
+         });
+}
+
+// On a GPU preflight would find the memory of the runs beside it, and say so (NSA-E004).
+bool Selftest::runs_alone(const Planted* fault) const {
+  if (fault != nullptr && is_measured(*fault)) return true;
+  if (result_.device != "cuda") return false;
+  if (fault == nullptr || options_.whole) return true;
+  const std::vector<std::string> suites = suites_of(fault->found_by);
+  return std::find(suites.begin(), suites.end(), "preflight") != suites.end();
+}
+
+// No fault: a clean run, of all that any of them runs.
+std::vector<std::string> Selftest::arguments(const std::string& what, const Planted* fault) const {
   std::vector<std::string> words = {self_};
   if (options_.whole)
     words.insert(words.end(), {"--suite", options_.level});
@@ -211,8 +235,10 @@ std::vector<std::string> Selftest::arguments(const std::string& what, const std:
     words.insert(words.end(), {"--case", what});
   else
     words.insert(words.end(), {"--suite", what, "--level", options_.level});
-  words.insert(words.end(), {"--device", result_.device, "--gates", "report", "--hang", kHangSeconds});
-  if (!fault.empty()) words.insert(words.end(), {"--inject", fault});
+  const bool decide = fault != nullptr && is_measured(*fault);
+  words.insert(words.end(),
+               {"--device", result_.device, "--gates", decide ? "decide" : "report", "--hang", kHangSeconds});
+  if (fault != nullptr) words.insert(words.end(), {"--inject", fault->name});
   return words;
 }
 
@@ -239,18 +265,28 @@ Baseline Selftest::read_baseline(const std::string& file) const {
 
 void Selftest::plan() {
   result_.trials.resize(faults_.size());
+  std::vector<std::optional<std::size_t>> alone;
+  const auto put = [&](const Planted* fault, std::optional<std::size_t> number) {
+    (runs_alone(fault) ? alone : fault_of_).push_back(number);
+  };
   for (std::size_t i = 0; i < faults_.size(); ++i) {
-    if (faults_[i].needs_gpu && result_.device != "cuda") {
-      result_.trials[i] = not_run(faults_[i], "needs a GPU, and this run has none");
-      say(line_of(result_.trials[i]));
-      ++done_;
+    if (!faults_[i].needs_gpu || result_.device == "cuda") {
+      put(&faults_[i], i);
       continue;
     }
-    jobs_.push_back(job(faults_[i].name, arguments(faults_[i].found_by, faults_[i].name)));
-    fault_of_.push_back(i);
+    result_.trials[i] = not_run(faults_[i], "needs a GPU, and this run has none");
+    say(line_of(result_.trials[i]));
+    ++done_;
   }
-  for (std::size_t i = 1; i <= options_.clean; ++i)
-    jobs_.push_back(job(fmt::format("{}{}", kClean, i), arguments(suites_of_all(), "")));
+  for (std::size_t i = 0; i < options_.clean; ++i) put(nullptr, std::nullopt);
+  side_by_side_ = fault_of_.size();
+  fault_of_.insert(fault_of_.end(), alone.begin(), alone.end());
+  std::size_t clean = 0;
+  for (const std::optional<std::size_t>& number : fault_of_) {
+    const Planted* fault = number ? &faults_[*number] : nullptr;
+    jobs_.push_back(job(fault != nullptr ? fault->name : fmt::format("{}{}", kClean, ++clean),
+                        arguments(fault != nullptr ? fault->found_by : suites_of_all(), fault)));
+  }
 }
 
 void Selftest::ended(std::size_t number, const Ended& how) {
@@ -258,14 +294,14 @@ void Selftest::ended(std::size_t number, const Ended& how) {
   Evidence evidence = read_evidence(folder_ / one.name, how.exit_code);
   if (!how.trouble.empty()) evidence = {Json(), "", {}, how.exit_code, how.trouble};
   ++done_;
-  if (number >= fault_of_.size()) return clean_ended(evidence, how, one.name);
-  const Planted& fault = faults_[fault_of_[number]];
+  if (!fault_of_[number]) return clean_ended(evidence, how, one.name);
+  const Planted& fault = faults_[*fault_of_[number]];
   Trial trial = judge(fault, evidence);
-  trial.command = shell(arguments(fault.found_by, fault.name));
+  trial.command = shell(arguments(fault.found_by, &fault));
   trial.folder = (folder_ / one.name).string();
   trial.wall_s = how.wall_s;
   say(line_of(trial));
-  result_.trials[fault_of_[number]] = std::move(trial);
+  result_.trials[*fault_of_[number]] = std::move(trial);
 }
 
 void Selftest::clean_ended(const Evidence& evidence, const Ended& how, const std::string& name) {
@@ -300,17 +336,24 @@ void Selftest::draw(const std::vector<std::string>& names) {
 
 // 0 when all ended, else the exit code of an interruption.
 int Selftest::execute() {
-  // One after the other they may have all cores; side by side each has its share.
+  constexpr const char* kThreads = "OMP_NUM_THREADS";
+  // Alone a run may have all cores; side by side each has its share.
+  const bool share = options_.jobs > 1 && getenv(kThreads) == nullptr;
   const auto cores = static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
-  if (options_.jobs > 1)
-    setenv("OMP_NUM_THREADS", std::to_string(std::max<std::size_t>(1, cores / options_.jobs)).c_str(), /*replace=*/0);
-  const int signal = run_all(
-      "/proc/self/exe", jobs_, {options_.jobs, options_.limit_s},
-      [this](std::size_t number, const Ended& how) { ended(number, how); },
-      [this](const std::vector<std::string>& names) { draw(names); });
+  if (share) setenv(kThreads, std::to_string(std::max<std::size_t>(1, cores / options_.jobs)).c_str(), /*replace=*/1);
+  int signal = execute(0, side_by_side_, options_.jobs);
+  if (share) unsetenv(kThreads);
+  if (signal == 0) signal = execute(side_by_side_, jobs_.size() - side_by_side_, 1);
   line_.clear();
   if (signal == 0) return 0;
   return static_cast<int>(signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated);
+}
+
+int Selftest::execute(std::size_t first, std::size_t count, std::size_t at_once) {
+  return run_all(
+      "/proc/self/exe", std::span(jobs_).subspan(first, count), {at_once, options_.limit_s},
+      [&](std::size_t number, const Ended& how) { ended(first + number, how); },
+      [this](const std::vector<std::string>& names) { draw(names); });
 }
 
 ExitCode Selftest::exit_code() const {
@@ -365,8 +408,7 @@ int Selftest::run(const std::vector<std::string>& argv) {
     return interrupted;
   }
   std::vector<std::string> codes;
-  const harness::CodeTable table(program_.codes);
-  for (const harness::Code& code : table.all()) codes.emplace_back(code.id);
+  for (const harness::Code& code : codes_.all()) codes.emplace_back(code.id);
   result_.codes = by_code(result_.trials, catalogue_, codes);
   if (baseline) {
     result_.baseline = options_.baseline;
