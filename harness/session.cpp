@@ -132,6 +132,8 @@ void Session::accept(const std::string& line) {
   if (kind == "progress") return;
   if (kind == "hello" && !hello_) return note_hello(event);
   if (kind == "bye" && feed_.ended() > 0) {
+    if (const PlannedCase* in_flight = parts_.recorder.in_flight(); in_flight != nullptr)
+      throw ProtocolViolation(fmt::format("says that it is done in the middle of case '{}'", in_flight->id));
     bye_ = true;
     return watchdog_.begin({kExitGrace, kExitGrace}, now_s());
   }

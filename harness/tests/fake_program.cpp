@@ -149,6 +149,7 @@ std::vector<Case> bad(const harness::Settings&) {
              write_raw(R"({"event":"case_end","case":"bad/segv","status":"pass","reason_code":"","reason":""})"
                        "\n");
            }),
+      make("says_bye", [](Context&) { write_raw("{\"event\":\"bye\"}\n"); }),
       make("flood",
            [](Context&) {
              const std::string line(1023, 'f');

@@ -124,6 +124,7 @@ TEST(Supervisor, EveryMisdeedIsContainedAndChargedToItsCase) {
       {"long_line", Status::error, "NSA-X005"},
       {"liar", Status::error, "NSA-X005"},
       {"claims_pass_of_other", Status::error, "NSA-X005"},
+      {"says_bye", Status::error, "NSA-X005"},
       {"flood", Status::pass, "none"},
       {"unknown_code", Status::error, "NSA-X004"},
       {"too_much", Status::error, "NSA-X004"},

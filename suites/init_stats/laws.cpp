@@ -40,6 +40,15 @@ Json to_json(const Statistics& s) {
           {"kurtosis", reports::number(s.kurtosis)}};
 }
 
+// Rows that are exactly zero, of a law that gives each value with probability 0: too few for the moments to see.
+std::string zero_rows(const at::Tensor& values, const init_laws::Law& law) {
+  if (!law.random() || values.dim() < 2) return "";
+  const at::Tensor zero = values.flatten(1).ne(0).any(1).logical_not().nonzero();
+  if (zero.size(0) == 0) return "";
+  return fmt::format("{} of {} rows are zero, the first is row {}", zero.size(0), values.size(0),
+                     zero[0][0].item<std::int64_t>());
+}
+
 // The judgement over all samples, told as one finding: a changed law shows in every layer.
 class Jury {
  public:
@@ -48,7 +57,8 @@ class Jury {
   Statistics hear(const std::string& name, const at::Tensor& values, const init_laws::Law& law) {
     context_.progress();
     const Statistics s = init_laws::measure(values, law);
-    const std::string what = violations(init_laws::bounds(s, law, alarm_, rounding_));
+    std::string what = violations(init_laws::bounds(s, law, alarm_, rounding_));
+    if (what.empty()) what = zero_rows(values, law);
     if (!what.empty()) {
       if (first_.empty()) first_ = fmt::format("{} ({}): {}", name, law.from, what);
       Json row = {{"parameter", name}, {"law", law.from}, {"law_std", law.deviation()}, {"violated", what}};

@@ -142,7 +142,7 @@ void streams(Context& context, const ModelOptions& options, nsa::LanguageModelIm
   context.expect(
       "random_streams", count == 0,
       fmt::format("{} row(s) hold the bits of another one: {}; a random stream was used twice", count, first),
-      codes::kParameterLaw, {{"pairs", pairs}, {"count", count}});
+      codes::kStreamReused, {{"pairs", pairs}, {"count", count}});
 }
 
 void gates(Context& context, const ModelOptions& options, nsa::LanguageModelImpl& model) {

@@ -1,8 +1,10 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -168,6 +170,12 @@ void compare(Context& context, const OpCase& c, const Three& three, const oracle
       continue;
     }
     const at::Tensor& reference = three.reference.outputs[i];
+    const at::ScalarType own = three.got.outputs[i].scalar_type(), due = three.naive.outputs[i].scalar_type();
+    if (i < c.differentiable_outputs)
+      context.expect(c.output_names[i] + ": type", own == due,
+                     fmt::format("{}: {} is {}, wanted is {}", c.name(), c.output_names[i], c10::toString(own),
+                                 c10::toString(due)),
+                     codes::kOutputContract, {{"op", c.name()}, {"output", c.output_names[i]}});
     expect_good(context,
                 judge({where_decided(rows, three.got.outputs[i], reference), reference,
                        where_decided(rows, three.naive.outputs[i], reference)},
@@ -179,6 +187,32 @@ void compare(Context& context, const OpCase& c, const Three& three, const oracle
                 judge({three.got.gradients[i], three.reference.gradients[i], three.naive.gradients[i]}, budget),
                 {c.name(), c.input_names[i], true});
   }
+}
+
+// With every score near -30,000 the weights are as with every score 0. Where what may not be seen gets a large negative
+// number instead of -inf, it outweighs everything then.
+void scores_far_below_zero(Context& context, const OpCase& c, const nsa::Ops& ops, at::ScalarType dtype,
+                           const oracle::Budget& budget) {
+  constexpr double kScore = -30000;
+  const bool attends = c.op == nsa::Op::attend || !c.branch().empty();
+  if (!attends || c.shape.attention) return;  // a choice among equal scores is another question
+  context.phase("scores far below zero");
+  OpCase deep = c;
+  const double size = std::sqrt(-kScore / std::sqrt(static_cast<double>(c.shape.Dk)));
+  for (std::size_t i = 0; i < deep.inputs.size(); ++i) {
+    const std::string& name = deep.input_names[i];
+    if (name.starts_with("q")) deep.inputs[i] = at::full_like(c.inputs[i], size);
+    if (name.starts_with("k")) deep.inputs[i] = at::full_like(c.inputs[i], -size);
+  }
+  const at::Tensor got = evaluate(deep, ops, {dtype, false, 1}).outputs[0],
+                   reference = evaluate(deep, nsa::reference::ops(), {at::kDouble, false, 1}).outputs[0];
+  const oracle::Verdict verdict = judge({got, reference, reference.to(dtype)}, budget);
+  harness::Json evidence = verdict.evidence();
+  evidence.update({{"op", c.name()}, {"output", c.output_names[0]}, {"scores", kScore}});
+  context.expect("scores far below zero hide nothing and show nothing", verdict.good(),
+                 fmt::format("{}: with every score near {:g}, {} is {:.3g} at [{}] instead of {:.3g}", c.name(), kScore,
+                             c.output_names[0], verdict.value, fmt::join(verdict.index, ", "), verdict.wanted),
+                 codes::kOutputBudget, evidence);
 }
 
 // One element of what comes back to an output, in a row that counts.
@@ -278,8 +312,9 @@ void against_reference(Context& context, const Subject& subject, const OpRun& ru
   three.reference = evaluate(c, nsa::reference::ops(), {at::kDouble, gradients, 1, rows});
   context.phase("reference in the backend's dtype");
   three.naive = evaluate(c, nsa::reference::ops(), {run.dtype, gradients, 1, rows});
-  compare(context, c, three, oracle::budget(run.dtype, context.settings().real("parity.budget_factor")), rows,
-          run.way != kImplementation, claims_lse(subject));
+  const oracle::Budget budget = oracle::budget(run.dtype, context.settings().real("parity.budget_factor"));
+  compare(context, c, three, budget, rows, run.way != kImplementation, claims_lse(subject));
+  scores_far_below_zero(context, c, ops, run.dtype, budget);
 }
 
 void nan_stays_visible(Context& context, const Subject& subject, const OpRun& run) {

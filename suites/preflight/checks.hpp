@@ -40,6 +40,7 @@ void torch_version(Context& context, const std::string& built, const std::string
 [[nodiscard]] std::string torch_version_found();  // from the library itself, not from a header
 // The id compiled in against the hash of the sources, both as the supervisor found them.
 void build_id(Context& context);
+// `environment`: as the worker sees it now; it must be what the supervisor recorded.
 void flags(Context& context, const nsa::Environment& environment);
 // A training step of the configuration, as it is routed on the device of this run.
 [[nodiscard]] nsa::Call training_call(const Subject& subject, const Context& context);

@@ -40,10 +40,39 @@ void build_id(Context& context) {
   machine::tell(context, machine::judge_build(planned["build"]));
 }
 
+namespace {
+
+// The run is told with the variables that it was started with; what a library sets later is in force all the same.
+void flags_as_recorded(Context& context, const nsa::Environment& now) {
+  const Json& planned = context.planned_provenance();
+  nsa::Environment recorded;
+  if (planned.contains("flags") && planned["flags"].contains("set"))
+    recorded = planned["flags"]["set"].get<nsa::Environment>();
+  Json rows = Json::array();
+  std::string text;
+  const auto value_in = [](const nsa::Environment& all, const std::string& name) {
+    const auto found = all.find(name);
+    return found == all.end() ? std::string("unset") : found->second;
+  };
+  nsa::Environment both = recorded;
+  both.insert(now.begin(), now.end());
+  for (const auto& [name, either] : both) {
+    const std::string was = value_in(recorded, name), is = value_in(now, name);
+    if (was == is) continue;
+    rows.push_back({{"name", name}, {"expected", was}, {"actual", is}});
+    text +=
+        fmt::format("{}{} is {} in the worker, and was {} when the run began", text.empty() ? "" : "; ", name, is, was);
+  }
+  context.expect("flags.as_recorded", rows.empty(), text, codes::kUnexpectedFlags, {{"differences", rows}});
+}
+
+}  // namespace
+
 void flags(Context& context, const nsa::Environment& environment) {
   const machine::Inspection inspection = machine::judge_flags(environment);
   machine::tell(context, inspection);
   context.fact("flags.all_known", inspection.sound());
+  flags_as_recorded(context, environment);
 }
 
 nsa::Call training_call(const Subject& subject, const Context& context) {

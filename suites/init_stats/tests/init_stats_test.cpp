@@ -117,11 +117,18 @@ TEST(InitStats, ASharedStreamIsCaught) {
       found_with([](auto& model) {
         parameter(model, "layers.1.attention.k_sel.weight").copy_(parameter(model, "layers.0.attention.k_sel.weight"));
       }),
-      Codes{code(codes::kParameterLaw)});
+      Codes{code(codes::kStreamReused)});
   EXPECT_EQ(
       found_with([](auto& model) { parameter(model, "head.weight")[7].copy_(parameter(model, "head.weight")[200]); },
                  "streams"),
-      Codes{code(codes::kParameterLaw)});
+      Codes{code(codes::kStreamReused)});
+}
+
+TEST(InitStats, OneRowOfZerosIsCaught) {
+  for (const std::string name : {"embedding.weight", "layers.1.mlp.fc2.weight"})
+    EXPECT_EQ(found_with([&](auto& model) { parameter(model, name)[5].zero_(); }, "laws"),
+              Codes{code(codes::kParameterLaw)})
+        << name;
 }
 
 TEST(InitStats, NonzeroBiasAndNormOffOneAreCaught) {

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "suites/codes.hpp"
@@ -107,6 +108,31 @@ TEST(Parity, CatchesAWindowThatIsOneTokenTooWide) {
   });
   EXPECT_TRUE(holds(found(wide, "op[backend=sdpa,dtype=fp32,op=attend_window]"), codes::kOutputBudget));
   EXPECT_TRUE(holds(found(wide, "identity[name=window_width]"), codes::kIdentity));
+}
+
+TEST(Parity, CatchesAMaskThatIsALargeNumber) {
+  const Change finite = on_window([](const auto&, const nsa::AttendWindowArgs& args) {
+    const std::int64_t S = args.q.size(1), h = args.q.size(2) / args.k.size(2);
+    const at::Tensor t = at::arange(S), behind = t.unsqueeze(1) - t.unsqueeze(0);
+    const at::Tensor hidden = behind.lt(0).logical_or(behind.ge(args.geometry.w));
+    const auto heads_first = [&](const at::Tensor& x) { return x.repeat_interleave(h, 2).transpose(1, 2); };
+    const at::Tensor scores = at::matmul(args.q.transpose(1, 2), heads_first(args.k).transpose(2, 3)) /
+                              std::sqrt(static_cast<double>(args.q.size(3)));
+    const at::Tensor p = at::softmax(scores.masked_fill(hidden, -1e4), -1);
+    return nsa::Attended{at::matmul(p, heads_first(args.v)).transpose(1, 2), {}};
+  });
+  EXPECT_EQ(found(finite, "op[backend=sdpa,dtype=fp32,op=attend_window]"),
+            std::set<std::string>{std::string(codes::kOutputBudget)});
+}
+
+TEST(Parity, CatchesAnOutputOfAnotherType) {
+  const Change wide = on_window([](const auto& inner, const nsa::AttendWindowArgs& args) {
+    nsa::Attended out = inner(args);
+    out.o = out.o.to(at::kDouble);
+    return out;
+  });
+  EXPECT_EQ(found(wide, "op[backend=sdpa,dtype=fp32,op=attend_window]"),
+            std::set<std::string>{std::string(codes::kOutputContract)});
 }
 
 TEST(Parity, CatchesAGradientThatIsOff) {

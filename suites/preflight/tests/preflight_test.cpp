@@ -114,8 +114,21 @@ TEST_F(Preflight, FreshBuildAndMissingSourcesAreSilent) {
   EXPECT_THROW(checks::build_id(context), std::runtime_error);
 }
 
+TEST_F(Preflight, AFlagThatWasSetAfterTheRunBeganIsFound) {
+  context.provenance["flags"]["set"] = {{"NSA_USE_FA2", "1"}, {"NSA_USE_CUDA", "0"}};
+  checks::flags(context, {{"NSA_USE_FA2", "1"}, {"NSA_USE_CUDA", "0"}});
+  EXPECT_TRUE(context.findings.empty());
+  checks::flags(context, {{"NSA_USE_FA2", "0"}, {"NSA_FORCE_PARITY", "1"}});
+  ASSERT_EQ(all_codes(), Codes{code(codes::kUnexpectedFlags)});
+  for (const char* text :
+       {"NSA_USE_FA2 is 0 in the worker, and was 1", "NSA_FORCE_PARITY is 1", "NSA_USE_CUDA is unset"})
+    EXPECT_NE(context.findings[0].message.find(text), std::string::npos) << context.findings[0].message;
+}
+
 TEST_F(Preflight, UnknownAndRetiredFlagsAreTold) {
-  checks::flags(context, {{"NSA_USE_FA", "1"}, {"NSA_FWE_DOC_BATCH", "64"}, {"NSA_USE_FA2", "1"}});
+  const nsa::Environment set = {{"NSA_USE_FA", "1"}, {"NSA_FWE_DOC_BATCH", "64"}, {"NSA_USE_FA2", "1"}};
+  context.provenance["flags"]["set"] = set;
+  checks::flags(context, set);
   ASSERT_EQ(context.findings.size(), 2U);
   for (const auto& f : context.findings) {
     if (f.code == codes::kUnknownFlag) {
