@@ -53,14 +53,15 @@ function(nsa_component name)
   target_link_libraries(${name} PUBLIC ${arg_DEPENDS})
 endfunction()
 
-# nsa_tests(NAME [TORCH] SOURCES... DEPENDS targets... [LABEL name]): one GoogleTest executable; every test is a CTest of its own,
-# and a GTEST_SKIP is shown as skipped. One thread each: CTest runs as many at once as there are cores. The label is "unit"
-# unless said otherwise, and only one: gtest_discover_tests() loses the others.
+# nsa_tests(NAME [TORCH] SOURCES... DEPENDS targets... [LABEL name] [MAY_SKIP patterns...]): one GoogleTest executable; every test
+# is a CTest of its own (TORCH: eight are, see TestGroups.cmake), and a GTEST_SKIP is shown as skipped. One thread each: CTest
+# runs as many at once as there are cores. The label is "unit" unless said otherwise, and only one: gtest_discover_tests()
+# loses the others.
 function(nsa_tests name)
   if(NOT NSA_VALIDATE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "LABEL" "SOURCES;DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "LABEL" "SOURCES;DEPENDS;MAY_SKIP")
   set(NSA_OPTIMISATION -O1)
   add_executable(${name} ${arg_SOURCES})
   nsa_compile_options(${name})
@@ -71,6 +72,17 @@ function(nsa_tests name)
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${name}." PROPERTIES TIMEOUT 300 ENVIRONMENT
-                       OMP_NUM_THREADS=1 LABELS ${arg_LABEL})
+  if(NOT arg_TORCH)
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${name}." PROPERTIES TIMEOUT 300 ENVIRONMENT
+                         OMP_NUM_THREADS=1 LABELS ${arg_LABEL})
+    return()
+  endif()
+  set(groups "${CMAKE_CURRENT_BINARY_DIR}/${name}_groups.cmake")
+  file(
+    GENERATE
+    OUTPUT "${groups}"
+    CONTENT
+      "set(NAME ${name})\nset(EXECUTABLE \"$<TARGET_FILE:${name}>\")\nset(MAY_SKIP \".*(Gpu|/gpu).*;${arg_MAY_SKIP}\")\nset(LABEL ${arg_LABEL})
+include(\"${PROJECT_SOURCE_DIR}/setup/cmake/TestGroups.cmake\")\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${groups}")
 endfunction()

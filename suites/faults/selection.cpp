@@ -111,7 +111,7 @@ std::vector<Row> rows() {
                    const Tensor last = at::arange(scores.size(-1), scores.options());
                    return at::where(far, last.expand_as(scores), scores);
                  }),
-       "parity/attention[S=1024]"},
+       "parity/attention[S=*]"},
       {"select-neighbours-not-added", "a block is scored by the compressed block at its start alone",
        chosen_by([](const Choosing& a) {
          const Tensor p = probabilities(a);

@@ -1,0 +1,61 @@
+# Read by CTest (nsa_tests, Component.cmake), with NAME, EXECUTABLE, MAY_SKIP and LABEL set: the tests of an executable that sees
+# LibTorch, up to eight of one test suite in one process. To start one takes 0.4 s of a processor, more than most of its tests.
+# A group whose output has a skip fails: a test that may skip is named by MAY_SKIP, a list of patterns of SUITE.TEST, and is a
+# CTest of its own, which is shown as skipped. Names with "Gpu" or "/gpu" in them are among those anyway.
+set(most 8)
+
+execute_process(COMMAND "${EXECUTABLE}" --gtest_list_tests OUTPUT_VARIABLE listed ERROR_VARIABLE error RESULT_VARIABLE result)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "${EXECUTABLE} --gtest_list_tests: ${result}\n${error}")
+endif()
+
+function(nsa_add_group name filter skip_means)
+  add_test("${name}" "${EXECUTABLE}" "--gtest_filter=${filter}")
+  set_tests_properties("${name}" PROPERTIES TIMEOUT 900 ENVIRONMENT OMP_NUM_THREADS=1 LABELS "${LABEL}"
+                                            ${skip_means}_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+endfunction()
+
+# What was gathered of the suite at hand becomes a CTest.
+macro(nsa_end_group)
+  if(group)
+    list(JOIN group ":" filter)
+    math(EXPR number "${number} + 1")
+    nsa_add_group("${NAME}.${suite}${number}" "${filter}" FAIL)
+    set(group "")
+  endif()
+endmacro()
+
+set(group "")
+set(found 0)
+string(REPLACE ";" "," listed "${listed}")
+string(REPLACE "\n" ";" listed "${listed}")
+foreach(line IN LISTS listed)
+  string(REGEX REPLACE " *#.*" "" line "${line}") # the value of a parameter
+  if(line MATCHES "^([A-Za-z0-9_/]+\\.)$")
+    nsa_end_group()
+    set(suite "${CMAKE_MATCH_1}")
+    set(number 0)
+  elseif(line MATCHES "^  ([A-Za-z0-9_/]+)$")
+    set(test "${suite}${CMAKE_MATCH_1}")
+    math(EXPR found "${found} + 1")
+    set(alone OFF)
+    foreach(pattern IN LISTS MAY_SKIP)
+      if(test MATCHES "^${pattern}$")
+        set(alone ON)
+      endif()
+    endforeach()
+    if(alone)
+      nsa_add_group("${NAME}.${test}" "${test}" SKIP)
+    else()
+      list(APPEND group "${test}")
+      list(LENGTH group size)
+      if(size EQUAL most)
+        nsa_end_group()
+      endif()
+    endif()
+  endif()
+endforeach()
+nsa_end_group()
+if(found EQUAL 0)
+  message(FATAL_ERROR "${EXECUTABLE} has no tests")
+endif()
