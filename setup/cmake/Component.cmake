@@ -53,15 +53,16 @@ function(nsa_component name)
   target_link_libraries(${name} PUBLIC ${arg_DEPENDS})
 endfunction()
 
-# nsa_tests(NAME [TORCH] SOURCES... DEPENDS targets... [LABEL name] [MAY_SKIP patterns...]): one GoogleTest executable; every test
-# is a CTest of its own (TORCH: eight are, see TestGroups.cmake), and a GTEST_SKIP is shown as skipped. One thread each: CTest
+# nsa_tests(NAME [TORCH] [SAMPLED] SOURCES... DEPENDS targets... [LABEL name] [MAY_SKIP patterns...]): one GoogleTest executable;
+# every test is a CTest of its own, and a GTEST_SKIP is shown as skipped. TORCH: eight tests are one CTest; SAMPLED: half of them run,
+# by a seed (TestGroups.cmake). One thread each: CTest
 # runs as many at once as there are cores. The label is "unit" unless said otherwise, and only one: gtest_discover_tests()
 # loses the others.
 function(nsa_tests name)
   if(NOT NSA_VALIDATE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "LABEL" "SOURCES;DEPENDS;MAY_SKIP")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;SAMPLED" "LABEL" "SOURCES;DEPENDS;MAY_SKIP")
   set(NSA_OPTIMISATION -O1)
   add_executable(${name} ${arg_SOURCES})
   nsa_compile_options(${name})
@@ -72,17 +73,20 @@ function(nsa_tests name)
   if(NOT arg_LABEL)
     set(arg_LABEL unit)
   endif()
-  if(NOT arg_TORCH)
+  if(NOT arg_TORCH AND NOT arg_SAMPLED)
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${name}." PROPERTIES TIMEOUT 300 ENVIRONMENT
                          OMP_NUM_THREADS=1 LABELS ${arg_LABEL})
     return()
+  endif()
+  if(arg_SAMPLED)
+    list(APPEND arg_LABEL emulated)
   endif()
   set(groups "${CMAKE_CURRENT_BINARY_DIR}/${name}_groups.cmake")
   file(
     GENERATE
     OUTPUT "${groups}"
     CONTENT
-      "set(NAME ${name})\nset(EXECUTABLE \"$<TARGET_FILE:${name}>\")\nset(MAY_SKIP \".*(Gpu|/gpu).*;${arg_MAY_SKIP}\")\nset(LABEL ${arg_LABEL})
+      "set(NAME ${name})\nset(EXECUTABLE \"$<TARGET_FILE:${name}>\")\nset(MAY_SKIP \".*(Gpu|/gpu).*;${arg_MAY_SKIP}\")\nset(LABEL \"${arg_LABEL}\")\nset(SAMPLED ${arg_SAMPLED})
 include(\"${PROJECT_SOURCE_DIR}/setup/cmake/TestGroups.cmake\")\n")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${groups}")
 endfunction()
