@@ -8,6 +8,7 @@
 #include "harness/program.hpp"
 #include "nsa/flags.hpp"
 #include "suites/adapter_verb.hpp"
+#include "suites/faults/sources/source_mutants.hpp"
 #include "suites/init_stats/processes.hpp"
 #include "suites/machine/flags.hpp"
 #include "suites/program.hpp"
@@ -22,6 +23,15 @@ void warn_of_unknown_flags() {
     base::tell(fmt::format("{}: warning: {}", suites::kProgramName, suites::machine::describe(flag)));
 }
 
+// Nobody takes it for the product's tester.
+void tell_of_source_mutants() {
+  if (const auto count = suites::count_of_source_mutants(); count > 0)
+    base::tell(fmt::format(
+        "{}: warning: this program was built with {} mutants of the sources (NSA_VALIDATE_SOURCE_MUTANTS), for "
+        "`selftest --group sources`; what it says of the product counts for nothing",
+        suites::kProgramName, count));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -30,6 +40,7 @@ int main(int argc, char** argv) {
   const bool worker = argc > 1 && std::string_view(argv[1]).starts_with("__");
   if (!worker) {
     base::guard_streams();  // before the first word
+    tell_of_source_mutants();
     warn_of_unknown_flags();
   }
   if (const auto code = suites::init_checks::parameters_verb(argc, argv)) return *code;

@@ -3,6 +3,7 @@
 #include "build_info.hpp"
 #include "suites/causes/causes.hpp"
 #include "suites/diagnose.hpp"
+#include "suites/faults/sources/source_mutants.hpp"
 #include "suites/judged.hpp"
 #include "suites/preflight/checks.hpp"
 #include "suites/providers.hpp"
@@ -48,6 +49,7 @@ harness::Program make_program() {
   program.provenance = [](const harness::Settings& settings) {
     harness::Json all = provenance(settings);
     if (harness::Json own = described_implementation(settings); !own.is_null()) all["implementation"] = std::move(own);
+    if (count_of_source_mutants() > 0) all["source_mutants"] = count_of_source_mutants();
     return all;
   };
   program.validate = validate;

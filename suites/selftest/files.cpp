@@ -44,6 +44,8 @@ void read_times(const fs::path& journal, Evidence& evidence) {
 Evidence read_evidence(const fs::path& folder, int exit_code) {
   Evidence evidence;
   evidence.exit_code = exit_code;
+  std::error_code absent;
+  evidence.reached = fs::exists(folder / kReachedFile, absent);
   const fs::path report = folder / "report.json";
   std::error_code error;
   if (!fs::exists(report, error)) return evidence;

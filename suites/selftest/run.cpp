@@ -100,6 +100,7 @@ int run_all(const std::string& executable, std::span<const Job> jobs, const Limi
       }
       if (over) one->kill();
       Ended result = one->reap();
+      result.overran = over;
       if (over) result.trouble = fmt::format("still running after {:.0f} s, and killed", limits.seconds);
       ended(one->number(), result);
       one = running.erase(one);

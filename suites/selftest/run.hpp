@@ -19,6 +19,7 @@ struct Ended {
   int exit_code = 0;    // 128 + signal
   std::string trouble;  // it was ended by us, or could not be started
   double wall_s = 0;
+  bool overran = false;  // it had used up its time, and was killed
 };
 
 struct Limits {

@@ -20,6 +20,7 @@ constexpr std::array kOutcomes{std::pair{Outcome::caught, "caught"},
                                std::pair{Outcome::by_crash, "by a crash only"},
                                std::pair{Outcome::other_reason, "for another reason"},
                                std::pair{Outcome::survived, "survived"},
+                               std::pair{Outcome::equivalent, "equivalent"},
                                std::pair{Outcome::not_run, "not run"},
                                std::pair{Outcome::broken, "broken"}};
 
@@ -57,7 +58,9 @@ void each_finding(const Json& report, Visit visit) {
       for (const Json& finding : list_of(one, "findings")) visit(finding);
 }
 
-bool expects(const Planted& fault, const std::string& code) { return holds(fault.expected_codes, code); }
+bool expects(const Planted& fault, const std::string& code) {
+  return fault.any_code ? !code.starts_with(kHarnessCodes) : holds(fault.expected_codes, code);
+}
 
 bool first_cause_is(const Planted& fault, const Json& report) {
   const Json& causes = list_of(report, "causes");
@@ -80,8 +83,30 @@ Trial about(const Planted& fault) {
   trial.group = fault.group;
   trial.found_by = fault.found_by;
   trial.must_catch = fault.must_catch;
+  trial.any_code = fault.any_code;
+  trial.what = fault.what;
   trial.expected = fault.expected_codes;
   return trial;
+}
+
+// Of a report whose cases have names: which ran, which noticed something, and whose was the first finding.
+void look_at_cases(const Evidence& evidence, Trial& trial) {
+  trial.reached = evidence.reached;
+  for (const Json& suite : list_of(evidence.report, "suites"))
+    for (const Json& one : list_of(suite, "cases")) {
+      const std::string id = text_of(one, "id");
+      const auto status = reports::parse_status(text_of(one, "status"));
+      if (id.empty() || !status || !reports::executed(*status)) continue;
+      trial.ran.push_back(id);
+      const Json& own = list_of(one, "findings");
+      if (std::any_of(own.begin(), own.end(), fails)) trial.noticed.push_back(id);
+    }
+  for (const Json& finding : evidence.findings) {
+    const std::string id = text_of(finding, "case");
+    if (!fails(finding) || id.empty()) continue;
+    trial.first_suite = id.substr(0, id.find('/'));
+    break;
+  }
 }
 
 std::string first_reason(const Json& report) {
@@ -159,7 +184,7 @@ Trial judge(const Planted& fault, const Evidence& evidence) {
     return trial;
   }
   if (!evidence.report.is_object()) {
-    if (is_crash(evidence)) trial.outcome = Outcome::by_crash;
+    if (is_crash(evidence) || (fault.any_code && evidence.overran)) trial.outcome = Outcome::by_crash;
     trial.why =
         evidence.trouble.empty() ? fmt::format("no report, exit code {}", evidence.exit_code) : evidence.trouble;
     return trial;
@@ -173,12 +198,13 @@ Trial judge(const Planted& fault, const Evidence& evidence) {
   each_finding(evidence.report, [&](const Json& finding) {
     if (fails(finding)) add_once(trial.found, text_of(finding, "code"));
   });
+  look_at_cases(evidence, trial);
   const bool ready = is_ready(evidence);
   const auto of_harness = [](const std::string& code) { return code.starts_with(kHarnessCodes); };
   if (std::any_of(trial.found.begin(), trial.found.end(), [&](const auto& code) { return expects(fault, code); }) &&
       !ready) {
     trial.outcome = Outcome::caught;
-    trial.cause_first = first_cause_is(fault, evidence.report);
+    trial.cause_first = !fault.any_code && first_cause_is(fault, evidence.report);
     trial.seconds = seconds_to_detection(fault, evidence);
   } else if (ready && trial.found.empty()) {
     trial.outcome = Outcome::survived;
@@ -244,6 +270,9 @@ Score score(const std::string& name, std::span<const Trial> trials) {
       case Outcome::survived:
         ++row.survived;
         break;
+      case Outcome::equivalent:
+        ++row.equivalent;
+        break;
       case Outcome::not_run:
         ++row.not_run;
         break;
@@ -274,7 +303,9 @@ std::vector<Score> by_group(std::span<const Trial> trials) {
 }
 
 std::vector<Score> by_suite(std::span<const Trial> trials) {
-  return table(trials, [](const Trial& trial) { return suites_of(trial.found_by); });
+  return table(trials, [](const Trial& trial) {
+    return trial.any_code ? std::vector<std::string>{} : suites_of(trial.found_by);
+  });
 }
 
 CodeScores by_code(std::span<const Trial> trials, std::span<const Planted> catalogue,
@@ -292,7 +323,8 @@ CodeScores by_code(std::span<const Trial> trials, std::span<const Planted> catal
       all.caught.emplace_back(code, caught);
     else if (ran > 0)
       all.silent.push_back(code);
-    if (std::none_of(catalogue.begin(), catalogue.end(), [&](const Planted& fault) { return expects(fault, code); }))
+    if (std::none_of(catalogue.begin(), catalogue.end(),
+                     [&](const Planted& fault) { return holds(fault.expected_codes, code); }))
       all.unplanted.push_back(code);
   }
   return all;

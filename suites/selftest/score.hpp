@@ -19,6 +19,7 @@ enum class Outcome {
   by_crash,      // the harness's own findings alone (NSA-X...): something broke, nobody says what
   other_reason,  // not READY, for another reason than the fault's
   survived,      // READY
+  equivalent,    // a mutant of the sources that survived, and of which somebody says why it changes nothing
   not_run,       // cannot be planted here
   broken         // the run says nothing: no report, or none that can be read
 };
@@ -31,17 +32,25 @@ struct Evidence {
   std::string began;                // the journal's time of run_begin
   std::vector<Json> findings = {};  // the journal's, in order
   int exit_code = 0;                // 128 + signal
+  bool reached = false;             // a mutant of the sources was computed
+  bool overran = false;             // it did not end by itself
   std::string trouble = {};
 };
 
 struct Trial {
   std::string fault, group, found_by;
   bool must_catch = false;
+  bool any_code = false;  // a mutant of the sources: its cause is not known, and cause_first is never told
+  std::string what;
   Outcome outcome = Outcome::broken;
   bool cause_first = false;           // the report's first cause is the fault's
   std::optional<double> seconds;      // from the run's begin to the first finding of an expected code
   std::vector<std::string> expected;  // codes
   std::vector<std::string> found;     // codes of all findings above `warn`, each once
+  bool reached = false;               // of a mutant of the sources: it was computed
+  std::string first_suite;            // whose case has the first finding above `warn`
+  std::vector<std::string> ran;       // cases that began
+  std::vector<std::string> noticed;   // cases with a finding above `warn`
   std::string why;                    // it was not run, is broken, or red for another reason
   std::string command;                // runs it again
   std::string folder;                 // what it left
@@ -58,13 +67,15 @@ struct Trial {
 
 struct Score {
   std::string name;  // of the group or suite
-  std::size_t planted = 0, caught = 0, by_crash = 0, other_reason = 0, survived = 0, not_run = 0, broken = 0;
+  std::size_t planted = 0, caught = 0, by_crash = 0, other_reason = 0, survived = 0, equivalent = 0, not_run = 0,
+              broken = 0;
   std::size_t cause_first = 0;
   std::optional<double> median_s;  // to detection, of those caught
 };
 [[nodiscard]] Score score(const std::string& name, std::span<const Trial> trials);
 [[nodiscard]] std::vector<Score> by_group(std::span<const Trial> trials);  // in the order of the trials
-[[nodiscard]] std::vector<Score> by_suite(std::span<const Trial> trials);  // one that two are to find counts in both
+[[nodiscard]] std::vector<Score> by_suite(
+    std::span<const Trial> trials);  // one that two are to find counts in both, one that any may find in none
 // "parity" and "forward" of "parity,forward"; "parity" of "parity/attention[S=128]".
 [[nodiscard]] std::vector<std::string> suites_of(const std::string& found_by);
 

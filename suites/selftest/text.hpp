@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "suites/selftest/baseline.hpp"
+#include "suites/selftest/mutants.hpp"
 #include "suites/selftest/score.hpp"
 
 namespace suites::selftest {
@@ -25,6 +26,8 @@ struct Result {
   Json run = Json::object();    // id, argv, times, build
   std::vector<Trial> trials;
   CodeScores codes;
+  Equivalents equivalents;
+  std::vector<std::string> marked_in_vain;
   Clean clean;
   std::optional<Comparison> comparison;
   std::string baseline;  // its file

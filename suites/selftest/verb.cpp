@@ -39,12 +39,13 @@ constexpr const char* kFile = "selftest.json";
 constexpr const char* kLog = ".log";
 constexpr const char* kClean = "clean-";
 constexpr double kProbeSeconds = 60;
+constexpr const char* kEquivalents = "fixtures/selftest/equivalent.json";
 constexpr std::size_t kMostBaseline = std::size_t{16} << 20;
 // Where a run hangs on purpose nobody waits long; gates on speed are not what is tested.
 constexpr const char* kHangSeconds = "8";
 
 struct Options {
-  std::string level = "smoke", device = "auto", baseline, write_baseline;
+  std::string level = "smoke", device = "auto", baseline, write_baseline, equivalent;
   std::optional<std::string> out;
   std::vector<std::string> groups, faults;
   std::size_t jobs = 1, clean = 1, sample = 0;
@@ -63,12 +64,18 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--fault", o.faults, "these faults only; repeatable")->allow_extra_args(false);
   app.add_option("--sample", o.sample, "so many of them, chosen by --seed")->check(CLI::PositiveNumber);
   app.add_option("--seed", o.seed, "of --sample (default: the build id, so that other sources give another sample)");
-  app.add_flag("--whole", o.whole, "run the whole level for each fault, not the suites alone that are to find it");
+  app.add_flag(
+      "--whole", o.whole,
+      "run the whole level for each fault, not the suites alone that are to find it; a mutant of the sources does not "
+      "end at the first case that notices it");
   app.add_option("--clean", o.clean, "runs without a fault, for false alarms (default 1)");
   app.add_option("--jobs", o.jobs, "runs at once (default: the cores)")->check(CLI::PositiveNumber);
   app.add_option("--limit", o.limit_s, "seconds of one run, which is killed then (default 600)")
       ->check(CLI::PositiveNumber);
   app.add_option("--baseline", o.baseline, "score to compare with (fixtures/selftest/)");
+  app.add_option("--equivalent", o.equivalent,
+                 "mutants of the sources that change nothing, each with its reason (default "
+                 "fixtures/selftest/equivalent.json)");
   app.add_option("--write-baseline", o.write_baseline,
                  "write the score here; of faults that are not tried the file keeps its rows");
   app.add_option("--out", o.out, "folder of the runs and of selftest.json: new or empty (default out/<run id>)");
@@ -163,10 +170,10 @@ std::string shell(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(quoted, " "));
 }
 
-std::string text_of_file(const std::string& file) try {
+std::string text_of_file(const std::string& file, const char* what) try {
   return base::read_head(file, kMostBaseline);
 } catch (const std::system_error& error) {
-  throw BaselineError(fmt::format("baseline: {}", error.what()), false);
+  throw BaselineError(fmt::format("{}: {}", what, error.what()), false);
 }
 
 class Selftest {
@@ -177,11 +184,12 @@ class Selftest {
   int run(const std::vector<std::string>& argv);
 
  private:
-  [[nodiscard]] std::vector<std::string> arguments(const std::string& what, const Planted* fault) const;
+  [[nodiscard]] std::vector<std::string> arguments(const Planted* fault) const;
   [[nodiscard]] Job job(const std::string& name, std::vector<std::string> arguments) const;
   [[nodiscard]] bool is_measured(const Planted& fault) const;
   [[nodiscard]] bool runs_alone(const Planted* fault) const;
   [[nodiscard]] std::string suites_of_all() const;
+  void read_equivalents();
   [[nodiscard]] Baseline read_baseline(const std::string& file) const;  // of this level and device
   void plan();
   int execute();
@@ -221,15 +229,18 @@ bool Selftest::is_measured(const Planted& fault) const {
 bool Selftest::runs_alone(const Planted* fault) const {
   if (fault != nullptr && is_measured(*fault)) return true;
   if (result_.device != "cuda") return false;
-  if (fault == nullptr || options_.whole) return true;
+  if (fault == nullptr || fault->any_code || options_.whole) return true;
   const std::vector<std::string> suites = suites_of(fault->found_by);
   return std::find(suites.begin(), suites.end(), "preflight") != suites.end();
 }
 
-// No fault: a clean run, of all that any of them runs.
-std::vector<std::string> Selftest::arguments(const std::string& what, const Planted* fault) const {
+// No fault: a clean run, of all that any of them runs. Of a mutant of the sources one finding is enough, and there are
+// hundreds.
+std::vector<std::string> Selftest::arguments(const Planted* fault) const {
+  const bool mutant = fault != nullptr && fault->any_code;
+  const std::string what = mutant ? options_.level : fault != nullptr ? fault->found_by : suites_of_all();
   std::vector<std::string> words = {self_};
-  if (options_.whole)
+  if (options_.whole || what == options_.level)
     words.insert(words.end(), {"--suite", options_.level});
   else if (what.find('/') != std::string::npos)
     words.insert(words.end(), {"--case", what});
@@ -239,7 +250,18 @@ std::vector<std::string> Selftest::arguments(const std::string& what, const Plan
   words.insert(words.end(),
                {"--device", result_.device, "--gates", decide ? "decide" : "report", "--hang", kHangSeconds});
   if (fault != nullptr) words.insert(words.end(), {"--inject", fault->name});
+  if (mutant && !options_.whole) words.emplace_back("--fail-fast");
   return words;
+}
+
+// The file that comes with the sources is read where it has something to say.
+void Selftest::read_equivalents() {
+  const bool mutants = std::any_of(faults_.begin(), faults_.end(), [](const Planted& fault) { return fault.any_code; });
+  if (options_.equivalent.empty() && !mutants) return;
+  const std::string file =
+      options_.equivalent.empty() ? (harness::data_folder(program_) / kEquivalents).string() : options_.equivalent;
+  result_.equivalents = parse_equivalents(text_of_file(file, "equivalent mutants"), file);
+  result_.marked_in_vain = marked_in_vain(names_of(catalogue_), result_.equivalents);
 }
 
 Job Selftest::job(const std::string& name, std::vector<std::string> words) const {
@@ -258,7 +280,7 @@ std::string Selftest::suites_of_all() const {
 }
 
 Baseline Selftest::read_baseline(const std::string& file) const {
-  Baseline baseline = parse_baseline(text_of_file(file), file);
+  Baseline baseline = parse_baseline(text_of_file(file, "baseline"), file);
   check_fits(baseline, result_.level, result_.device, file);
   return baseline;
 }
@@ -284,20 +306,20 @@ void Selftest::plan() {
   std::size_t clean = 0;
   for (const std::optional<std::size_t>& number : fault_of_) {
     const Planted* fault = number ? &faults_[*number] : nullptr;
-    jobs_.push_back(job(fault != nullptr ? fault->name : fmt::format("{}{}", kClean, ++clean),
-                        arguments(fault != nullptr ? fault->found_by : suites_of_all(), fault)));
+    jobs_.push_back(job(fault != nullptr ? fault->name : fmt::format("{}{}", kClean, ++clean), arguments(fault)));
   }
 }
 
 void Selftest::ended(std::size_t number, const Ended& how) {
   const Job& one = jobs_[number];
   Evidence evidence = read_evidence(folder_ / one.name, how.exit_code);
-  if (!how.trouble.empty()) evidence = {Json(), "", {}, how.exit_code, how.trouble};
+  if (!how.trouble.empty()) evidence = {Json(), "", {}, how.exit_code, evidence.reached, how.overran, how.trouble};
   ++done_;
   if (!fault_of_[number]) return clean_ended(evidence, how, one.name);
   const Planted& fault = faults_[*fault_of_[number]];
   Trial trial = judge(fault, evidence);
-  trial.command = shell(arguments(fault.found_by, &fault));
+  mark(trial, result_.equivalents);
+  trial.command = shell(arguments(&fault));
   trial.folder = (folder_ / one.name).string();
   trial.wall_s = how.wall_s;
   say(line_of(trial));
@@ -366,6 +388,7 @@ ExitCode Selftest::exit_code() const {
   raise(all.broken > 0 || !result_.clean.broken.empty(), ExitCode::infrastructure);
   raise(!missed(result_.trials).empty(), ExitCode::mutant_survived);
   raise(result_.clean.alarmed > 0, ExitCode::failed);
+  raise(!wrongly_marked(result_.trials, result_.equivalents).empty(), ExitCode::failed);
   if (const auto& c = result_.comparison) {
     raise(!c->lost.empty() || !c->gone.empty(), ExitCode::mutant_survived);
     raise(!c->cause_lost.empty(), ExitCode::failed);
@@ -390,6 +413,7 @@ int Selftest::run(const std::vector<std::string>& argv) {
     if (options_.narrowed() && fs::exists(options_.write_baseline)) kept = read_baseline(options_.write_baseline);
   }
   faults_ = chosen(catalogue_, options_, cuda);
+  read_equivalents();
   folder_ = make_folder(options_, run_id, names_of(catalogue_));
   result_.run = {{"id", run_id},
                  {"argv", argv},
@@ -432,8 +456,9 @@ int list(const std::vector<Planted>& faults) {
   for (const Planted& fault : faults)
     base::out("{:12} {:34} {:22} {}{}{} -> {}\n", fault.group, fault.name, fault.found_by, fault.what,
               fault.must_catch ? " [must be caught]" : "", fault.needs_gpu ? " [needs a GPU]" : "",
-              fault.expected_codes.empty() ? fmt::format("exit code {}", fault.exit_code)
-                                           : fmt::format("{}", fmt::join(fault.expected_codes, ", ")));
+              fault.any_code                 ? "any code"
+              : fault.expected_codes.empty() ? fmt::format("exit code {}", fault.exit_code)
+                                             : fmt::format("{}", fmt::join(fault.expected_codes, ", ")));
   return 0;
 }
 

@@ -204,7 +204,7 @@ TEST(ClopperPearson, KnownValues) {
 
 TEST(Outcomes, EveryWordIsReadBack) {
   for (const Outcome outcome : {Outcome::caught, Outcome::by_crash, Outcome::other_reason, Outcome::survived,
-                                Outcome::not_run, Outcome::broken})
+                                Outcome::equivalent, Outcome::not_run, Outcome::broken})
     EXPECT_EQ(parse_outcome(to_string(outcome)), outcome);
   EXPECT_FALSE(parse_outcome("fine"));
 }
