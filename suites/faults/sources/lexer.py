@@ -35,6 +35,7 @@ class Source:
         self.text = text
         self.tokens = [Token(match.lastgroup if match.lastgroup != "delimiter" else "string", match.group(), match.start(), match.end())
                        for match in _TOKEN.finditer(text) if match.lastgroup not in ("blank", "directive")]
+        self.tokens.append(Token("end", "", len(text), len(text)))  # stands behind the last and before the first
         self._match_brackets()
         self._match_templates()
 
@@ -85,7 +86,7 @@ class Source:
 
     def _is_spaced(self, i):
         token = self.tokens[i]
-        return self.text[token.begin - 1].isspace() and self.text[token.end].isspace()
+        return self.text[token.begin - 1:token.begin].isspace() and self.text[token.end:token.end + 1].isspace()
 
     def is_binary(self, i):
         """Whether this sign stands between two operands."""

@@ -15,7 +15,8 @@ _PRECEDENCE = {"*": 9, "/": 9, "%": 9, "+": 8, "-": 8, "<<": 7, ">>": 7, "<": 6,
                "&&": 1, "||": 0, "=": -1, "+=": -1, "-=": -1, "*=": -1, "/=": -1}
 _ENDS = (",", ";", ")", "]", "}", "?", ":")
 _COMPARISONS = {"<": ("boundary", "Less", "<="), "<=": ("boundary", "LessEqual", "<"), ">": ("boundary", "Greater", ">="),
-                ">=": ("boundary", "GreaterEqual", ">"), "==": ("equality", "Equal", "!="), "!=": ("equality", "Unequal", "==")}
+                ">=": ("boundary", "GreaterEqual", ">")}
+_EQUALITIES = {"==": "!=", "!=": "=="}
 # What ends up in a message or is no expression of the running program: words, and calls with all their arguments.
 _WORDS_ONLY = ("format", "refuse", "static_assert", "ContractError", "Unsupported", "tell", "logic_error", "invalid_argument", "runtime_error")
 _NO_STATEMENT = ("alignas", "break", "case", "catch", "class", "const", "constexpr", "continue", "default", "delete", "do", "else", "enum", "explicit",
@@ -100,6 +101,11 @@ class Finder:
             self._add(kind, i, i, [(token.end, token.end, text, "")], f"`{token.text}` becomes `{mutated}` in `{self._around(i, i)}`")
             return
         last = self._operand_end(i)
+        if token.text in _EQUALITIES:
+            if last > i:
+                words = f"`{token.text}` becomes `{_EQUALITIES[token.text]}` in `{self._around(i, i)}`"
+                self._wrap("equality", self._operand_begin(i), last, "negated", words)
+            return
         if last <= i or any(t.kind == "string" for t in self.tokens[i - 1:last + 1]):
             return
         operand = self.source.cut(i + 1, last)
@@ -177,9 +183,7 @@ class Finder:
             if not any(t.text in (";", "=") for t in self.tokens[first:last + 1]):
                 self._negate(first, last, f"the condition `{self.source.cut(first, last)}` is negated")
         elif self.tokens[i].text == "?":
-            first = i
-            while self.tokens[first - 1].text not in ("(", "{", "[", ",", ";", "=", "return", "?", ":"):
-                first = self.tokens[first - 1].partner if self.tokens[first - 1].text in (")", "]", "}", ">") and self.tokens[first - 1].partner >= 0 else first - 1
+            first = self._operand_begin(i)
             if first < i:
                 self._negate(first, i - 1, f"the condition `{self.source.cut(first, i - 1)}` is negated")
 
@@ -251,6 +255,18 @@ class Finder:
         begin, end = self.tokens[first].begin, self.tokens[last].end
         before, behind = self.source.text[:begin].rsplit("\n", 1)[-1].lstrip(), self.source.text[end:].split("\n", 1)[0]
         return before[-most:] + _short(self.source.text[begin:end]) + behind[:most]
+
+    def _operand_begin(self, i):
+        """The first token of what stands to the left of the operator i."""
+        level, first = _PRECEDENCE.get(self.tokens[i].text, -1), i
+        while True:
+            before = self.tokens[first - 1]
+            if before.kind == "end" or before.partner < 0 and before.text in (*_ENDS, "return", "else") or before.partner >= first:
+                break
+            if before.text in _PRECEDENCE and self.source.is_binary(first - 1) and _PRECEDENCE[before.text] <= level:
+                break
+            first = before.partner if 0 <= before.partner < first else first - 1
+        return first
 
     def _is_literal(self, first, last):
         return first == last and self.tokens[first].kind in ("number", "string") or last == first + 1 and self.tokens[first].text == "-"

@@ -62,7 +62,7 @@ const T& either(int number, const T& own, const T& others) {
 }
 
 // `a < b` is written `a < Less(n) < b`: the operands need not be found, and keep their types.
-enum class Order { less, less_equal, greater, greater_equal, equal, unequal };
+enum class Order { less, less_equal, greater, greater_equal };
 template <Order order>
 struct Between {
   explicit Between(int the_number) : number(the_number) {}
@@ -77,8 +77,6 @@ using Less = Between<Order::less>;
 using LessEqual = Between<Order::less_equal>;
 using Greater = Between<Order::greater>;
 using GreaterEqual = Between<Order::greater_equal>;
-using Equal = Between<Order::equal>;
-using Unequal = Between<Order::unequal>;
 
 // As the language compares numbers of two types. A literal that was one is none here, and would be warned of.
 template <typename A, typename B, typename Relation>
@@ -105,8 +103,6 @@ NSA_MUTANT_COMPARISON(less, <, <=)
 NSA_MUTANT_COMPARISON(less_equal, <=, <)
 NSA_MUTANT_COMPARISON(greater, >, >=)
 NSA_MUTANT_COMPARISON(greater_equal, >=, >)
-NSA_MUTANT_COMPARISON(equal, ==, !=)
-NSA_MUTANT_COMPARISON(unequal, !=, ==)
 #undef NSA_MUTANT_COMPARISON
 
 }  // namespace nsa::mutant
