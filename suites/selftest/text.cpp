@@ -50,6 +50,7 @@ std::string detail(const Trial& trial) {
 }
 
 std::string table(const char* title, const std::vector<Score>& rows) {
+  if (rows.empty()) return "";
   std::string text =
       fmt::format("{:16} {:>7} {:>7} {:>8} {:>7} {:>9} {:>10} {:>8} {:>7} {:>12} {:>9}\n", title, "planted", "caught",
                   "by crash", "other", "survived", "equivalent", "not run", "broken", "cause first", "median s");
@@ -57,7 +58,7 @@ std::string table(const char* title, const std::vector<Score>& rows) {
     text += fmt::format("{:16} {:>7} {:>7} {:>8} {:>7} {:>9} {:>10} {:>8} {:>7} {:>12} {:>9}\n", row.name, row.planted,
                         row.caught, row.by_crash, row.other_reason, row.survived, row.equivalent, row.not_run,
                         row.broken, row.cause_first, seconds_or(row.median_s));
-  return text;
+  return text + "\n";
 }
 
 // "what: a b c", in lines of some width.
@@ -92,7 +93,7 @@ std::string sources_text(const Result& result) {
   const std::vector<Score> kinds = by_kind(result.trials);
   if (kinds.empty()) return "";
   const Noticed all = noticed(result.trials);
-  std::string text = table("mutation", kinds) + "\n" + table("noticed first by", by_first_suite(result.trials)) + "\n";
+  std::string text = table("mutation", kinds) + table("noticed first by", by_first_suite(result.trials));
   std::vector<std::string> codes;
   for (const auto& [code, count] : all.codes) codes.push_back(fmt::format("{} ({})", code, count));
   text +=
@@ -174,7 +175,7 @@ std::string text_of(const Result& result) {
   std::size_t causes = 0;  // that could be right: of a mutant of the sources nobody knows it
   for (const Trial& trial : result.trials)
     if (trial.outcome == Outcome::caught && !trial.any_code) ++causes;
-  std::string text = table("group", by_group(result.trials)) + "\n" + table("suite", by_suite(result.trials)) + "\n" +
+  std::string text = table("group", by_group(result.trials)) + table("suite", by_suite(result.trials)) +
                      not_caught(result.trials) + sources_text(result);
   text += list("codes that faults here expect and nothing raised", result.codes.silent);
   if (result.whole_catalogue)

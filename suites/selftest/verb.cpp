@@ -454,8 +454,9 @@ int Selftest::run(const std::vector<std::string>& argv) {
 
 int list(const std::vector<Planted>& faults) {
   for (const Planted& fault : faults)
-    base::out("{:12} {:34} {:22} {}{}{} -> {}\n", fault.group, fault.name, fault.found_by, fault.what,
-              fault.must_catch ? " [must be caught]" : "", fault.needs_gpu ? " [needs a GPU]" : "",
+    base::out("{:12} {:34} {:22} {}{}{} -> {}\n", fault.group, fault.name,
+              fault.any_code ? "every suite" : fault.found_by, fault.what, fault.must_catch ? " [must be caught]" : "",
+              fault.needs_gpu ? " [needs a GPU]" : "",
               fault.any_code                 ? "any code"
               : fault.expected_codes.empty() ? fmt::format("exit code {}", fault.exit_code)
                                              : fmt::format("{}", fmt::join(fault.expected_codes, ", ")));

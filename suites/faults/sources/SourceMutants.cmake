@@ -37,7 +37,6 @@ endforeach()
 if(mutated_files)
   message(FATAL_ERROR "mutants of what is in no target: ${mutated_files}")
 endif()
-set_property(SOURCE ${mutants_copies} DIRECTORY ${PROJECT_SOURCE_DIR}/nsa PROPERTY GENERATED ON)
 
 target_compile_definitions(suites PRIVATE NSA_VALIDATE_SOURCE_MUTANTS)
 target_include_directories(suites PRIVATE ${mutants_folder})

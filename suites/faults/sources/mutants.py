@@ -12,7 +12,6 @@ The same sources give the same mutants. README.md says how they are built and ru
 import argparse
 import hashlib
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -108,8 +107,6 @@ def write_if_changed(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
-    else:
-        os.utime(path)  # newer than what it is made of
 
 
 def write(out):
