@@ -25,9 +25,10 @@ constexpr VerbRow kVerbs[] = {
     {Verb::describe, "describe", "describe a case (id or hash) or a suite", true},
     {Verb::report, "report", "write the report of run folders again from their events.jsonl", false},
     {Verb::compare, "compare", "say what is different between runs, in what went in and in what came out", false},
+    {Verb::replay, "replay", "run a failing case again from its bundle; --minimize finds smaller sizes", false},
     {Verb::explain, "explain", "explain a finding code", false},
     {Verb::doctor, "doctor", "say what this machine offers and what is missing", true},
-    {Verb::schema, "schema", "print the JSON Schema of report.json, or of event or comparison", false},
+    {Verb::schema, "schema", "print the JSON Schema of report.json, or of event, comparison or bundle", false},
     {Verb::version, "version", "print version and build id", false},
 };
 
@@ -159,7 +160,12 @@ void Parser::add_verbs(const Program& program) {
       ->add_option("RUN", line_.operands, "folder of a run, its report.json or its journal; two or more")
       ->required();
   verb("compare")->add_flag("--json", line_.json, "as JSON (schema comparison)");
-  verb("schema")->add_option("NAME", line_.operands, "report (default), event or comparison");
+  verb("schema")->add_option("NAME", line_.operands, "report (default), event, comparison or bundle");
+  verb("replay")->add_option("BUNDLE", line_.operands, "a bundle, its folder, or the folder of a run")->required();
+  verb("replay")->add_flag("--minimize", line_.minimize, "then make sizes smaller while the same failure stays");
+  verb("replay")
+      ->add_option("--limit", line_.limit_s, "seconds that --minimize may take (default 600)")
+      ->check(CLI::Range(1.0, 1e6));
   verb("explain")->add_option("CODE", line_.operands, "finding code")->required();
 }
 
@@ -198,10 +204,16 @@ void Parser::refuse_leftovers() const {
 
 void Parser::refuse_run_options(const VerbRow& row) const {
   if (row.runs) return;
+  const auto takes = [&](const std::string& name) {
+    if (name == "--summary-file") return row.verb != Verb::replay;
+    if (name == "--color" || name == "--quiet" || name == "--version") return true;
+    const bool is_setting = name == "--set" || std::any_of(sugar_keys_.begin(), sugar_keys_.end(),
+                                                           [&](const auto& sugar) { return sugar.first == name; });
+    return row.verb == Verb::replay && (is_setting || name == "--out" || name == "--case");
+  };
   for (const CLI::Option* option : app_.get_options()) {
     const std::string name = option->get_name();
-    if (option->count() > 0 && name != "--color" && name != "--quiet" && name != "--version" &&
-        name != "--summary-file")
+    if (option->count() > 0 && !takes(name))
       throw UsageError(fmt::format("option '{}' has no meaning for the verb '{}'", name, row.name));
   }
 }

@@ -10,7 +10,7 @@
 
 namespace harness {
 
-enum class Verb { run, dry_run, list, describe, report, compare, explain, doctor, schema, version, help };
+enum class Verb { run, dry_run, list, describe, report, compare, replay, explain, doctor, schema, version, help };
 
 struct Override {
   std::string key, value, origin;  // "run.hang_s", "5", "--hang"
@@ -19,7 +19,7 @@ struct Override {
 struct CommandLine {
   Verb verb = Verb::run;
   std::vector<std::string> argv;      // as given, program name first
-  std::vector<std::string> operands;  // of describe, report, compare, explain, schema
+  std::vector<std::string> operands;  // of describe, report, compare, replay, explain, schema
   std::string help;                   // Verb::help: the text to print
 
   // selection
@@ -39,6 +39,9 @@ struct CommandLine {
   std::string color = "auto";
   // list, compare
   bool json = false, list_faults = false, list_settings = false, list_codes = false;
+  // replay
+  bool minimize = false;
+  double limit_s = 600;
 };
 
 // Throws UsageError: what is wrong, and the nearest option or verb for a typo.

@@ -53,6 +53,8 @@ ExitCode dispatch(const Program& program, const CommandLine& line) {
       return report(program, line);
     case Verb::compare:
       return compare(program, line);
+    case Verb::replay:
+      return replay(program, line);
     case Verb::explain:
       return explain(program, line);
     case Verb::doctor:
@@ -75,7 +77,7 @@ void refuse_lost_streams(const CommandLine& line) {
       throw InfrastructureError(fmt::format("{} cannot be written: {}; nothing was done", stream, *why));
   };
   refuse("standard output", STDOUT_FILENO);
-  if (line.verb == Verb::run) refuse("standard error", STDERR_FILENO);
+  if (line.verb == Verb::run || line.verb == Verb::replay) refuse("standard error", STDERR_FILENO);
 }
 
 ExitCode fail(ExitCode code, const std::string& what) {
@@ -99,6 +101,7 @@ void refuse_low_limits(const CommandLine& line) {
     case Verb::list:
     case Verb::describe:
     case Verb::doctor:
+    case Verb::replay:
       break;
     case Verb::report:
     case Verb::compare:

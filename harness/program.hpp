@@ -1,6 +1,7 @@
 // A validation program: the harness plus what a program adds to it. main() builds one and hands it argv.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -40,6 +41,15 @@ struct OptionAlias {
 struct OwnVerb {
   std::string name;     // "adapter"
   std::string meaning;  // "write or check an adapter: ..."
+};
+
+// A setting that is a size: integers that `replay --minimize` may make smaller (replay.hpp).
+struct SizeSetting {
+  std::string key;
+  std::int64_t smallest = 1;  // of one element
+  // Cases of the suite that the key begins with are made for each element of the list, which is their parameter of this
+  // name: a smaller one is another case. "": none are.
+  std::string parameter = {};
 };
 
 // What the supervisor learns of the machine from a short-lived worker, because it must not touch CUDA or torch itself.
@@ -95,9 +105,18 @@ struct Program {
   std::function<std::string()> health;
   LoadSource load;  // how busy the machine is; empty: as it is, and a test has one of its own
   std::vector<OwnVerb> verbs;
+
+  // -- what a bundle needs (bundles.hpp)
+  std::vector<std::string> variables;  // names or patterns of the environment variables that the program obeys
+  std::vector<SizeSetting> sizes;
+  // Settings that name something which is executed: a bundle cannot set them, its user must.
+  std::vector<std::string> executed;
+  // The setting that names the file which provenance tells in full as "config" {file, resolved: {key: value}}; each of
+  // those keys is a setting too, which stands above the file.
+  std::string configuration;
 };
 
-// Runs the command line (verbs: run, list, describe, report, compare, explain, doctor, schema, version; hidden:
+// Runs the command line (verbs: run, list, describe, report, compare, replay, explain, doctor, schema, version; hidden:
 // __worker) and returns the process's exit code. Never throws. See README.md for the interface.
 [[nodiscard]] int run_program(const Program& program, int argc, char** argv);
 

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/streams.hpp"
+#include "harness/bundles.hpp"
 #include "harness/codes.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/process.hpp"
@@ -95,7 +96,7 @@ bool is_of_run(const fs::path& place, const fs::path& folder) {
   if (inside.empty() || *inside.begin() == "..") return false;
   const std::string first = *inside.begin();
   for (const char* name : {"events.jsonl", "report.json", "report.md", "report.html", "junit.xml", ".reserve",
-                           RunFolder::kLock, "suites", "logs"})
+                           RunFolder::kLock, "suites", "logs", reports::kBundleFolder})
     if (first == name || first == std::string(name) + ".tmp") return true;
   return false;
 }
@@ -155,6 +156,7 @@ reports::ExitCode publish(reports::Run run, std::span<const reports::CauseRule> 
   };
 
   reports::find_causes(run, causes);
+  if (options.folder) write_bundles(run, *options.folder, own, lose);
   write_files();
   if (options.summary_file) {
     try {

@@ -16,6 +16,7 @@
 #include "harness/journal_writer.hpp"
 #include "harness/settings.hpp"
 #include "harness/suite.hpp"
+#include "reports/bundle.hpp"
 #include "reports/journal.hpp"
 
 namespace harness {
@@ -25,12 +26,17 @@ using reports::Json;
 
 namespace {
 
-// All that a run ever puts at the top of its folder, but for suites/, logs/, artifacts/ and its lock, which is never
-// removed.
+// All that a run ever puts at the top of its folder, but for suites/, logs/, artifacts/, bundles/ and its lock, which
+// is never removed.
 constexpr std::array kOwnFiles{"events.jsonl", "report.json", "report.md", "report.html", "junit.xml", ".reserve"};
 constexpr std::array kOwnFolders{"suites", "logs"};
-constexpr const char* kArtifacts = "artifacts";  // with a folder for each case that has some
-constexpr std::array kOwnArtifacts{"repro.py", "inputs.pt"};
+// With a folder for each case that has some, and the files in there.
+struct OfCases {
+  const char* folder;
+  std::array<const char*, 2> files;
+};
+constexpr std::array kOfCases{OfCases{"artifacts", {"repro.py", "inputs.pt"}},
+                              OfCases{reports::kBundleFolder, {reports::kBundleFile, reports::kMinimisedFile}}};
 constexpr const char* kTemporary = ".tmp";                      // of a report that was being written
 constexpr std::size_t kFirstLineBytes = std::size_t{64} << 20;  // the plan of a run is in it
 
@@ -45,7 +51,7 @@ struct Proof {
   bool torn = false;  // no journal, an empty one, or one that was cut inside its first line: the run had hardly begun
   std::string why_not;
   std::set<std::string> suites;  // of the run's plan: the names of its files in suites/
-  std::set<std::string> slugs;   // of its cases: the names of its folders in artifacts/
+  std::set<std::string> slugs;   // of its cases: the names of its folders in artifacts/ and bundles/
 };
 
 Proof proof_of(const fs::path& folder) {
@@ -121,7 +127,7 @@ bool hardly_began(const fs::path& folder) {
 struct OldRun {
   std::vector<fs::path> files;    // of the run, to be removed
   std::vector<fs::path> folders;  // of the run, to be removed where nothing else is in them; inner ones first
-  std::vector<fs::path> foreign;  // among them in suites/, logs/ and artifacts/
+  std::vector<fs::path> foreign;  // among them in suites/, logs/, artifacts/ and bundles/
 };
 
 // Something else has the name of what a run makes: a link leads to what is not the run's, and a folder may hold
@@ -134,25 +140,24 @@ void refuse_foreign(const fs::path& what, const std::string& wanted) {
                   what.string(), is, wanted));
 }
 
-// What the run's cases have left in artifacts/.
-void add_artifacts(OldRun& old, const Proof& proof, const fs::path& folder) {
-  const fs::path artifacts = folder / kArtifacts;
-  refuse_foreign(artifacts, "a folder");
-  if (!is_there(artifacts)) return;
-  for (const auto& entry : fs::directory_iterator(artifacts)) {
+// What there is of the run's cases: artifacts, bundles.
+void add_files_of_cases(OldRun& old, const Proof& proof, const fs::path& below, const OfCases& of) {
+  refuse_foreign(below, "a folder");
+  if (!is_there(below)) return;
+  for (const auto& entry : fs::directory_iterator(below)) {
     if (!is_folder(entry.path()) || !proof.slugs.contains(entry.path().filename())) {
       old.foreign.push_back(entry.path());
       continue;
     }
     for (const auto& file : fs::directory_iterator(entry.path())) {
-      const std::string name = file.path().filename();
-      const bool own =
-          is_file(file.path()) && std::find(kOwnArtifacts.begin(), kOwnArtifacts.end(), name) != kOwnArtifacts.end();
+      const std::string name = without_temporary(file.path().filename());
+      const bool own = is_file(file.path()) &&
+                       std::any_of(of.files.begin(), of.files.end(), [&](const char* f) { return name == f; });
       (own ? old.files : old.foreign).push_back(file.path());
     }
     old.folders.push_back(entry.path());
   }
-  old.folders.push_back(artifacts);
+  old.folders.push_back(below);
 }
 
 // The files of the run that `proof` speaks of. Throws UsageError when something else has the name of one: a link leads
@@ -174,7 +179,7 @@ OldRun files_of(const Proof& proof, const fs::path& folder) {
     }
     old.folders.push_back(below);
   }
-  add_artifacts(old, proof, folder);
+  for (const OfCases& of : kOfCases) add_files_of_cases(old, proof, folder / of.folder, of);
   // The journal last: it is the proof, should this be cut short.
   std::stable_partition(old.files.begin(), old.files.end(),
                         [&](const fs::path& file) { return file != folder / reports::kJournalFile; });

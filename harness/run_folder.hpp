@@ -25,8 +25,8 @@ class RunFolder {
   //
   // An old run is what its journal proves: the first line of events.jsonl, a regular file, is a run_begin of this
   // program's, of any version. (A run that was killed before that line leaves a folder with nothing else in it.) Its
-  // files are known by name, those in suites/ and artifacts/ from its plan. Foreign ones there stay, and are told; a
-  // link or a folder with the name of such a file is refused before anything is removed.
+  // files are known by name, those in suites/, artifacts/ and bundles/ from its plan. Foreign ones there stay, and are
+  // told; a link or a folder with the name of such a file is refused before anything is removed.
   void create();
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }  // absolute

@@ -202,13 +202,15 @@ ExitCode report(const Program& program, const CommandLine& line) {
 
 ExitCode print_schema(const CommandLine& line) {
   using Schema = std::string_view (*)();
-  static const std::vector<std::pair<std::string, Schema>> kSchemas = {
-      {"report", reports::report_schema}, {"event", reports::event_schema}, {"comparison", reports::comparison_schema}};
-  if (line.operands.size() > 1) throw UsageError("schema: one name at a time: report, event or comparison");
+  static const std::vector<std::pair<std::string, Schema>> kSchemas = {{"report", reports::report_schema},
+                                                                       {"event", reports::event_schema},
+                                                                       {"comparison", reports::comparison_schema},
+                                                                       {"bundle", reports::bundle_schema}};
+  if (line.operands.size() > 1) throw UsageError("schema: one name at a time: report, event, comparison or bundle");
   const std::string wanted = line.operands.empty() ? "report" : line.operands.front();
   const auto known = std::find_if(kSchemas.begin(), kSchemas.end(), [&](const auto& s) { return s.first == wanted; });
   if (known == kSchemas.end())
-    throw UsageError(fmt::format("unknown schema '{}'; there are report, event and comparison", wanted));
+    throw UsageError(fmt::format("unknown schema '{}'; there are report, event, comparison and bundle", wanted));
   base::out("{}\n", known->second());
   return ExitCode::ready;
 }

@@ -1,4 +1,4 @@
-// The verbs that only look: list, describe, explain, schema, version, report, compare, doctor.
+// The verbs beside `run`: list, describe, explain, schema, version, report, compare, replay, doctor.
 #pragma once
 
 #include "harness/command_line.hpp"
@@ -12,6 +12,9 @@ namespace harness {
 [[nodiscard]] reports::ExitCode report(const Program& program, const CommandLine& line);
 // Judges nothing: `ready` says that the comparison was made, whatever it found.
 [[nodiscard]] reports::ExitCode compare(const Program& program, const CommandLine& line);  // compare_verb.cpp
+// failed: the same failure; inconclusive: another one, or no telling; ready: it does not fail here; infrastructure: it
+// cannot run here (no GPU), or gave no result.
+[[nodiscard]] reports::ExitCode replay(const Program& program, const CommandLine& line);  // replay_verb.cpp
 [[nodiscard]] reports::ExitCode print_schema(const CommandLine& line);
 [[nodiscard]] reports::ExitCode print_version(const Program& program);
 [[nodiscard]] reports::ExitCode doctor(const Program& program, const CommandLine& line);  // doctor.cpp

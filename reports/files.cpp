@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "reports/bundle.hpp"
 #include "reports/writers.hpp"
 
 namespace reports {
@@ -119,6 +120,13 @@ std::vector<std::string> write_all(const Run& run, const std::filesystem::path& 
     });
   });
   return lost;
+}
+
+void write_bundle(const std::filesystem::path& path, const std::string& name, const std::string& text,
+                  std::set<std::filesystem::path>& own) {
+  const Folder folder(path);
+  const Folder bundles(folder, kBundleFolder);
+  put(Folder(bundles, name.c_str()), kBundleFile, text, own);
 }
 
 }  // namespace reports

@@ -254,7 +254,7 @@ void write_ways(Html& out, const Run& run) {
   out.end_table();
 }
 
-void write_finding(Html& out, const view::FindingGroup& group) {
+void write_finding(Html& out, const Run& run, const view::FindingGroup& group) {
   constexpr std::size_t kRows = 12, kShown = 10;
   const Finding& f = group.first();
   out.line("<div class=\"card {}\" id=\"{}\"><h3>{} {} <span class=\"{}\">{}</span></h3><ul>", tone(group.severity),
@@ -278,6 +278,8 @@ void write_finding(Html& out, const view::FindingGroup& group) {
     out.line("<p class=\"soft\">{}</p><pre>{}</pre>", esc(name), esc(text));
   if (!f.next.empty()) out.line("<p><b>Next step.</b> {}</p>", breakable(f.next));
   if (!f.repro.empty()) out.line("<pre>{}</pre>", esc(f.repro));
+  if (const std::string command = view::replay_command(run, group); !command.empty())
+    out.line("<p class=\"soft\">its bundle (--minimize makes it smaller)</p><pre>{}</pre>", esc(command));
   if (const std::string command = view::python_command(group); !command.empty())
     out.line("<p class=\"soft\">in Python alone</p><pre>{}</pre>", esc(command));
   out.line("</div>");
@@ -364,7 +366,7 @@ void write_facts(Html& out, const Json& facts) {
   if (!rest.empty()) out.line("<pre>{}</pre>", esc(view::cut(dump(rest, 2), 4000)));
 }
 
-void write_case(Html& out, const Case& c) {
+void write_case(Html& out, const Run& run, const Case& c) {
   const Status status = outcome(c);
   out.line("<details id=\"{}\"><summary>{} {} <span class=\"soft\">{}, {}</span></summary>", anchor(c),
            status_word(status), code(c.id), esc(c.hash), view::duration(c.duration_s));
@@ -388,6 +390,8 @@ void write_case(Html& out, const Case& c) {
   write_facts(out, c.facts);
   for (const auto& path : c.artifacts) out.line("<p>artifact {}</p>", code(path));
   if (!c.repro.empty()) out.line("<pre>{}</pre>", esc(c.repro));
+  if (const auto bundle = run.bundles.find(c.id); bundle != run.bundles.end())
+    out.line("<p>bundle {}</p><pre>{}</pre>", code(bundle->second.path), esc(bundle->second.command));
   out.line("</details>");
 }
 
@@ -419,7 +423,7 @@ std::string to_html(const Run& run) {
       groups.size());
   out.line("<h2 id=\"findings\">Findings</h2>");
   if (groups.empty()) out.line("<p>None.</p>");
-  for (const auto& group : groups) write_finding(out, group);
+  for (const auto& group : groups) write_finding(out, run, group);
   write_consequences(out, run);
   out.line("<h2 id=\"next\">Next steps</h2><ol>");
   for (const auto& step : view::next_steps(run, assessment)) out.line("<li>{}</li>", breakable(step));
@@ -433,7 +437,7 @@ std::string to_html(const Run& run) {
   out.line("<h2 id=\"cases\">Cases</h2>");
   for (const auto& suite : run.suites) {
     out.line("<h3 id=\"{}\">{}</h3>", suite_anchor(suite), esc(suite.name));
-    for (const auto& c : suite.cases) write_case(out, c);
+    for (const auto& c : suite.cases) write_case(out, run, c);
   }
   write_environment(out, run);
   out.line("</body></html>");

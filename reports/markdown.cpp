@@ -218,7 +218,9 @@ void write_findings(Markdown& out, const Run& run) {
     write_evidence(out, f);
     if (!f.next.empty()) out.line("**Next step.** {}\n", md(f.next));
     for (const auto& [title, command] :
-         {std::pair{"Repeat it:", f.repro}, {"Repeat it in Python alone:", view::python_command(group)}}) {
+         {std::pair{"Repeat it:", f.repro},
+          {"Replay its bundle (--minimize makes it smaller):", view::replay_command(run, group)},
+          {"Repeat it in Python alone:", view::python_command(group)}}) {
       if (command.empty()) continue;
       out.line("**{}**\n", title);
       out.block(command);

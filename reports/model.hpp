@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -98,6 +99,12 @@ struct LikelyCause {
   std::vector<Consequence> consequences;  // findings that only follow from it, by code
 };
 
+// Where the bundle of a failing case is (bundle.hpp).
+struct BundlePlace {
+  std::string path;     // of its folder, relative to the run's
+  std::string command;  // that replays it
+};
+
 struct Run {
   std::string id;
   Json argv;
@@ -114,8 +121,9 @@ struct Run {
   Json provenance;                       // object: source, build, host, gpus, torch, flags, config (HARNESS.md 5.6)
   Json faults;                           // array of the planted faults' names; empty on a real run
   std::vector<Suite> suites;
-  std::vector<Finding> findings;    // findings that belong to no case
-  std::vector<LikelyCause> causes;  // the likeliest first; not of the journal: find_causes() derives them
+  std::vector<Finding> findings;               // findings that belong to no case
+  std::vector<LikelyCause> causes;             // the likeliest first; not of the journal: find_causes() derives them
+  std::map<std::string, BundlePlace> bundles;  // by case; not of the journal: who has written them says so
 };
 
 // Severity degrade, block or isolate: the case that carries it has failed.

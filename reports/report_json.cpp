@@ -78,7 +78,7 @@ void add_reason(Json& object, const Case& c, Status status) {
   if (!c.last_phase.empty() || status == Status::crash || status == Status::hang) object["last_phase"] = c.last_phase;
 }
 
-Json case_json(const Case& c) {
+Json case_json(const Run& run, const Case& c) {
   const Status status = outcome(c);
   Json object{{"id", c.id},
               {"hash", c.hash},
@@ -105,10 +105,14 @@ Json case_json(const Case& c) {
   object["facts"] = object_or(c.facts, Json::object());
   object["artifacts"] = strings(c.artifacts);
   object["repro"] = c.repro;
+  if (const auto bundle = run.bundles.find(c.id); bundle != run.bundles.end()) {
+    object["bundle"] = bundle->second.path;
+    object["replay"] = bundle->second.command;
+  }
   return object;
 }
 
-Json suite_part(const Suite& suite) {
+Json suite_part(const Run& run, const Suite& suite) {
   Json object{{"name", suite.name},
               {"purpose", suite.purpose},
               {"outcome", to_string(outcome(suite))},
@@ -116,7 +120,7 @@ Json suite_part(const Suite& suite) {
               {"requires", strings(suite.requires_suites)},
               {"totals", totals_json(count({suite}))},
               {"cases", Json::array()}};
-  for (const auto& c : suite.cases) object["cases"].push_back(case_json(c));
+  for (const auto& c : suite.cases) object["cases"].push_back(case_json(run, c));
   return object;
 }
 
@@ -154,7 +158,7 @@ Json to_json(const Run& run) {
               {"causes", causes_json(run.causes)},
               {"totals", totals_json(count(run.suites))},
               {"suites", Json::array()}};
-  for (const auto& suite : run.suites) report["suites"].push_back(suite_part(suite));
+  for (const auto& suite : run.suites) report["suites"].push_back(suite_part(run, suite));
   report["findings"] = findings_json(run.findings);
   report["not_tested"] = strings(assessment.not_tested);
   return report;
@@ -166,7 +170,7 @@ Json suite_to_json(const Run& run, const Suite& suite) {
               {"schema_version", kReportSchemaVersion},
               {"run", run_json(run, assessment.exit_code)},
               {"verdict", to_string(assessment.verdict)}};
-  report.update(suite_part(suite));
+  report.update(suite_part(run, suite));
   report["findings"] = Json::array();
   for (const auto& c : suite.cases) {
     for (const auto& f : c.findings) {

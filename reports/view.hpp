@@ -53,6 +53,9 @@ struct FindingGroup {
 [[nodiscard]] std::string python_command(const Finding& finding);
 [[nodiscard]] std::string python_command(const FindingGroup& group);
 
+// The command that replays the bundle of the first occurrence that has one. "" for none.
+[[nodiscard]] std::string replay_command(const Run& run, const FindingGroup& group);
+
 // -- causes
 [[nodiscard]] std::string sentence(const LikelyCause& cause);  // with its full stop
 [[nodiscard]] std::string follows(const LikelyCause& cause);   // "NSA-A010 (10), NSA-N004 (26)"; "" for none

@@ -102,6 +102,15 @@ std::string python_command(const FindingGroup& group) {
   return "";
 }
 
+std::string replay_command(const Run& run, const FindingGroup& group) {
+  for (const Occurrence& occurrence : group.occurrences) {
+    if (occurrence.where == nullptr) continue;
+    if (const auto bundle = run.bundles.find(occurrence.where->id); bundle != run.bundles.end())
+      return bundle->second.command;
+  }
+  return "";
+}
+
 std::string sentence(const LikelyCause& cause) {
   return fmt::format("{}{}", cause.what, cause.what.ends_with('.') ? "" : ".");
 }

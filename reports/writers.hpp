@@ -12,7 +12,7 @@ namespace reports {
 
 inline constexpr const char* kReportSchema = "nsa-validate/report";
 inline constexpr const char* kSuiteReportSchema = "nsa-validate/suite-report";
-inline constexpr const char* kReportSchemaVersion = "1.2.0";  // of both
+inline constexpr const char* kReportSchemaVersion = "1.3.0";  // of both
 
 [[nodiscard]] Json to_json(const Run& run);                            // report.json, schema/report-1.schema.json
 [[nodiscard]] Json suite_to_json(const Run& run, const Suite& suite);  // suites/NAME.json
@@ -29,5 +29,10 @@ inline constexpr const char* kReportSchemaVersion = "1.2.0";  // of both
 // cannot be written again is removed, because it does not tell of that. Others' earlier files stay as they are.
 [[nodiscard]] std::vector<std::string> write_all(const Run& run, const std::filesystem::path& folder,
                                                  std::set<std::filesystem::path>& own);
+
+// Writes the bundle of a case into FOLDER/bundles/NAME/, in the same way. Throws std::runtime_error with the path and
+// the reason.
+void write_bundle(const std::filesystem::path& folder, const std::string& name, const std::string& text,
+                  std::set<std::filesystem::path>& own);
 
 }  // namespace reports

@@ -140,7 +140,7 @@ machine::DeviceMemory memory_of(const harness::Settings& settings, const Json& p
 // What depends on a configuration that can be loaded.
 Diagnosis about_configuration(const harness::Settings& settings, const Json& provenance, const LawOf& law_of) {
   Diagnosis found;
-  const nsa::Config config = nsa::load_config(model_file(settings));
+  const nsa::Config config = model_config(settings);
   if (const std::string expected = settings.text("preflight.expect"); !expected.empty())
     found.rows.push_back(about_drift(config, expected));
   if (config.train.data != "synthetic" || !settings.text("data").empty())

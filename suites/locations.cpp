@@ -9,9 +9,23 @@
 
 namespace suites {
 
+namespace {
+
+// Every key of a model's configuration, to be set above the file.
+void add_keys_of_model(std::vector<harness::SettingSpec>& settings) {
+  for (const auto& [key, value] : nsa::flatten(nsa::Config{}))
+    settings.push_back({.key = key,
+                        .type = harness::SettingType::text,
+                        .default_value = "",
+                        .meaning = "in place of what the model's configuration says; empty: as it says",
+                        .allowed = "what a configuration may say there (configs/README.md)"});
+}
+
+}  // namespace
+
 std::vector<harness::SettingSpec> common_settings() {
   using enum harness::SettingType;
-  return {
+  std::vector<harness::SettingSpec> settings = {
       {.key = "model",
        .type = text,
        .default_value = "auto",
@@ -46,6 +60,15 @@ std::vector<harness::SettingSpec> common_settings() {
        .minimum = 0.1,
        .maximum = 86400},
   };
+  add_keys_of_model(settings);
+  return settings;
+}
+
+std::vector<harness::SizeSetting> common_sizes() {
+  return {{"model.n_layers"}, {"model.dim"},        {"model.n_heads"}, {"model.n_kv_groups"},
+          {"model.d_k"},      {"model.d_v"},        {"model.vocab"},   {"nsa.w"},
+          {"nsa.n_sel", 3},   {"nsa.l_sel"},        {"nsa.l"},         {"nsa.d"},
+          {"train.seq_len"},  {"train.batch_size"}, {"train.steps"},   {"train.accumulate_grad_batches"}};
 }
 
 bool judges_implementation(const harness::Settings& settings) { return !settings.text("implementation").empty(); }
@@ -71,6 +94,18 @@ std::filesystem::path model_file(const harness::Settings& settings) {
   throw harness::UsageError(fmt::format("model: '{}' is neither a file nor a model in {} (known: {}){}", name,
                                         folder.string(), fmt::join(known, ", "),
                                         near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
+}
+
+std::vector<nsa::Override> model_overrides(const harness::Settings& settings) {
+  std::vector<nsa::Override> overrides;
+  for (const auto& [key, value] : nsa::flatten(nsa::Config{}))
+    if (const std::string text = settings.text(key); !text.empty())
+      overrides.push_back({key, text, settings.values().at(key).origin});
+  return overrides;
+}
+
+nsa::Config model_config(const harness::Settings& settings) {
+  return nsa::load_config(model_file(settings), model_overrides(settings));
 }
 
 std::filesystem::path text_file(const harness::Settings& settings, const nsa::Config& config) {

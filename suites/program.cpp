@@ -45,6 +45,16 @@ harness::Program make_program() {
                      {"--python-timeout", "python_timeout_s",
                       "seconds that one call of it may take; --hang does not count them (default 60)"}};
   program.verbs = {{"adapter", "write an adapter to begin with, or check one: adapter new FILE, adapter check FILE"}};
+  program.variables = {"NSA_*"};  // one that is misspelt too: nothing obeys it, and preflight finds it
+  program.sizes = common_sizes();
+  program.sizes.push_back({"s_sweep.lengths", 1, "S"});
+  program.sizes.push_back({"parity.lengths", 1, "S"});
+  program.sizes.push_back({"parity.handover_steps"});
+  program.sizes.push_back({"training.steps", 4});
+  program.sizes.push_back({"training.floor_steps", 10});
+  program.sizes.push_back({"throughput.lengths"});
+  program.executed = {"implementation", "python"};
+  program.configuration = "model";
   program.probe_device = probe_device;
   program.provenance = [](const harness::Settings& settings) {
     harness::Json all = provenance(settings);

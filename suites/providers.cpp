@@ -23,7 +23,7 @@ harness::Json provenance(const harness::Settings& settings) {
   const std::filesystem::path file = model_file(settings);
   Json resolved = Json::object();
   std::string canonical;
-  for (const auto& [key, value] : nsa::flatten(nsa::load_config(file))) {
+  for (const auto& [key, value] : nsa::flatten(model_config(settings))) {
     resolved[key] = value;
     canonical += key + "=" + value + "\n";
   }
@@ -33,7 +33,7 @@ harness::Json provenance(const harness::Settings& settings) {
 
 void validate(const harness::Settings& settings) {
   try {
-    const nsa::Config config = nsa::load_config(model_file(settings));
+    const nsa::Config config = model_config(settings);
     if (const std::string expected = settings.text("preflight.expect"); !expected.empty())
       (void)nsa::drift(config, expected);  // the file can be read
     const nsa::Environment environment = nsa::read_environment();

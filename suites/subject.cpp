@@ -32,14 +32,14 @@ void refuse_another(const nsa::Config& config, const harness::Context& context) 
 }  // namespace
 
 nsa::Config Subject::config(const harness::Context& context) const {
-  nsa::Config config = nsa::load_config(model_file(context.settings()));
+  nsa::Config config = model_config(context.settings());
   refuse_another(config, context);
   for (const auto& change : seams_->configuration) change(config);
   return config;
 }
 
 nsa::Config Subject::config_as_it_is(const harness::Context& context) const {
-  nsa::Config config = nsa::load_config(model_file(context.settings()));
+  nsa::Config config = model_config(context.settings());
   for (const auto& change : seams_->configuration) change(config);
   return config;
 }

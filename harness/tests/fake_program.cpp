@@ -310,6 +310,62 @@ std::vector<Case> disturbed(const harness::Settings&) {
           })};
 }
 
+// -- what a bundle must repeat: sizes, a configuration file, a place
+
+// As the setting says, else as the file says, else 64.
+std::int64_t width_of(const harness::Settings& settings) {
+  if (const std::int64_t set = settings.integer("fake.width"); set > 0) return set;
+  const std::string file = settings.text("fake.file");
+  if (file.empty()) return 64;
+  std::int64_t width = 0;
+  if (!(std::ifstream(file) >> width)) throw harness::UsageError("fake.file: '" + file + "' cannot be read");
+  return width;
+}
+
+std::vector<Case> sized(const harness::Settings& settings) {
+  std::vector<Case> cases;
+  cases.push_back(make("wide", [](Context& context) {
+    const std::int64_t width = width_of(context.settings());
+    if (width >= 10 && width % 2 == 0)
+      context.finding("FAKE-001", "too wide", {{"stage", "layers.3.out"}, {"row", width - 1}});
+  }));
+  for (const std::int64_t n : settings.integers("sized.lengths")) {
+    Case c = make("long", [n](Context& context) {
+      context.phase("S=" + std::to_string(n));
+      if (n >= 20) (void)raise(SIGSEGV);
+    });
+    c.params = {{"S", std::to_string(n)}};
+    cases.push_back(c);
+  }
+  cases.push_back(make("several", [](Context& context) {  // needs 7 and one that is larger
+    bool seven = false, larger = false;
+    for (const std::int64_t n : context.settings().integers("sized.lengths")) {
+      seven = seven || n == 7;
+      larger = larger || n > 7;
+    }
+    if (seven && larger) context.finding("FAKE-001", "these two", {{"op", "pair"}});
+  }));
+  cases.push_back(make("fickle", [](Context& context) {  // as the file "fickle" in the working folder says
+    std::string word;
+    std::ifstream("fickle") >> word;
+    if (word == "cannot") context.inconclusive("load", "the machine is busy");
+    if (word != "good") context.finding("FAKE-001", "wrong", {{"stage", word}});
+  }));
+  cases.push_back(make("saves", [](Context& context) {
+    std::filesystem::create_directories(context.run_folder() / "artifacts");
+    std::ofstream(context.run_folder() / "artifacts" / "input") << "a tensor";
+    context.artifact("artifacts/input");
+    context.artifact("../outside");
+    for (int i = 0; i < 500; ++i) context.fact("fact " + std::to_string(i), i);
+    context.fact("large", std::string(100 << 10, 'x'));
+    context.finding("FAKE-001", "wrong", {{"large", std::string(100 << 10, 'x')}});
+  }));
+  cases.push_back(make("obeys_a_variable", [](Context& context) {
+    if (std::getenv("FAKE_BREAKS") != nullptr) context.finding("FAKE-001", "it is set");
+  }));
+  return cases;
+}
+
 harness::SettingSpec setting(const char* key, harness::SettingType type, const char* value) {
   harness::SettingSpec spec;
   spec.key = key;
@@ -338,6 +394,7 @@ harness::Program make_program() {
       {"leaving", "leaves", {}, leaving},
       {"disturbed", "takes times", {}, disturbed},
       {"guarding", "guards", {}, guarding, true},
+      {"sized", "has sizes", {}, sized},
   };
   program.codes = {{"FAKE-001", "A check failed", "numerics", Severity::block, "a cause", "a next step"},
                    {"FAKE-002", "A warning", "numerics", Severity::warn, "a cause", "a next step"},
@@ -351,7 +408,15 @@ harness::Program make_program() {
                     {"die-early", "kills the worker before its first case", {"NSA-X011"}, die}};
   program.settings = {setting("fake.lengths", harness::SettingType::integer_list, "[1, 2]"),
                       setting("fake.gate", harness::SettingType::text, "open"),
-                      setting("fake.guarded", harness::SettingType::text, "")};
+                      setting("fake.guarded", harness::SettingType::text, ""),
+                      setting("fake.width", harness::SettingType::integer, "0"),
+                      setting("fake.file", harness::SettingType::text, ""),
+                      setting("fake.tool", harness::SettingType::text, ""),
+                      setting("sized.lengths", harness::SettingType::integer_list, "[5, 7, 100]")};
+  program.variables = {"FAKE_*"};
+  program.sizes = {{"fake.width"}, {"sized.lengths", 1, "S"}, {"fake.lengths"}};
+  program.executed = {"fake.tool"};
+  program.configuration = "fake.file";
   program.options = {{"--gate", "fake.gate", "what the gate does"}};
   program.load = [] { return load_of_the_machine; };
   program.probe_device = [] {
@@ -360,7 +425,14 @@ harness::Program make_program() {
     probe.provenance = {{"torch", {{"version", "none"}}}};
     return probe;
   };
-  program.provenance = [](const harness::Settings&) { return Json{{"flags", {{"set", {{"FAKE_FLAG", "a b"}}}}}}; };
+  program.provenance = [](const harness::Settings& settings) {
+    Json set = {{"FAKE_FLAG", "a b"}};
+    if (const char* value = std::getenv("FAKE_BREAKS"); value != nullptr) set["FAKE_BREAKS"] = value;
+    return Json{
+        {"flags", {{"set", set}}},
+        {"config",
+         {{"file", settings.text("fake.file")}, {"resolved", {{"fake.width", std::to_string(width_of(settings))}}}}}};
+  };
   program.diagnose = [](const harness::Settings& settings, const Json& provenance, const harness::DeviceProbe&) {
     using State = harness::Diagnosis::State;
     harness::Diagnosis found;
@@ -371,6 +443,7 @@ harness::Program make_program() {
   };
   program.validate = [](const harness::Settings& settings) {
     if (settings.text("fake.gate") == "invalid") throw harness::UsageError("fake.gate cannot be 'invalid'");
+    if (width_of(settings) == 16) throw harness::UsageError("fake.width cannot be 16");
   };
   return program;
 }

@@ -26,11 +26,17 @@ nsa::Precision precision_of(const std::string& name) {
   throw std::invalid_argument(fmt::format("precision '{}'; allowed: fp64, fp32, bf16", name));
 }
 
+nsa::Override override_of(const std::string& word) {
+  const std::size_t equals = word.find('=');
+  if (equals == std::string::npos) throw std::invalid_argument(fmt::format("'{}' is not KEY=VALUE", word));
+  return {word.substr(0, equals), word.substr(equals + 1), std::string(kVerb)};
+}
+
 // On the CPU, where initial values are drawn whatever device the model then moves to.
 void print_hashes(const ModelInProcess& made) {
   at::set_num_threads(made.threads);
   const Subject subject(std::make_shared<Seams>());
-  const Instance instance = subject.model({.config = nsa::load_config(made.model).model,
+  const Instance instance = subject.model({.config = nsa::load_config(made.model, made.set).model,
                                            .flags = subject.flags(),
                                            .precision = made.precision,
                                            .device = at::kCPU,
@@ -54,16 +60,20 @@ std::map<std::string, std::string> hashes_of_process(const std::filesystem::path
 }  // namespace
 
 std::vector<std::string> command_of(const std::filesystem::path& executable, const ModelInProcess& made) {
-  return {executable.string(),       std::string(kVerb),
-          made.model.string(),       std::string(to_string(made.precision)),
-          std::to_string(made.seed), std::to_string(made.threads)};
+  std::vector<std::string> words = {executable.string(),       std::string(kVerb),
+                                    made.model.string(),       std::string(to_string(made.precision)),
+                                    std::to_string(made.seed), std::to_string(made.threads)};
+  for (const nsa::Override& set : made.set) words.push_back(set.key + "=" + set.value);
+  return words;
 }
 
 std::optional<int> parameters_verb(int argc, char** argv) {
   if (argc < 2 || argv[1] != kVerb) return std::nullopt;
   try {
-    if (argc != 6) throw std::invalid_argument("needed: MODEL PRECISION SEED THREADS");
-    print_hashes({argv[2], precision_of(argv[3]), std::stoull(argv[4]), std::stoi(argv[5])});
+    if (argc < 6) throw std::invalid_argument("needed: MODEL PRECISION SEED THREADS [KEY=VALUE ...]");
+    ModelInProcess made{argv[2], precision_of(argv[3]), std::stoull(argv[4]), std::stoi(argv[5])};
+    for (int i = 6; i < argc; ++i) made.set.push_back(override_of(argv[i]));
+    print_hashes(made);
     return 0;
   } catch (const std::exception& error) {
     std::cerr << kVerb << ": " << error.what() << std::endl;
@@ -86,7 +96,8 @@ std::map<std::string, std::string> parse_hashes(const std::string& output) {
 }
 
 void processes(Context& context, const ModelOptions& options, const std::filesystem::path& executable) {
-  ModelInProcess made{model_file(context.settings()), options.precision, options.seed, 1};
+  ModelInProcess made{model_file(context.settings()), options.precision, options.seed, 1,
+                      model_overrides(context.settings())};
   context.phase("first process");
   const auto first = hashes_of_process(executable, made);
   made.threads = 4;  // another process, and another number of threads in it

@@ -16,7 +16,8 @@ struct ModelInProcess {
   std::filesystem::path model;  // configuration file
   nsa::Precision precision = nsa::Precision::fp32;
   std::uint64_t seed = 0;
-  int threads = 1;  // of torch, in that process
+  int threads = 1;                      // of torch, in that process
+  std::vector<nsa::Override> set = {};  // keys that stand above the file
 };
 
 // What to run as; parameters_verb() understands it.

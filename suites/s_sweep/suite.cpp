@@ -7,7 +7,7 @@ namespace suites {
 namespace {
 
 std::vector<harness::Case> plan(const Subject& subject, const harness::Settings& settings) {
-  const s_sweep_cases::Plan given{subject, nsa::load_config(model_file(settings)).model.nsa, settings};
+  const s_sweep_cases::Plan given{subject, model_config(settings).model.nsa, settings};
   if (judges_implementation(settings)) return s_sweep_cases::plan_implementation(given);
   std::vector<harness::Case> cases;
   for (const auto& kind : {s_sweep_cases::plan_lengths, s_sweep_cases::plan_ops, s_sweep_cases::plan_models,

@@ -19,11 +19,11 @@
 #include "base/streams.hpp"
 #include "harness/codes.hpp"
 #include "harness/journal_writer.hpp"
+#include "harness/many_runs.hpp"
 #include "harness/probe.hpp"
 #include "harness/settings.hpp"
 #include "reports/status.hpp"
 #include "suites/selftest/files.hpp"
-#include "suites/selftest/run.hpp"
 #include "suites/selftest/text.hpp"
 
 namespace suites::selftest {
@@ -31,6 +31,8 @@ namespace suites::selftest {
 namespace {
 
 namespace fs = std::filesystem;
+using harness::Ended;
+using harness::Job;
 using harness::UsageError;
 using reports::ExitCode;
 
@@ -372,7 +374,7 @@ int Selftest::execute() {
 }
 
 int Selftest::execute(std::size_t first, std::size_t count, std::size_t at_once) {
-  return run_all(
+  return harness::run_all(
       "/proc/self/exe", std::span(jobs_).subspan(first, count), {at_once, options_.limit_s},
       [&](std::size_t number, const Ended& how) { ended(first + number, how); },
       [this](const std::vector<std::string>& names) { draw(names); });

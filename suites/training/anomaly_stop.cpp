@@ -177,6 +177,8 @@ void anomaly_stop(const Subject& subject, Context& context) {
       {"train.save_every", "3"},
       {"train.cuda_graph", "false"},  // a replay calls no hook, and so no fault (captured_step.cpp stops those)
       {"train.hang_timeout_s", "0"}};
+  for (const nsa::Override& set : model_overrides(context.settings()))
+    trial.arguments.insert(trial.arguments.end(), {"--set", set.key + "=" + set.value});
   for (const auto& [key, value] : settings) {
     trial.arguments.insert(trial.arguments.end(), {"--set", fmt::format("{}={}", key, value)});
   }

@@ -47,7 +47,7 @@ std::string text_of(Precision precision) { return std::string(nsa::to_string(pre
 // alone: fp32 at full width does not fit the time.
 void plan_runs(const Subject& subject, const harness::Settings& settings, std::vector<Case>& cases) {
   const bool cuda = settings.text("run.device") == "cuda";
-  const nsa::TrainConfig configured = nsa::load_config(model_file(settings)).train;
+  const nsa::TrainConfig configured = model_config(settings).train;
   for (const std::int64_t steps : {10, 50, 200}) {
     for (const Data data : {Data::text, Data::synthetic}) {
       for (const Precision precision : {Precision::fp32, Precision::bf16}) {

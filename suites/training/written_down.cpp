@@ -48,7 +48,8 @@ std::string_view to_string(WrittenData data) {
   return data == WrittenData::text ? "text" : "crops";
 }
 
-WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device device, const fs::path& folder) {
+WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device device, const fs::path& folder,
+                           const std::vector<nsa::Override>& set) {
   const bool lines = data == WrittenData::packed, packed = lines || data == WrittenData::paragraphs,
              crops = data == WrittenData::crops, shuffled = data == WrittenData::shuffled;
   const fs::path file = folder / (lines ? "documents.jsonl" : packed ? "paragraphs.txt" : "prose.txt");
@@ -56,39 +57,41 @@ WrittenTrial written_trial(WrittenData data, const fs::path& model, at::Device d
   // Crops need room: in this much text the seed draws no place twice.
   write_text(file, lines ? made_documents() : packed ? made_paragraphs() : made_prose(crops ? 60'000 : 560));
   // What is written does not hang on the stream's width.
-  const nsa::ModelConfig subject = nsa::load_config(model).model;
+  const nsa::ModelConfig subject = nsa::load_config(model, set).model;
   const std::int64_t layers = std::min<std::int64_t>(subject.n_layers, 3),
                      dim = std::min<std::int64_t>(subject.dim, 128);
   WrittenTrial trial{.model = model, .settings = {}, .device = device, .folder = folder / "run"};
+  for (const nsa::Override& item : set) trial.settings.emplace_back(item.key, item.value);
   // The seed is not the default, which one that is lost would be.
-  trial.settings = {{"model.n_layers", std::to_string(layers)},
-                    {"model.dim", std::to_string(dim)},
-                    {"nsa.gate", packed ? "sigmoid" : "softmax"},
-                    {"train.data", file.string()},
-                    {"train.precision", packed ? "fp32" : "bf16"},
-                    {"train.steps", std::to_string(kWrittenSteps)},
-                    {"train.warmup_steps", "3"},
-                    {"train.lr", "1e-3"},
-                    {"train.seed", "20261"},
-                    {"train.seq_len", "48"},
-                    {"train.batch_size", packed ? "1" : "2"},
-                    {"train.accumulate_grad_batches", crops ? "1" : "2"},
-                    {"train.gradient_checkpointing", "false"},
-                    {"train.order", crops      ? "random_crops"
-                                    : shuffled ? "shuffled"
-                                               : "sequential"},
-                    {"train.packed", packed ? "true" : "false"},
-                    {"train.epochs", crops ? "1" : "0"},
-                    {"train.validation_share", "0.25"},
-                    {"train.log_every", packed ? "4" : "1"},
-                    {"train.eval_every", "2"},
-                    {"train.eval_batches", "2"},
-                    {"train.save_every", "5"},
-                    {"train.keep_checkpoints", "100"},
-                    {"train.prefetch_batches", "3"},
-                    {"train.master_weights", "true"},
-                    {"train.cuda_graph", "auto"},
-                    {"train.hang_timeout_s", "0"}};  // the harness watches
+  const std::vector<std::pair<std::string, std::string>> own = {{"model.n_layers", std::to_string(layers)},
+                                                                {"model.dim", std::to_string(dim)},
+                                                                {"nsa.gate", packed ? "sigmoid" : "softmax"},
+                                                                {"train.data", file.string()},
+                                                                {"train.precision", packed ? "fp32" : "bf16"},
+                                                                {"train.steps", std::to_string(kWrittenSteps)},
+                                                                {"train.warmup_steps", "3"},
+                                                                {"train.lr", "1e-3"},
+                                                                {"train.seed", "20261"},
+                                                                {"train.seq_len", "48"},
+                                                                {"train.batch_size", packed ? "1" : "2"},
+                                                                {"train.accumulate_grad_batches", crops ? "1" : "2"},
+                                                                {"train.gradient_checkpointing", "false"},
+                                                                {"train.order", crops      ? "random_crops"
+                                                                                : shuffled ? "shuffled"
+                                                                                           : "sequential"},
+                                                                {"train.packed", packed ? "true" : "false"},
+                                                                {"train.epochs", crops ? "1" : "0"},
+                                                                {"train.validation_share", "0.25"},
+                                                                {"train.log_every", packed ? "4" : "1"},
+                                                                {"train.eval_every", "2"},
+                                                                {"train.eval_batches", "2"},
+                                                                {"train.save_every", "5"},
+                                                                {"train.keep_checkpoints", "100"},
+                                                                {"train.prefetch_batches", "3"},
+                                                                {"train.master_weights", "true"},
+                                                                {"train.cuda_graph", "auto"},
+                                                                {"train.hang_timeout_s", "0"}};  // the harness watches
+  trial.settings.insert(trial.settings.end(), own.begin(), own.end());
   return trial;
 }
 
@@ -131,10 +134,11 @@ void judge_ends(const WrittenRun& run, Context& context) {
 void written_down(const Subject& subject, Context& context, WrittenData data) {
   const RunPlan plan = make_plan(subject, context, Data::text);
   const fs::path folder = context.run_folder() / fmt::format("written-down-{}-{}", to_string(data), getpid());
-  const fs::path model = model_file(context.settings());
   // Which rows and borders are read does not hang on the device; what is written is seen on it by the other two.
   const bool of_data = data != WrittenData::text && data != WrittenData::packed;
-  const WrittenTrial trial = written_trial(data, model, of_data ? at::Device(at::kCPU) : plan.device, folder);
+  const WrittenTrial trial =
+      written_trial(data, model_file(context.settings()), of_data ? at::Device(at::kCPU) : plan.device, folder,
+                    model_overrides(context.settings()));
   const probes::ThreadsFor threads(plan.config.model.dim, plan.device.is_cuda());
   const WrittenRun run = make_written_run(trial, context);
   judge_ends(run, context);

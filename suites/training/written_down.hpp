@@ -78,7 +78,9 @@ inline constexpr std::int64_t kWrittenSteps = 7;  // of a trial, which saves aft
 // What the cases run. `data` is written to `folder`, which is made.
 enum class WrittenData { text, crops, shuffled, packed, paragraphs };
 [[nodiscard]] std::string_view to_string(WrittenData data);
+// `set`: keys that stand above the model's file.
 [[nodiscard]] WrittenTrial written_trial(WrittenData data, const std::filesystem::path& model, at::Device device,
-                                         const std::filesystem::path& folder);
+                                         const std::filesystem::path& folder,
+                                         const std::vector<nsa::Override>& set = {});
 
 }  // namespace suites::training_cases

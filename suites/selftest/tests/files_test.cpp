@@ -8,11 +8,15 @@
 #include <csignal>
 #include <fstream>
 
-#include "suites/selftest/run.hpp"
+#include "harness/many_runs.hpp"
 #include "suites/selftest/text.hpp"
 
 namespace suites::selftest {
 namespace {
+
+using harness::Ended;
+using harness::Job;
+using harness::run_all;
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;

@@ -1,4 +1,4 @@
-#include "suites/selftest/run.hpp"
+#include "harness/many_runs.hpp"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include "harness/interrupts.hpp"
 #include "harness/process.hpp"
 
-namespace suites::selftest {
+namespace harness {
 
 namespace {
 
@@ -39,12 +39,12 @@ class Running {
   // A log that cannot be written costs no result.
   void read() {
     std::string text;
-    open_ = harness::read_available(process_.output_fd(), text);
+    open_ = read_available(process_.output_fd(), text);
     log_.write(text.data(), static_cast<std::streamsize>(text.size()));
   }
   void kill() const { process_.signal_group(SIGKILL); }
   Ended reap() {
-    const harness::Exit exit = process_.reap();
+    const Exit exit = process_.reap();
     if (open_) read();
     return {exit.by_signal ? 128 + exit.value : exit.value, "", seconds_since(begin_)};
   }
@@ -52,7 +52,7 @@ class Running {
  private:
   std::size_t number_;
   std::string name_;
-  harness::Process process_;
+  Process process_;
   std::ofstream log_;
   Clock::time_point begin_ = Clock::now();
   double counted_ = 0;
@@ -64,7 +64,7 @@ class Running {
 int run_all(const std::string& executable, std::span<const Job> jobs, const Limits& limits,
             const std::function<void(std::size_t, const Ended&)>& ended,
             const std::function<void(const std::vector<std::string>&)>& tick) {
-  harness::Interrupts interrupts;
+  Interrupts interrupts;
   std::list<Running> running;
   std::size_t next = 0;
   Clock::time_point looked = Clock::now();
@@ -109,4 +109,4 @@ int run_all(const std::string& executable, std::span<const Job> jobs, const Limi
   return 0;
 }
 
-}  // namespace suites::selftest
+}  // namespace harness

@@ -1,4 +1,4 @@
-// Many runs of the real program, several at once.
+// Many runs of a program, several at once.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace suites::selftest {
+namespace harness {
 
 struct Job {
   std::string name;
@@ -34,4 +34,4 @@ int run_all(const std::string& executable, std::span<const Job> jobs, const Limi
             const std::function<void(std::size_t, const Ended&)>& ended,
             const std::function<void(const std::vector<std::string>&)>& tick);
 
-}  // namespace suites::selftest
+}  // namespace harness
