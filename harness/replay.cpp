@@ -213,7 +213,10 @@ std::string Replay::refused(const ReplayedCase& what) const {
     if (program_.validate) program_.validate(settings);
     Selection selection;
     selection.cases = {what.id};
-    (void)make_plan(program_, settings, selection);
+    const Plan plan = make_plan(program_, settings, selection);
+    // An id and no pattern.
+    if (plan.size() != 1 || plan.suites.front().cases.front().id != what.id)
+      return fmt::format("'{}' is the id of no case", what.id);
   } catch (const std::exception& error) {
     return error.what();
   }
