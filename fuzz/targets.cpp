@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/files.hpp"
+#include "harness/bundles.hpp"
 #include "harness/command_line.hpp"
 #include "harness/protocol.hpp"
 #include "nsa/bench/peers.hpp"
@@ -23,6 +24,7 @@
 #include "nsa/train/run/run_folder.hpp"
 #include "nsa/train/run/step_table.hpp"
 #include "nsa/train/stream.hpp"
+#include "reports/bundle.hpp"
 #include "reports/causes.hpp"
 #include "reports/compare.hpp"
 #include "reports/journal.hpp"
@@ -206,6 +208,15 @@ void compare_runs(reports::Run run, reports::Run good) {
   }
 }
 
+// Of the first case that failed.
+std::string a_bundle(const reports::Run& run) {
+  for (const reports::Suite& suite : run.suites)
+    for (const reports::Case& c : suite.cases)
+      if (reports::tally(reports::outcome(c)) == reports::Tally::failed)
+        return harness::sealed(reports::bundle_of(run, c, {}, reports::Json::array()));
+  throw std::logic_error("no case of the sample failed");
+}
+
 }  // namespace
 
 std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
@@ -273,6 +284,16 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    compare_runs(run, *good);
                  },
                  Words{reports::to_json(*good).dump()}, kJsonWords});
+  all.push_back({"bundle", "bundle.json of a case that is replayed",
+                 [](const std::string& input) {
+                   try {
+                     const reports::Bundle bundle = reports::parse_bundle(input, "bundle.json");
+                     (void)reports::to_string(bundle.signature);
+                     (void)reports::same_failure(bundle.signature, bundle.signature);
+                   } catch (const reports::JournalError&) {
+                   }
+                 },
+                 Words{a_bundle(*good)}, kJsonWords});
   all.push_back({"baseline", "throughput.baseline, an earlier report.json",
                  [file = scratch / "report.json"](const std::string& input) {
                    write(file, input);

@@ -160,6 +160,8 @@ void Parser::add_verbs(const Program& program) {
       ->add_option("RUN", line_.operands, "folder of a run, its report.json or its journal; two or more")
       ->required();
   verb("compare")->add_flag("--json", line_.json, "as JSON (schema comparison)");
+  verb("compare")->add_flag("--trace", line_.trace,
+                            "the first step and stage whose bits differ, where cases have traced");
   verb("schema")->add_option("NAME", line_.operands, "report (default), event, comparison or bundle");
   verb("replay")->add_option("BUNDLE", line_.operands, "a bundle, its folder, or the folder of a run")->required();
   verb("replay")->add_flag("--minimize", line_.minimize, "then make sizes smaller while the same failure stays");

@@ -39,6 +39,7 @@ struct CommandLine {
   std::string color = "auto";
   // list, compare
   bool json = false, list_faults = false, list_settings = false, list_codes = false;
+  bool trace = false;  // of compare
   // replay
   bool minimize = false;
   double limit_s = 600;

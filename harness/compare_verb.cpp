@@ -7,6 +7,7 @@
 #include "harness/verbs.hpp"
 #include "reports/causes.hpp"
 #include "reports/compare.hpp"
+#include "reports/compare_trace.hpp"
 #include "reports/read_run.hpp"
 
 namespace harness {
@@ -45,16 +46,35 @@ std::string last_line(const std::string& text) {
   return text.substr(before == std::string::npos ? 0 : before + 1);
 }
 
+// Each run against the one before it.
+reports::ExitCode print_traces(const std::vector<reports::NamedRun>& runs) {
+  std::string text;
+  for (std::size_t i = 1; i < runs.size(); ++i) {
+    const auto cases = reports::compare_traces(runs[i - 1].run, runs[i].run);
+    if (cases.empty())
+      throw UsageError(
+          fmt::format("compare: no case has a trace in both {} and {}; `list --settings` says which setting "
+                      "records one",
+                      runs[i - 1].name, runs[i].name));
+    if (runs.size() > 2) text += fmt::format("{} -> {}\n", i, i + 1);
+    text += reports::to_text(cases);
+  }
+  base::out("{}", text);
+  return reports::ExitCode::ready;
+}
+
 }  // namespace
 
 reports::ExitCode compare(const Program& program, const CommandLine& line) {
   if (line.summary_file) throw UsageError("option '--summary-file' has no meaning for the verb 'compare'");
   if (line.operands.size() < 2)
     throw UsageError(fmt::format("compare: {}: one run only; give two or more", line.operands.front()));
+  if (line.trace && line.json) throw UsageError("compare: --trace has no JSON");
   refuse_one_file_twice(line.operands);
   std::vector<reports::NamedRun> runs;
   for (const std::string& path : line.operands) runs.push_back(read(program, path));
   try {
+    if (line.trace) return print_traces(runs);
     const reports::Comparison comparison = reports::compare(runs);
     if (line.json) {
       base::out("{}\n", reports::dump(reports::to_json(comparison), 2));

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <set>
@@ -13,6 +14,7 @@
 #include "harness/command_line.hpp"
 #include "harness/ending.hpp"
 #include "harness/journal_writer.hpp"
+#include "harness/protocol.hpp"
 #include "harness/run.hpp"
 #include "harness/verbs.hpp"
 #include "harness/worker.hpp"
@@ -36,6 +38,17 @@ void check_program(const Program& program) {
       if (codes.find(code) == nullptr)
         throw std::logic_error(fmt::format("fault '{}' expects the unknown code '{}'", fault.name, code));
   }
+}
+
+// What a bundle and --minimize need names settings.
+void check_settings_of_bundles(const Program& program) {
+  std::vector<std::string> named = program.executed;
+  for (const SizeSetting& size : program.sizes) named.push_back(size.key);
+  if (!program.configuration.empty()) named.push_back(program.configuration);
+  const std::vector<SettingSpec> specs = all_setting_specs(program);
+  for (const std::string& key : named)
+    if (std::none_of(specs.begin(), specs.end(), [&](const SettingSpec& spec) { return spec.key == key; }))
+      throw std::logic_error(fmt::format("'{}' is named as a setting, and is none", key));
 }
 
 ExitCode dispatch(const Program& program, const CommandLine& line) {
@@ -148,6 +161,7 @@ int run_program(const Program& program, int argc, char** argv) {
   base::guard_streams();
   return static_cast<int>(account_for_streams(explained([&] {
     check_program(program);
+    check_settings_of_bundles(program);
     const CommandLine line = parse_command_line(program, argc, argv);
     refuse_lost_streams(line);
     refuse_low_limits(line);

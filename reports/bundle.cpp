@@ -20,9 +20,10 @@ constexpr std::size_t kMostNesting = 100;
 constexpr std::size_t kMostProvenanceBytes = std::size_t{256} << 10;
 
 // Words of an evidence that say where a failure is, as the suites and the harness write them.
-constexpr const char* kWords[] = {"op",        "stage",    "tensor",  "parameter", "branch",    "output", "gradient",
-                                  "direction", "function", "backend", "identity",  "operation", "signal", "phase"};
-constexpr const char* kNumbers[] = {"layer", "row", "head", "group", "step", "S", "value"};
+constexpr const char* kWords[] = {"op",       "stage",     "tensor",   "parameter", "branch",   "output",
+                                  "gradient", "direction", "function", "backend",   "identity", "operation",
+                                  "signal",   "phase",     "stop",     "anomaly"};
+constexpr const char* kNumbers[] = {"layer", "row", "head", "group", "step", "S"};
 
 std::string without_numbers(const std::string& text) {
   std::string out;

@@ -59,6 +59,11 @@ std::vector<harness::SettingSpec> common_settings() {
        .allowed = "0.1 or more",
        .minimum = 0.1,
        .maximum = 86400},
+      {.key = "trace",
+       .type = boolean,
+       .default_value = "false",
+       .meaning = "record the bits of every stage of training and forward cases, for compare --trace; slow on a GPU",
+       .allowed = "true or false"},
   };
   add_keys_of_model(settings);
   return settings;

@@ -123,7 +123,7 @@ TEST_F(CompareVerb, ARunIsAFolderAReportOrAJournal) {
   EXPECT_THAT(fake.out(), HasSubstr(reports::kComparisonSchema));
   EXPECT_EQ(fake({"schema", "event"}), 0);
   EXPECT_EQ(fake({"schema", "other"}), 2);
-  EXPECT_THAT(fake.err(), HasSubstr("unknown schema 'other'; there are report, event and comparison"));
+  EXPECT_THAT(fake.err(), HasSubstr("unknown schema 'other'; there are report, event, comparison and bundle"));
 }
 
 TEST_F(CompareVerb, AnUnfinishedRunIsComparedAsFarAsItGoes) {

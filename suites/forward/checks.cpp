@@ -7,6 +7,7 @@
 
 #include "harness/compare.hpp"
 #include "suites/codes.hpp"
+#include "suites/probes/bit_trace.hpp"
 
 namespace suites::forward_checks {
 
@@ -101,7 +102,9 @@ void batch(const Subject& subject, Context& context, const Setup& setup, Shape s
   const at::Tensor targets = tokens.slice(1, 1);                                                // [B,S]
 
   context.phase(fmt::format("forward B={} S={}", shape.B, shape.S));
+  probes::BitTrace trace(context, *instance.model);
   const at::Tensor logits = instance.model->forward(tokens.slice(1, 0, shape.S));
+  trace.end_step(0);
   judge_logits(context, setup, shape, logits);
   const double loss = cross_entropy(logits, targets);
   judge_initial_loss(context, setup.model, loss);
@@ -134,8 +137,10 @@ void packed(const Subject& subject, Context& context, const Setup& setup) {
   const at::Tensor tokens = draw_tokens(setup.model, 1, shape.S + 1, context.seed("tokens")).to(setup.device);
   context.phase(fmt::format("packed forward S={}", shape.S));
   at::Tensor logits;
+  probes::BitTrace trace(context, *instance.model);
   const bool kept = cu_seqlens_kept(context, cu_seqlens,
                                     [&] { logits = instance.model->forward(tokens.slice(1, 0, shape.S), cu_seqlens); });
+  trace.end_step(0);
   if (!kept) return;
   judge_logits(context, setup, shape, logits);
   judge_initial_loss(context, setup.model, cross_entropy(logits, tokens.slice(1, 1)));

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "suites/codes.hpp"
+#include "suites/probes/bit_trace.hpp"
 #include "suites/probes/one_thread.hpp"
 #include "suites/training/pace.hpp"
 #include "suites/training/stops.hpp"
@@ -41,6 +42,7 @@ RunPlan make_plan(const Subject& subject, const Context& context, Data data) {
   nsa::TrainConfig& train = plan.config.train;
   train.data = data == Data::synthetic ? "synthetic" : text_file(context.settings(), plan.config).string();
   train.packed = false;  // rows of equal length; packed batches are the business of parity and s_sweep
+  if (context.settings().boolean("trace")) train.cuda_graph = nsa::CudaGraph::off;  // a replay shows no stage
   return plan;
 }
 
@@ -94,6 +96,7 @@ Run train(nsa::LanguageModel model, const RunPlan& plan, Context& context) {
   std::optional<UpdateWitness> witness;
   if (UpdateWitness::can_watch(config)) witness.emplace(model->norm->weight, config);
 
+  probes::BitTrace trace(context, *model);
   Weights before = copy_weights(*model);
   bool kept = true;
   for (std::int64_t step = 0; step < config.steps; ++step) {
@@ -102,6 +105,9 @@ Run train(nsa::LanguageModel model, const RunPlan& plan, Context& context) {
     run.steps.push_back(trainer.step());
     context.progress();
     const StepReport& report = run.steps.back();
+    trace.add("loss of the step", at::scalar_tensor(report.loss, at::kDouble));
+    trace.add_parameters();
+    trace.end_step(step);
     kept = check_guard(report, before, *model, context) && kept;
     if (!went_on(report)) {
       report_stop(report, context);
