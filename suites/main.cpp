@@ -13,6 +13,7 @@
 #include "suites/machine/flags.hpp"
 #include "suites/program.hpp"
 #include "suites/providers.hpp"
+#include "suites/scenario/verb.hpp"
 #include "suites/selftest/verb.hpp"
 
 namespace {
@@ -48,5 +49,6 @@ int main(int argc, char** argv) {
   const harness::Program program = suites::make_program();
   const std::vector<suites::Planted> faults = suites::catalogue(std::make_shared<suites::Seams>());
   if (const auto code = suites::selftest::verb(argc, argv, program, faults)) return *code;
+  if (const auto code = suites::scenario::verb(argc, argv, program, faults)) return *code;
   return harness::run_program(program, argc, argv);
 }

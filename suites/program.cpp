@@ -44,7 +44,9 @@ harness::Program make_program() {
                      {"--python", "python", "interpreter that runs it (default python3)"},
                      {"--python-timeout", "python_timeout_s",
                       "seconds that one call of it may take; --hang does not count them (default 60)"}};
-  program.verbs = {{"adapter", "write an adapter to begin with, or check one: adapter new FILE, adapter check FILE"}};
+  program.verbs = {
+      {"adapter", "write an adapter to begin with, or check one: adapter new FILE, adapter check FILE"},
+      {"scenario", "plant a day of a seed report and say fact by fact what is found: scenario NAME, --list"}};
   program.variables = {"NSA_*"};  // one that is misspelt too: nothing obeys it, and preflight finds it
   program.sizes = common_sizes();
   program.sizes.push_back({"s_sweep.lengths", 1, "S"});

@@ -44,6 +44,17 @@ nsa::Config Subject::config_as_it_is(const harness::Context& context) const {
   return config;
 }
 
+harness::Json Subject::planned(const harness::Context& context) const {
+  harness::Json planned = context.planned_provenance();
+  for (const auto& change : seams_->planned) change(planned);
+  return planned;
+}
+
+probes::GpuCensus Subject::gpu_processes(probes::GpuCensus taken) const {
+  for (const auto& change : seams_->gpu_processes) change(taken);
+  return taken;
+}
+
 // A planted fault comes on top of what is judged.
 nsa::Ops Subject::wrap(nsa::Ops ops, const nsa::Call& call) const {
   if (const auto client = implementation()) ops = implementation::with_implementation(std::move(ops), client, call);

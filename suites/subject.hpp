@@ -16,6 +16,7 @@
 #include "nsa/model/make.hpp"
 #include "suites/implementation/client.hpp"
 #include "suites/locations.hpp"
+#include "suites/probes/gpu_processes.hpp"
 
 namespace suites {
 
@@ -29,6 +30,10 @@ struct Seams {
   std::vector<std::function<void(nsa::LanguageModelImpl&)>> model;
   // Changes the configuration that the product loaded.
   std::vector<std::function<void(nsa::Config&)>> configuration;
+  // Changes what the supervisor is said to have found of program and machine when it planned the run.
+  std::vector<std::function<void(harness::Json&)>> planned;
+  // Changes what the driver is said to answer: who holds memory of the GPU.
+  std::vector<std::function<void(probes::GpuCensus&)>> gpu_processes;
 };
 
 struct ModelOptions {
@@ -54,6 +59,9 @@ class Subject {
   [[nodiscard]] nsa::Config config(const harness::Context& context) const;
   // The same, whatever was planned.
   [[nodiscard]] nsa::Config config_as_it_is(const harness::Context& context) const;
+  // Context::planned_provenance().
+  [[nodiscard]] harness::Json planned(const harness::Context& context) const;
+  [[nodiscard]] probes::GpuCensus gpu_processes(probes::GpuCensus taken) const;
   // The flags of this process's environment, resolved.
   [[nodiscard]] nsa::EffectiveFlags flags() const;
   // A model, initialised from `seed` (torch's generator is seeded with it).

@@ -233,7 +233,7 @@ std::vector<Planted> reported_faults(const std::shared_ptr<Seams>& seams) {
 std::vector<Planted> catalogue(const std::shared_ptr<Seams>& seams) {
   std::vector<Planted> all;
   for (auto* part : {reported_faults, attend_faults, operation_mutants, selection_mutants, model_mutants,
-                     decoding_mutants, cost_mutants, process_mutants, source_mutants})
+                     decoding_mutants, cost_mutants, process_mutants, deployment_mutants, source_mutants})
     for (Planted& fault : part(seams)) all.push_back(std::move(fault));
   return all;
 }

@@ -17,6 +17,8 @@ namespace suites {
     const std::shared_ptr<Seams>& seams);  // weights, gradients, the routes
 [[nodiscard]] std::vector<Planted> decoding_mutants(const std::shared_ptr<Seams>& seams);  // a step of decoding
 [[nodiscard]] std::vector<Planted> cost_mutants(const std::shared_ptr<Seams>& seams);      // time and memory
+[[nodiscard]] std::vector<Planted> deployment_mutants(
+    const std::shared_ptr<Seams>& seams);  // what the reported days had besides: the machine, the deployment, one hang
 [[nodiscard]] std::vector<Planted> process_mutants(
     const std::shared_ptr<Seams>& seams);  // worker, run folder, settings
 

@@ -39,7 +39,7 @@ void configuration_keys(Context& context, const LoadConfig& load);
 void torch_version(Context& context, const std::string& built, const std::string& found);
 [[nodiscard]] std::string torch_version_found();  // from the library itself, not from a header
 // The id compiled in against the hash of the sources, both as the supervisor found them.
-void build_id(Context& context);
+void build_id(Context& context, const Json& planned);  // planned: a run's provenance
 // `environment`: as the worker sees it now; it must be what the supervisor recorded.
 void flags(Context& context, const nsa::Environment& environment);
 // A training step of the configuration, as it is routed on the device of this run.
@@ -73,8 +73,8 @@ void driver(Context& context, const CudaState& state);
 void cuda_works(Context& context);  // needs a GPU: one kernel and two copies
 void foreign_processes(Context& context, const probes::GpuCensus& census, const probes::ForeignProcesses& foreign,
                        std::int64_t own_bytes);
-void gpu_processes(Context& context);  // needs a GPU: takes the census and calls the former
-void gpu_state(Context& context);      // needs a GPU: at rest, and its clocks after a moment of work
+void gpu_processes(const Subject& subject, Context& context);  // needs a GPU: takes the census and calls the former
+void gpu_state(Context& context);  // needs a GPU: at rest, and its clocks after a moment of work
 
 // -- flash.cpp
 enum class FlashKind { dense, window, varlen };
@@ -90,8 +90,8 @@ void train_folder(const Subject& subject, Context& context);
 // -- surroundings.cpp: what the harness recorded of the environment, and the host
 void variables(Context& context);
 void threads(Context& context);
-void pins(Context& context);  // preflight.expect_environment
-void fix(Context& context);   // preflight.expect_commit
+void pins(Context& context);                      // preflight.expect_environment
+void fix(Context& context, const Json& planned);  // preflight.expect_commit
 void host(Context& context);
 void load(Context& context);  // who else uses the CPUs
 

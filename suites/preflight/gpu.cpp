@@ -116,10 +116,10 @@ void foreign_processes(Context& context, const probes::GpuCensus& census, const 
   machine::tell(context, machine::judge_foreign(census, foreign, own_bytes));
 }
 
-void gpu_processes(Context& context) {
+void gpu_processes(const Subject& subject, Context& context) {
   context.phase("NVML");
   const at::Tensor held = at::zeros({1}, at::kCUDA);  // so that this process is on the list
-  const probes::GpuCensus census = probes::take_census(probes::Nvml::load(), bus_id());
+  const probes::GpuCensus census = subject.gpu_processes(probes::take_census(probes::Nvml::load(), bus_id()));
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
   foreign_processes(context, census, probes::find_foreign(census, getpid(), getppid()),
                     stats.reserved_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current);

@@ -32,8 +32,7 @@ void torch_version(Context& context, const std::string& built, const std::string
                  codes::kTorchVersion, {{"built_for", built}, {"found", found}});
 }
 
-void build_id(Context& context) {
-  const Json& planned = context.planned_provenance();
+void build_id(Context& context, const Json& planned) {
   if (!planned.contains("build") || !planned["build"].contains("build_id")) {
     throw std::runtime_error("the supervisor journaled no build id: provenance lacks build.build_id");
   }

@@ -33,11 +33,11 @@ harness::Suite preflight(const Subject& subject) {
     };
 
     add("torch", [](Context& x) { checks::torch_version(x, TORCH_VERSION, checks::torch_version_found()); });
-    add("build", checks::build_id);
+    add("build", [=](Context& x) { checks::build_id(x, subject.planned(x)); });
     add("cuda_present", [](Context& x) { checks::cuda_present(x, checks::cuda_state()); });
     add("cuda", checks::cuda_works).needs_cuda = true;
     add("driver", [](Context& x) { checks::driver(x, checks::cuda_state()); }).needs_cuda = true;
-    add("gpu_processes", checks::gpu_processes).needs_cuda = true;
+    add("gpu_processes", [=](Context& x) { checks::gpu_processes(subject, x); }).needs_cuda = true;
     add("halt_files", checks::halt_files);
     add("configuration", [=](Context& x) { checks::configuration(subject, x); }).brought_by = {"preflight.expect"};
     add("configuration_keys", [](Context& x) {
@@ -80,7 +80,7 @@ harness::Suite preflight(const Subject& subject) {
     if (!settings.texts("preflight.expect_environment").empty())
       add("pins", checks::pins).brought_by = {"preflight.expect_environment"};
     if (!settings.text("preflight.expect_commit").empty())
-      add("fix", checks::fix).brought_by = {"preflight.expect_commit"};
+      add("fix", [=](Context& x) { checks::fix(x, subject.planned(x)); }).brought_by = {"preflight.expect_commit"};
     if (!settings.text("preflight.train_folder").empty())
       add("train_folder", [=](Context& x) { checks::train_folder(subject, x); }).brought_by = {
           "preflight.train_folder"};

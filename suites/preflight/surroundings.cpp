@@ -31,8 +31,7 @@ void pins(Context& context) {
                                              machine::pinned_facts(context.planned_provenance(), environment)));
 }
 
-void fix(Context& context) {
-  const Json& planned = context.planned_provenance();
+void fix(Context& context, const Json& planned) {
   const std::string folder = planned.at("source").at("folder").get<std::string>();
   machine::tell(context, machine::judge_fix(context.settings().text("preflight.expect_commit"), planned.at("build"),
                                             machine::git_in(folder)));

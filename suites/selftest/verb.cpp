@@ -24,6 +24,7 @@
 #include "harness/settings.hpp"
 #include "reports/status.hpp"
 #include "suites/selftest/files.hpp"
+#include "suites/selftest/folder.hpp"
 #include "suites/selftest/text.hpp"
 
 namespace suites::selftest {
@@ -38,7 +39,6 @@ using reports::ExitCode;
 
 constexpr const char* kVerb = "selftest";
 constexpr const char* kFile = "selftest.json";
-constexpr const char* kLog = ".log";
 constexpr const char* kClean = "clean-";
 constexpr double kProbeSeconds = 60;
 constexpr const char* kEquivalents = "fixtures/selftest/equivalent.json";
@@ -132,44 +132,13 @@ std::vector<Planted> chosen(const std::vector<Planted>& catalogue, const Options
   return faults;
 }
 
-// By name: the runs of faults and clean runs with their logs, and the report. What is foreign stays.
-void remove_earlier(const fs::path& folder, const std::vector<std::string>& faults) {
-  const auto ours = [&](std::string name) {
-    if (name == kFile || name == std::string(kFile) + ".tmp") return true;
-    if (name.ends_with(kLog)) name.resize(name.size() - std::string_view(kLog).size());
-    return std::find(faults.begin(), faults.end(), name) != faults.end() ||
-           (name.starts_with(kClean) &&
-            name.find_first_not_of("0123456789", std::string_view(kClean).size()) == std::string::npos);
-  };
-  std::vector<fs::path> old;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (ours(entry.path().filename().string())) old.push_back(entry.path());
-  for (const fs::path& path : old) fs::remove_all(path);  // of a link the link alone
-}
-
-fs::path make_folder(const Options& o, const std::string& run_id, const std::vector<std::string>& faults) {
-  if (o.out && o.out->empty()) throw UsageError("--out: '' names no folder");
-  const fs::path folder = fs::absolute(o.out ? fs::path(*o.out) : fs::path("out") / run_id);
-  std::error_code error;
-  if (fs::exists(folder, error) && !fs::is_directory(folder, error))
-    throw UsageError(fmt::format("--out: {} is no folder", folder.string()));
-  fs::create_directories(folder, error);
-  if (error) throw harness::InfrastructureError(fmt::format("{}: {}", folder.string(), error.message()));
-  if (o.force) remove_earlier(folder, faults);
-  if (!fs::is_empty(folder))
-    throw UsageError(
-        fmt::format("--out: {} is not empty; name another folder, or --force to remove what an earlier "
-                    "self-test left there",
-                    folder.string()));
-  return folder;
-}
-
-// As words for a shell: those that it would read otherwise in quotes.
-std::string shell(const std::vector<std::string>& words) {
-  std::vector<std::string> quoted;
-  for (const std::string& word : words)
-    quoted.push_back(word.find_first_of("[]*?=, '$\"\\&|;<>()") == std::string::npos ? word : "'" + word + "'");
-  return fmt::format("{}", fmt::join(quoted, " "));
+// The runs of faults and clean runs, and the report.
+FolderWish folder_of(const Options& o, const std::vector<std::string>& faults) {
+  return {o.out, o.force, "self-test", [faults](const std::string& name) {
+            return name == kFile || std::find(faults.begin(), faults.end(), name) != faults.end() ||
+                   (name.starts_with(kClean) &&
+                    name.find_first_not_of("0123456789", std::string_view(kClean).size()) == std::string::npos);
+          }};
 }
 
 std::string text_of_file(const std::string& file, const char* what) try {
@@ -416,7 +385,7 @@ int Selftest::run(const std::vector<std::string>& argv) {
   }
   faults_ = chosen(catalogue_, options_, cuda);
   read_equivalents();
-  folder_ = make_folder(options_, run_id, names_of(catalogue_));
+  folder_ = make_folder(folder_of(options_, names_of(catalogue_)), run_id);
   result_.run = {{"id", run_id},
                  {"argv", argv},
                  {"started", base::timestamp()},

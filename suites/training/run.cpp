@@ -100,7 +100,8 @@ Run train(nsa::LanguageModel model, const RunPlan& plan, Context& context) {
   Weights before = copy_weights(*model);
   bool kept = true;
   for (std::int64_t step = 0; step < config.steps; ++step) {
-    if (step % 10 == 0) context.phase(fmt::format("step {} of {}", step, config.steps));
+    // A run that stands still is said to stand at its last phase: of a short one, or early, that is the step itself.
+    if (step < 10 || step % 10 == 0) context.phase(fmt::format("step {} of {}", step, config.steps));
     refresh(before, *model);
     run.steps.push_back(trainer.step());
     context.progress();

@@ -98,20 +98,20 @@ TEST_F(Preflight, AnotherTorchIsFound) {
 
 TEST_F(Preflight, StaleBuildIsFound) {
   context.provenance["build"] = {{"build_id", "aaaa"}, {"source_hash", "bbbb"}};
-  checks::build_id(context);
+  checks::build_id(context, context.planned_provenance());
   EXPECT_EQ(all_codes(), Codes{code(codes::kBuildStale)});
 }
 
 TEST_F(Preflight, FreshBuildAndMissingSourcesAreSilent) {
   context.provenance["build"] = {{"build_id", "aaaa"}, {"source_hash", "aaaa"}};
-  checks::build_id(context);
+  checks::build_id(context, context.planned_provenance());
   EXPECT_EQ(context.checks, 1);
   context.provenance["build"] = {{"build_id", "aaaa"}, {"source_hash", nullptr}};
-  checks::build_id(context);
+  checks::build_id(context, context.planned_provenance());
   EXPECT_EQ(context.facts["build"]["compared"], false);
   EXPECT_TRUE(context.findings.empty());
   context.provenance["build"] = harness::Json::object();
-  EXPECT_THROW(checks::build_id(context), std::runtime_error);
+  EXPECT_THROW(checks::build_id(context, context.planned_provenance()), std::runtime_error);
 }
 
 TEST_F(Preflight, AFlagThatWasSetAfterTheRunBeganIsFound) {
@@ -431,7 +431,7 @@ TEST_F(Preflight, AProgramWithoutTheFixIsFound) {
   settings.set("preflight.expect_commit", "0123abcd0123abcd", "test");
   context.provenance["build"] = {{"build_id", "a"}, {"source_hash", "a"}};
   context.provenance["source"] = {{"folder", folder.string()}};
-  checks::fix(context);
+  checks::fix(context, context.planned_provenance());
   EXPECT_EQ(all_codes(), Codes{code(codes::kFixMissing)});
 }
 
