@@ -264,10 +264,16 @@ bool names(const reports::LikelyCause& cause, const Cause& wanted) {
          holds(fmt::format("{} {}", cause.what, fmt::join(cause.because, " ")), wanted.names);
 }
 
-void judge_causes(const Scenario& scenario, const Run& run, Result& result) {
+std::string number(const Result& result) { return fmt::format("cause-{}", result.causes.size() + 1); }
+
+void judge_causes(const Scenario& scenario, const Run& run, const std::string& device, Result& result) {
   std::size_t next = 0;  // causes before it have had their turn
   std::vector<bool> used(run.causes.size(), false);
   for (const Cause& wanted : scenario.causes) {
+    if (!wanted.needs_gpu.empty() && device != "cuda") {
+      result.causes.push_back({number(result), wanted.said, not_shown("needs a GPU: " + wanted.needs_gpu)});
+      continue;
+    }
     Answer answer = missing(fmt::format("the report names no such cause ({})", fmt::join(wanted.of, " or ")));
     for (std::size_t i = 0; i < run.causes.size() && answer.state != State::ok; ++i) {
       if (used[i] || !names(run.causes[i], wanted)) continue;
@@ -277,7 +283,7 @@ void judge_causes(const Scenario& scenario, const Run& run, Result& result) {
       next = std::max(next, i + 1);
       break;
     }
-    result.causes.push_back({fmt::format("cause-{}", result.causes.size() + 1), wanted.said, answer});
+    result.causes.push_back({number(result), wanted.said, answer});
   }
   for (std::size_t i = 0; i < run.causes.size(); ++i)
     if (!used[i]) result.besides.push_back(fmt::format("{}. {} ({})", i + 1, run.causes[i].what, run.causes[i].id));
@@ -348,11 +354,11 @@ Result judge(const Scenario& scenario, const std::vector<Ran>& all, const std::s
     const std::string is(reports::to_string(reports::assess(judged.run.run).verdict));
     const bool right = is == scenario.verdict && judged.exit_code == scenario.exit_code;
     result.verdict = {right ? State::ok : State::missing, fmt::format("{}, exit code {}", is, judged.exit_code)};
-    judge_causes(scenario, judged.run.run, result);
+    judge_causes(scenario, judged.run.run, device, result);
   } else {
     result.verdict = silent(judged);
     for (const Cause& cause : scenario.causes)
-      result.causes.push_back({fmt::format("cause-{}", result.causes.size() + 1), cause.said, result.verdict});
+      result.causes.push_back({number(result), cause.said, result.verdict});
   }
   for (const Fact& one : scenario.facts)
     result.facts.push_back({one.id, one.said, of_fact(one, scenario, all, device)});

@@ -64,6 +64,7 @@ Attempt attempt_of(Reader& at, Context& context) {
   one.settings = at.text_map("settings", context.known.settings, "setting that a scenario may set");
   one.flags = at.text_map("flags", context.known.flags, "flag of this program");
   one.inject = at.known_texts("inject", context.known.faults, "planted fault");
+  one.inject_on_gpu = at.known_texts("inject_on_gpu", context.known.faults, "planted fault");
   at.done();
   context.attempts.push_back(one.name);
   return one;
@@ -189,7 +190,8 @@ Fact fact_of(Reader& at, const Context& context, std::set<std::string>& ids) {
 Cause cause_of(Reader& at, const Context& context) {
   Texts known = context.known.causes;
   known.insert(known.end(), context.known.codes.begin(), context.known.codes.end());
-  Cause cause{at.text("said"), at.known_texts("of", known, "cause or finding code"), at.texts("names")};
+  Cause cause{at.text("said"), at.known_texts("of", known, "cause or finding code"), at.texts("names"),
+              at.text_or("needs_gpu", "")};
   if (cause.of.empty()) at.refuse("of", "is missing");
   at.done();
   return cause;

@@ -28,6 +28,7 @@ struct Attempt {
   bool gates = false;                                // gates on speed decide
   std::map<std::string, std::string> settings, flags;
   std::vector<std::string> inject;
+  std::vector<std::string> inject_on_gpu;  // besides, where there is one; elsewhere the attempt goes without
 };
 
 // What a value must be; all that is said must hold.
@@ -69,6 +70,7 @@ struct Cause {
   std::string said;
   std::vector<std::string> of;  // ids of the report's causes or codes of their findings; one is enough
   std::vector<std::string> names;
+  std::string needs_gpu;  // as a fact's
 };
 
 struct Scenario {
