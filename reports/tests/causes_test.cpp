@@ -115,6 +115,10 @@ TEST(Causes, NanIsToldFromAWrongNumberByTheEvidenceOrTheMessage) {
   };
   EXPECT_EQ(id(found("A", "loss is -nan")), "nan");
   EXPECT_EQ(id(found("A", "m", {{"at", {{"value", "Infinity"}}}})), "nan");
+  Finding surroundings = found("A", ".HALT lies in out/s-nan/v2");
+  EXPECT_EQ(id(surroundings), "nan");
+  surroundings.category = "environment";
+  EXPECT_EQ(id(surroundings), "off") << "a folder's name is no value";
   EXPECT_EQ(id(found("A", "information is nanometres off", {{"value", 3}})), "off");
 }
 

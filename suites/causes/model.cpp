@@ -333,7 +333,7 @@ Rules initial_values() {
        .what =
            "The gate's last layer is initialised to zero ({parameters}): every branch is mixed by exactly 1/3 and the "
            "layer before gets no gradient",
-       .weight = 50,
+       .weight = 98,
        .clue = {.codes = {kGateZeroInit}, .evidence = {{"parameters", "*"}}},
        .explains = {{.codes = {kGateUniform, kNoGradient, kInsensitive, kParameterLaw}}}},
       {.id = "initial-law",

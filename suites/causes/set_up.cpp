@@ -54,7 +54,7 @@ Rules set_up() {
                                kNonFiniteForward}}}},
       {.id = "in-place-write",
        .what = "Something that autograd kept for the backward pass is overwritten in place",
-       .weight = 96,
+       .weight = 86,
        .clue = {{kInplaceWrite}},
        .explains = together({of_wrong_gradients(), of_training(), {{.codes = {kException, kFlagIgnored}}}})},
       {.id = "seed",
@@ -113,7 +113,17 @@ Rules set_up() {
        .what = "{type} is thrown in the phase '{phase}': {said}",
        .weight = 15,
        .clue = {.codes = {kException}, .evidence = {{"type", "*"}, {"phase", "?*"}, {"said", "*"}}}},
-      {.id = "crash", .weight = 80, .clue = {{kCrash, kHang, kVanished}}, .explains = {{.codes = {kFarBelowGate}}}},
+      {.id = "expanded-keys-and-values",
+       .what = "{op} copies keys and values to every query head: {ratio} times the bytes that it needs",
+       .weight = 82,
+       .clue = {.codes = {kExpandedKv}, .evidence = {{"op", "*"}, {"ratio", "*"}}},
+       .explains = {{.codes = {kExpandedKv, kBelowGate, kFarBelowGate, kHostBound, kShapeSlow, kStepBytes}}}},
+      {.id = "configuration-drift",
+       .what = "The configuration in use is not the one that was expected, so what else was found holds for another run "
+               "than the planned one",
+       .weight = 81,
+       .clue = {{kConfigDrift}}},
+      {.id = "crash", .weight = 67, .clue = {{kCrash, kHang, kVanished}}, .explains = {{.codes = {kFarBelowGate}}}},
   };
 }
 

@@ -119,6 +119,7 @@ void laws(Context& context, const ModelOptions& options, nsa::LanguageModelImpl&
     if (values == nullptr) continue;  // parameter_set tells
     if (is_gate_output(e) && all_zero(*values)) {
       zero_gates.push_back(e.name);  // named for what it is, not as one more sample off its law
+      table[e.name] = {{"mean", 0.0}, {"std", 0.0}, {"law_std", e.law.deviation()}};
       continue;
     }
     const Statistics s = jury.hear(e.name, *values, e.law);

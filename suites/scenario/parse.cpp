@@ -28,7 +28,7 @@ const std::vector<std::pair<const char*, Kind>>& kinds() {
 }
 const Texts kVerdicts = {"READY", "CONDITIONAL", "NOT READY"};
 const Texts kOutcomes = {"pass", "fail", "error", "crash", "hang", "skip", "inconclusive", "blocked"};
-const Texts kChanges = {"same", "changed", "appeared", "gone", "first_told", "no_longer_told"};
+const Texts kChanges = {"same", "changed", "new", "gone", "first_told", "no_longer_told"};
 
 void must_be_a_name(const Reader& at, const char* key, const std::string& name) {
   if (name.find_first_not_of(kNameLetters) != std::string::npos || name.front() == '-')
@@ -50,7 +50,7 @@ Attempt attempt_of(Reader& at, Context& context) {
   if (std::count(context.attempts.begin(), context.attempts.end(), one.name) > 0)
     at.refuse("name", fmt::format("'{}' stands twice", one.name));
   one.said = at.text("said");
-  one.level = at.has("level") ? at.one_of("level", {"smoke", "standard"}, "level") : "smoke";
+  if (at.has("level")) one.level = at.one_of("level", {"smoke", "standard"}, "level");
   one.suites = at.known_texts("suites", context.known.suites, "suite");
   one.cases = at.texts("cases");
   if (one.suites.empty() == one.cases.empty()) at.refuse("suites", "needs suites or cases, one of them");

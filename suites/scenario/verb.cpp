@@ -164,8 +164,8 @@ std::vector<std::string> Day::words(const Attempt& attempt) const {
     words.insert(words.end(), {"--suite", fmt::format("{}", fmt::join(attempt.suites, ","))});
   for (const std::string& one : attempt.cases) words.insert(words.end(), {"--case", one});
   for (const std::string& one : attempt.excludes) words.insert(words.end(), {"--exclude", one});
-  words.insert(words.end(),
-               {"--level", attempt.level, "--device", device_, "--gates", attempt.gates ? "decide" : "report"});
+  if (!attempt.level.empty()) words.insert(words.end(), {"--level", attempt.level});
+  words.insert(words.end(), {"--device", device_, "--gates", attempt.gates ? "decide" : "report"});
   if (!attempt.settings.contains(kHangKey)) words.insert(words.end(), {"--hang", kHangSeconds});
   if (!attempt.model.empty()) words.insert(words.end(), {"--model", (file_.parent_path() / attempt.model).string()});
   if (!attempt.expect.empty()) words.insert(words.end(), {"--expect", (file_.parent_path() / attempt.expect).string()});
