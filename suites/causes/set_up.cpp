@@ -119,8 +119,9 @@ Rules set_up() {
        .clue = {.codes = {kExpandedKv}, .evidence = {{"op", "*"}, {"ratio", "*"}}},
        .explains = {{.codes = {kExpandedKv, kBelowGate, kFarBelowGate, kHostBound, kShapeSlow, kStepBytes}}}},
       {.id = "configuration-drift",
-       .what = "The configuration in use is not the one that was expected, so what else was found holds for another run "
-               "than the planned one",
+       .what =
+           "The configuration in use is not the one that was expected, so what else was found holds for another run "
+           "than the planned one",
        .weight = 81,
        .clue = {{kConfigDrift}}},
       {.id = "crash", .weight = 67, .clue = {{kCrash, kHang, kVanished}}, .explains = {{.codes = {kFarBelowGate}}}},

@@ -357,8 +357,7 @@ Result judge(const Scenario& scenario, const std::vector<Ran>& all, const std::s
     judge_causes(scenario, judged.run.run, device, result);
   } else {
     result.verdict = silent(judged);
-    for (const Cause& cause : scenario.causes)
-      result.causes.push_back({number(result), cause.said, result.verdict});
+    for (const Cause& cause : scenario.causes) result.causes.push_back({number(result), cause.said, result.verdict});
   }
   for (const Fact& one : scenario.facts)
     result.facts.push_back({one.id, one.said, of_fact(one, scenario, all, device)});

@@ -44,7 +44,8 @@ reports::Run a_run(const std::string& id) {
   run.device = "cpu";
   run.complete = true;
   run.faults = Json::array({"leak"});
-  run.provenance = {{"flags", {{"set", {{"NSA_USE_FA2", "1"}}}}}, {"config", {{"resolved", {{"train.batch_size", "2"}}}}}};
+  run.provenance = {{"flags", {{"set", {{"NSA_USE_FA2", "1"}}}}},
+                    {"config", {{"resolved", {{"train.batch_size", "2"}}}}}};
   reports::Case leaks = a_case("leaks", Status::fail), sound = a_case("sound", Status::pass),
                 device = a_case("device", Status::skip), unsure = a_case("unsure", Status::inconclusive);
   leaks.findings = {finding("NSA-N005", "row 7 moved")};
@@ -209,7 +210,8 @@ TEST(Judge, CausesMustComeInTheirOrder) {
 
 TEST(Judge, WhatCannotBeShownIsToldAndIsNoPass) {
   Scenario day = a_scenario();
-  day.facts = {{"network", "s", "", "no network", {}}, {"gpu", "s", "a device", "", {look(Kind::clean, "parity/sound")}}};
+  day.facts = {{"network", "s", "", "no network", {}},
+               {"gpu", "s", "a device", "", {look(Kind::clean, "parity/sound")}}};
   Result result = judge(day, ran(), "cpu");
   EXPECT_EQ(result.count(State::not_shown), 2u);
   EXPECT_EQ(result.exit_code, 8);
@@ -271,7 +273,8 @@ TEST(Text, EveryFactStandsInTextAndJson) {
   day.facts = {{"network", "the text is FineWeb", "", "no network", {}}};
   const Result result = judge(day, ran(), "cpu");
   const std::string text = text_of(day, ran(), result, "compare: nothing\n");
-  EXPECT_THAT(text, HasSubstr("not shown  network\n             seed: the text is FineWeb\n             here: no network"));
+  EXPECT_THAT(text,
+              HasSubstr("not shown  network\n             seed: the text is FineWeb\n             here: no network"));
   EXPECT_THAT(text, HasSubstr("scenario day: 3 ok, 0 missing, 1 not shown on cpu; exit code 8\n"));
   const Json json = json_of(day, ran(), result);
   EXPECT_EQ(json["facts"][0]["state"], "not shown");

@@ -10,8 +10,8 @@ namespace parsing {
 using testing::AllOf;
 using testing::HasSubstr;
 
-const Known kKnown = {{"parity", "training"}, {"leak", "halt"},     {"NSA-N005", "NSA-E005"},
-                      {"future-leak"},        {"NSA_USE_FA2"},      {"run.seed", "parity.lengths"}};
+const Known kKnown = {{"parity", "training"}, {"leak", "halt"}, {"NSA-N005", "NSA-E005"},
+                      {"future-leak"},        {"NSA_USE_FA2"},  {"run.seed", "parity.lengths"}};
 
 const char* const kGood = R"({
   "schema": "nsa-validate/scenario", "schema_version": "1.2.0",
@@ -75,10 +75,14 @@ TEST(Parse, WhatIsDamagedOrForeignIsNeverTaken) {
   EXPECT_THAT(refusal(std::string(kGood) + "{}"), HasSubstr("is damaged"));
   EXPECT_THAT(refusal("[]"), HasSubstr("is no JSON object"));
   EXPECT_THAT(refusal("{}"), HasSubstr("day.json: schema: is missing"));
-  EXPECT_THAT(refusal(with("nsa-validate/scenario", "nsa-validate/report")), HasSubstr("schema: 'nsa-validate/report'"));
+  EXPECT_THAT(refusal(with("nsa-validate/scenario", "nsa-validate/report")),
+              HasSubstr("schema: 'nsa-validate/report'"));
   EXPECT_THAT(refusal(with("1.2.0", "2.0.0"), /*incompatible=*/true), HasSubstr("schema_version: 2.0.0"));
   EXPECT_THAT(refusal(with(R"("title": "t")", R"("title": "t", "title": "u")")), HasSubstr("'title' stands twice"));
-  EXPECT_THAT(refusal(with(R"("title": "t")", R"("title": "t)" "\xff" R"(")")), HasSubstr("damaged"));
+  EXPECT_THAT(refusal(with(R"("title": "t")", R"("title": "t)"
+                                              "\xff"
+                                              R"(")")),
+              HasSubstr("damaged"));
 }
 
 TEST(Parse, WhatIsNotKnownIsNamedWithItsPlace) {
@@ -115,7 +119,8 @@ TEST(Parse, NoPathAndNoProgram) {
   EXPECT_THAT(refusal(with("m.yaml", "../m.yaml")), HasSubstr("attempts[1].model: '../m.yaml' must be a file"));
   EXPECT_THAT(refusal(with("m.yaml", "/etc/passwd")), HasSubstr("must be a file in the scenario's own folder"));
   EXPECT_THAT(refusal(with(R"("run.seed": "7")", R"("python": "/bin/sh")")), HasSubstr("'python' is no setting"));
-  EXPECT_THAT(refusal(with(R"("name": "v2")", R"("name": "../v2")")), HasSubstr("attempts[1].name: '../v2' is no name"));
+  EXPECT_THAT(refusal(with(R"("name": "v2")", R"("name": "../v2")")),
+              HasSubstr("attempts[1].name: '../v2' is no name"));
   EXPECT_THAT(refusal(with(R"("parity/a*")", R"("--out")")), HasSubstr("'--out' is no case"));
 }
 
