@@ -170,10 +170,13 @@ LikelyCause told(const Candidate& speaks, const std::vector<Placed>& own) {
   cause.weight = speaks.weight;
   cause.what = speaks.rule && !speaks.rule->what.empty() ? filled(speaks.rule->what, leading)
                                                          : fmt::format("{} ({})", leading.title, leading.cause);
-  std::set<std::string> from;  // one message a suite says more than many of one
+  // One message a suite says more than many of one; where another code must stand beside it, that one is told too.
+  const bool together = speaks.rule && !speaks.rule->with.empty();
+  std::set<std::string> from;
   for (const Placed& at : own) {
     const std::string suite = at.where ? at.where->suite : "";
-    if (cause.because.size() < kMessages && from.insert(suite).second) cause.because.push_back(said(at));
+    if (cause.because.size() < kMessages && from.insert(suite + (together ? at.finding->code : "")).second)
+      cause.because.push_back(said(at));
   }
   for (const auto& [glob, count] : speaks.clean)
     cause.because.push_back(fmt::format("{} of {} passed", view::plural(count, "case"), glob));

@@ -55,6 +55,7 @@ reports::Run a_run(const std::string& id) {
   device.reason = "needs a GPU";
   device.required = false;
   unsure.reason = "the machine is busy";
+  unsure.metrics = {{"rate", 3.0, "tok/s"}};
   run.suites = {{"parity", "p", {}, {leaks, sound, device, unsure}, 0}};
   reports::LikelyCause first, second;
   first.id = "future-leak";
@@ -151,6 +152,11 @@ TEST(Judge, AFigureMustLieWithinItsBoundsAndNanLiesNowhere) {
   EXPECT_EQ(state(one), State::missing) << "NaN";
   one.key = "none";
   EXPECT_EQ(state(one), State::missing);
+  one.key = "rate";
+  one.where = "parity/unsure";
+  one.wanted = {};
+  one.wanted.at_least = 12;
+  EXPECT_THAT(ask(one).seen, HasSubstr("cannot tell: the machine is busy")) << "its figure is 3";
 }
 
 TEST(Judge, FactsAndTheRecordAreReadAtTheirPlace) {
