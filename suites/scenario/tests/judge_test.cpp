@@ -214,6 +214,17 @@ TEST(Judge, CausesMustComeInTheirOrder) {
   EXPECT_EQ(result.besides.size(), 2u);
 }
 
+TEST(Judge, ACauseThatACaseCouldNotTellIsNotShown) {
+  Scenario day = a_scenario();
+  day.causes = {{"slow", {"NSA-P021"}, {}, ""}};
+  EXPECT_EQ(judge(day, ran(), "cpu").exit_code, 1);
+  std::vector<Ran> all = ran();
+  all[1].run.run.suites[0].cases[3].reason = "not judged: NSA-P021 SLOW";
+  const Result result = judge(day, all, "cpu");
+  EXPECT_EQ(result.causes.at(0).answer.state, State::not_shown);
+  EXPECT_EQ(result.exit_code, 8);
+}
+
 TEST(Judge, WhatCannotBeShownIsToldAndIsNoPass) {
   Scenario day = a_scenario();
   day.facts = {{"network", "s", "", "no network", {}},
