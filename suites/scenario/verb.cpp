@@ -16,6 +16,7 @@
 #include "base/streams.hpp"
 #include "harness/codes.hpp"
 #include "harness/journal_writer.hpp"
+#include "harness/many_runs.hpp"
 #include "harness/plan.hpp"
 #include "harness/probe.hpp"
 #include "harness/protocol.hpp"
@@ -25,7 +26,6 @@
 #include "suites/scenario/text.hpp"
 #include "suites/selftest/files.hpp"
 #include "suites/selftest/folder.hpp"
-#include "suites/selftest/run.hpp"
 
 namespace suites::scenario {
 
@@ -124,7 +124,7 @@ class Day {
   [[nodiscard]] std::vector<std::string> words(const Attempt& attempt) const;
   [[nodiscard]] std::vector<std::string> planned(const Attempt& attempt) const;
   void check() const;  // before anything takes minutes
-  [[nodiscard]] Ran ended(const Attempt& attempt, const selftest::Ended& how) const;
+  [[nodiscard]] Ran ended(const Attempt& attempt, const harness::Ended& how) const;
   int attempt(const Attempt& attempt);
   void say(const std::string& line);
   void draw(const std::string& name);
@@ -201,7 +201,7 @@ void Day::check() const {
   must_be_planned(scenario_, plans, file_.string());
 }
 
-Ran Day::ended(const Attempt& attempt, const selftest::Ended& how) const {
+Ran Day::ended(const Attempt& attempt, const harness::Ended& how) const {
   Ran ran;
   ran.attempt = attempt.name;
   ran.exit_code = how.exit_code;
@@ -241,10 +241,10 @@ int Day::attempt(const Attempt& attempt) {
       fmt::format("{}{}{}", fmt::join(shown, " "), shown.empty() ? "" : " ", selftest::shell(argv));
   argv.insert(argv.end(), {"--out", (folder_ / attempt.name).string()});
   const Flags flags(attempt.flags);
-  const std::vector<selftest::Job> jobs = {{attempt.name, argv, folder_ / (attempt.name + selftest::kLog)}};
-  const int signal = selftest::run_all(
+  const std::vector<harness::Job> jobs = {{attempt.name, argv, folder_ / (attempt.name + selftest::kLog)}};
+  const int signal = harness::run_all(
       "/proc/self/exe", jobs, {1, options_.limit_s},
-      [&](std::size_t, const selftest::Ended& how) { ran_.push_back(ended(attempt, how)); },
+      [&](std::size_t, const harness::Ended& how) { ran_.push_back(ended(attempt, how)); },
       [&](const std::vector<std::string>&) { draw(attempt.name); });
   line_.clear();
   if (signal != 0) return signal;
