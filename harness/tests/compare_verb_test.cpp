@@ -109,6 +109,22 @@ TEST_F(CompareVerb, TheOptionThatNoSettingTellsIsRecordedToo) {
   EXPECT_THAT(fake.out(), ContainsRegex("selection.fail_fast +no +yes\n"));
 }
 
+TEST_F(CompareVerb, TraceNamesTheFirstStageWhoseBitsDiffer) {
+  ASSERT_EQ(fake({"--case", "sized/traces", "--out", "c"}), 0);
+  ASSERT_EQ(fake({"--case", "sized/traces", "--out", "d"}), 0);
+  ASSERT_EQ(fake({"--case", "sized/traces", "--set", "fake.width=8", "--out", "e"}), 0);
+  EXPECT_EQ(fake({"compare", "c", "d", "--trace"}), 0) << fake.err();
+  EXPECT_EQ(fake.out(), "trace sized/traces: the same bits in 2 steps, 4 hashes\n");
+  EXPECT_EQ(fake({"compare", "c", "d", "e", "--trace"}), 0) << "it judges nothing";
+  EXPECT_EQ(
+      fake.out(),
+      "1 -> 2\ntrace sized/traces: the same bits in 2 steps, 4 hashes\n2 -> 3\ntrace sized/traces: they part at step "
+      "1, second: 64 and 8 (1 steps and 3 hashes before are the same; the last is first)\n");
+  EXPECT_EQ(fake({"compare", "a", "c", "--trace"}), 2) << "nothing to compare is no sameness";
+  EXPECT_THAT(fake.err(), HasSubstr("no case has a trace in both a and c"));
+  EXPECT_EQ(fake({"compare", "c", "d", "--trace", "--json"}), 2);
+}
+
 TEST_F(CompareVerb, ARunIsAFolderAReportOrAJournal) {
   const std::vector<std::string> forms{"b", "b/report.json", "b/events.jsonl"};
   for (const std::string& form : forms) {

@@ -360,6 +360,10 @@ std::vector<Case> sized(const harness::Settings& settings) {
     context.fact("large", std::string(100 << 10, 'x'));
     context.finding("FAKE-001", "wrong", {{"large", std::string(100 << 10, 'x')}});
   }));
+  cases.push_back(make("traces", [](Context& context) {
+    context.fact("trace/0", {{"first", "01"}, {"second", "02"}});
+    context.fact("trace/1", {{"first", "03"}, {"second", std::to_string(width_of(context.settings()))}});
+  }));
   cases.push_back(make("obeys_a_variable", [](Context& context) {
     if (std::getenv("FAKE_BREAKS") != nullptr) context.finding("FAKE-001", "it is set");
   }));

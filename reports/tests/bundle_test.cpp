@@ -133,7 +133,7 @@ TEST(Bundle, APathStaysBelow) {
 TEST(Bundle, TheReportsNameItWhereItIsAndOnlyThere) {
   Case c = failed({finding("A", Severity::block, {{"stage", "x"}})});
   c.repro = "the command";
-  Run run = run_of(c);
+  reports::Run run = run_of(c);
   for (const std::string& text : {to_markdown(run), to_html(run), dump(to_json(run))})
     EXPECT_THAT(text, Not(HasSubstr("bundle")));
   run.bundles[c.id] = {"bundles/x", "p replay /r/bundles/x"};

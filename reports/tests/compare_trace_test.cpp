@@ -32,7 +32,7 @@ TracedCase one(const Run& a, const Run& b) {
 }
 
 TEST(CompareTrace, TheSameBits) {
-  const Run run = run_with({{"trace/0", kStep0}, {"trace/1", kStep1}, {"steps", 3}});
+  const reports::Run run = run_with({{"trace/0", kStep0}, {"trace/1", kStep1}, {"steps", 3}});
   const TracedCase same = one(run, run);
   EXPECT_FALSE(same.parting);
   EXPECT_EQ(same.steps, 2);
@@ -68,7 +68,7 @@ TEST(CompareTrace, TheTenthStepComesAfterTheSecond) {
 }
 
 TEST(CompareTrace, AMissingStageOrStepIsADifference) {
-  const Run whole = run_with({{"trace/0", kStep0}, {"trace/1", kStep1}});
+  const reports::Run whole = run_with({{"trace/0", kStep0}, {"trace/1", kStep1}});
   Json without = kStep1;
   without.erase("loss");
   TracedCase found = one(whole, run_with({{"trace/0", kStep0}, {"trace/1", without}}));
@@ -85,14 +85,14 @@ TEST(CompareTrace, AMissingStageOrStepIsADifference) {
 }
 
 TEST(CompareTrace, WhatDidNotTraceIsNotCompared) {
-  const Run traced = run_with({{"trace/0", kStep0}}), silent = run_with({{"steps", 1}});
+  const reports::Run traced = run_with({{"trace/0", kStep0}}), silent = run_with({{"steps", 1}});
   EXPECT_TRUE(compare_traces(traced, silent).empty());
   EXPECT_TRUE(compare_traces(silent, traced).empty());
   EXPECT_TRUE(compare_traces(traced, run_with({{"trace/0", kStep0}}, "training/other")).empty());
 }
 
 TEST(CompareTrace, WhatIsNoTraceIsRefused) {
-  const Run good = run_with({{"trace/0", kStep0}});
+  const reports::Run good = run_with({{"trace/0", kStep0}});
   for (const auto& [key, value] : std::vector<std::pair<std::string, Json>>{{"trace/", kStep0},
                                                                             {"trace/x", kStep0},
                                                                             {"trace/-1", kStep0},

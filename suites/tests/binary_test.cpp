@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 namespace {
@@ -48,6 +49,25 @@ TEST(Binary, AMisspeltFlagThatCannotBeToldThereIsToldOnTheOtherStream) {
     EXPECT_THAT(ran.out, HasSubstr(kWarning)) << lost;
     EXPECT_THAT(ran.out, HasSubstr("nsa-validate 0.")) << lost << ": the rest is done as ever";
   }
+}
+
+// What a failing case leaves repeats it, also with a part of the model's configuration set anew.
+TEST(Binary, ABundleOfAPlantedFaultIsReplayedWithTheConfigurationThatItHad) {
+  const std::string folder = (std::filesystem::path(testing::TempDir()) / fmt::format("replay-{}", getpid())).string();
+  const std::string run = folder + "/run", again = folder + "/again";
+  EXPECT_EQ(shell(NSA_VALIDATE_BINARY " --case 's_sweep/length[S=512]' --inject attend-nan-at-512 --device cpu --set "
+                                      "nsa.w=24 --set model.n_layers=1 --quiet --out " +
+                  run + " 2>&1")
+                .code,
+            1);
+  const Ran ran = shell(NSA_VALIDATE_BINARY " replay " + run + " --out " + again + " 2>&1");
+  EXPECT_EQ(ran.code, 1) << ran.out;
+  EXPECT_THAT(ran.out, HasSubstr("here:    fail, NSA-A001 (block), stage layers.#.attention.o"));
+  EXPECT_THAT(ran.out, testing::EndsWith("replay: the same failure\n"));
+  std::string journal;
+  std::getline(std::ifstream(again + "/run/events.jsonl"), journal);
+  EXPECT_THAT(journal, HasSubstr("\"nsa.w\":\"24\""));
+  std::filesystem::remove_all(folder);
 }
 
 // An implementation can end whoever asked it. Nothing tells who has sent a SIGKILL; the finding says who could have.
