@@ -14,6 +14,8 @@
 #include "harness/command_line.hpp"
 #include "harness/plan.hpp"
 #include "harness/protocol.hpp"
+#include "nsa/config.hpp"
+#include "suites/locations.hpp"
 
 namespace {
 
@@ -65,19 +67,54 @@ class WhatIsSet : public testing::Test {
 
 // A new setting is either looked at by a case of smoke, or it brings its case.
 TEST_F(WhatIsSet, IsLookedAtAtSmoke) {
-  const std::set<std::string> by_smoke = {
+  std::set<std::string> by_smoke = {
       "model", "parity.budget_factor", "parity.lengths", "s_sweep.lengths", "s_sweep.logit_scales",
       "throughput.cpu_percent", "throughput.floor_tok_s", "throughput.gpu_percent", "throughput.repeats",
       "training.floor_steps", "training.steps",
       // Whose functions all of its cases judge, and how.
       "implementation", "python", "python_timeout_s",
       // Say nothing by themselves: what the floor holds for, how the baseline is compared.
-      "throughput.gate_model", "throughput.least_effect_percent"};
+      "throughput.gate_model", "throughput.least_effect_percent",
+      // What forward and training record.
+      "trace"};
+  for (const auto& [key, value] : nsa::flatten(nsa::Config{})) by_smoke.insert(key);  // as `model` is
   for (const harness::SettingSpec& spec : program_.settings) {
     set(spec);
     const std::set<std::string> cases = brought_by(spec.key);
     EXPECT_EQ(cases.empty(), by_smoke.contains(spec.key)) << spec.key;
     EXPECT_THAT(planned({{"smoke"}, "", {}, {}}), IsSupersetOf(cases)) << spec.key;
+  }
+}
+
+// Every key of a model's configuration stands above the file, and is checked as if it stood there.
+TEST_F(WhatIsSet, AKeyOfTheModelStandsAboveTheFile) {
+  EXPECT_EQ(suites::model_config(settings_).model.nsa.w, 32);
+  set("nsa.w", "24");
+  set("model.n_layers", "1");
+  set("train.lr", "0.5");
+  const nsa::Config config = suites::model_config(settings_);
+  EXPECT_EQ(config.model.nsa.w, 24);
+  EXPECT_EQ(config.model.n_layers, 1);
+  EXPECT_EQ(config.train.lr, 0.5);
+  EXPECT_EQ(program_.provenance(settings_)["config"]["resolved"]["nsa.w"], "24");
+  EXPECT_NO_THROW(program_.validate(settings_));
+  set("nsa.d", "3");
+  try {
+    program_.validate(settings_);
+    ADD_FAILURE() << "3 does not divide 8";
+  } catch (const harness::UsageError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("--set: nsa.d = 3"), HasSubstr("must divide")));
+  }
+}
+
+// What --minimize makes smaller is a setting, and one that a case can obey at its smallest or is refused by name.
+TEST_F(WhatIsSet, SizesAreSettingsWithIntegers) {
+  const std::map<std::string, std::string> resolved = nsa::flatten(suites::model_config(settings_));
+  for (const harness::SizeSetting& size : program_.sizes) {
+    const auto in_file = resolved.find(size.key);
+    const std::string text = in_file != resolved.end() ? in_file->second : settings_.values().at(size.key).text;
+    EXPECT_EQ(text.find_first_not_of("0123456789, []"), std::string::npos) << size.key << " is " << text;
+    EXPECT_GE(size.smallest, 1);
   }
 }
 
