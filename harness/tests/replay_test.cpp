@@ -113,7 +113,8 @@ TEST_F(Replay, ABundleHoldsSettingsEnvironmentFaultsAndTheJournalOfItsCase) {
   EXPECT_EQ(json["settings"]["fake.width"], Json({{"value", "12"}, {"origin", "--set"}}));
   EXPECT_FALSE(json["settings"].contains("fake.gate")) << "at its default";
   EXPECT_EQ(json["resolved"]["values"]["fake.width"], "12");
-  EXPECT_EQ(json["environment"], Json({{"OMP_NUM_THREADS", "3"}, {"FAKE_FLAG", "a b"}}));
+  EXPECT_EQ(json["environment"].value("OMP_NUM_THREADS", ""), "3");
+  EXPECT_EQ(json["environment"].value("FAKE_FLAG", ""), "a b");
   EXPECT_TRUE(json["provenance"].contains("build"));
   EXPECT_TRUE(json["provenance"].contains("torch"));
   ASSERT_EQ(json["inputs"].size(), 1U) << "what lies outside of the run's folder is none";
