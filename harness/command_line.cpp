@@ -164,10 +164,12 @@ void Parser::add_verbs(const Program& program) {
                             "the first step and stage whose bits differ, where cases have traced");
   verb("schema")->add_option("NAME", line_.operands, "report (default), event, comparison or bundle");
   verb("replay")->add_option("BUNDLE", line_.operands, "a bundle, its folder, or the folder of a run")->required();
-  verb("replay")->add_flag("--minimize", line_.minimize, "then make sizes smaller while the same failure stays");
+  CLI::Option* minimize =
+      verb("replay")->add_flag("--minimize", line_.minimize, "then make sizes smaller while the same failure stays");
   verb("replay")
       ->add_option("--limit", line_.limit_s, "seconds that --minimize may take (default 600)")
-      ->check(CLI::Range(1.0, 1e6));
+      ->check(CLI::Range(1.0, 1e6))
+      ->needs(minimize);
   verb("explain")->add_option("CODE", line_.operands, "finding code")->required();
 }
 

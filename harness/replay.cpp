@@ -13,6 +13,7 @@
 #include "harness/many_runs.hpp"
 #include "harness/plan.hpp"
 #include "harness/probe.hpp"
+#include "harness/process.hpp"
 #include "harness/protocol.hpp"
 #include "harness/provenance.hpp"
 #include "harness/repro.hpp"
@@ -245,6 +246,7 @@ Replayed Replay::run(const ReplayedCase& what, const fs::path& folder, double li
   if (signal != 0) {
     result.outcome = Replayed::Outcome::stopped;
     result.exit_code = signal;
+    result.why = signal_name(signal);
     return result;
   }
   result.why = trouble.empty() ? fmt::format("exit code {}: {}", result.exit_code, tail_of(log)) : trouble;

@@ -160,6 +160,8 @@ ExitCode replay(const Program& program, const CommandLine& line) {
   if (line.minimize && replayed.outcome == Replayed::Outcome::same) {
     const int signal = minimise_replay(program, bundle, replay, {file, folder, line.limit_s, line.quiet}, interrupts);
     if (signal != 0) code = interruption_by(signal);
+  } else if (line.minimize) {
+    base::out("nothing is minimised but the same failure\n");
   }
   base::out("replay: {}\n", to_string(replayed.outcome));
   return code;

@@ -205,6 +205,7 @@ TEST_F(Replay, AnotherFailureIs8AndNoFailureIs0) {
   EXPECT_THAT(fake.out(),
               AllOf(HasSubstr("here:    inconclusive: the machine is busy\n"), EndsWith("replay: cannot tell here\n")));
   EXPECT_EQ(replay({"--minimize"}), 8) << "there is nothing to minimise";
+  EXPECT_THAT(fake.out(), HasSubstr("nothing is minimised but the same failure\n"));
   fake.folder.write("fickle", "good");
   EXPECT_EQ(replay(), 0);
   EXPECT_THAT(fake.out(), AllOf(HasSubstr("here:    pass\n"), EndsWith("replay: does not fail here\n")));
@@ -376,6 +377,8 @@ TEST_F(Replay, MinimizeKeepsTheTwoElementsThatAreNeeded) {
 TEST_F(Replay, MinimizeIsBoundedAndAnInterruptLeavesTheBest) {
   run("sized/wide");
   EXPECT_EQ(replay({"--minimize", "--limit", "0"}), 2);
+  EXPECT_EQ(replay({"--limit", "5"}), 2) << "of --minimize";
+  EXPECT_THAT(fake.err(), HasSubstr("--limit requires --minimize"));
   const pid_t pid = fake.start({"replay", "run", "--minimize"});
   for (int i = 0; i < 2000 && fake.err().find("kept") == std::string::npos; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
