@@ -22,5 +22,19 @@ TEST(Subject, RefusesAModelThatIsNotThePlannedOne) {
   EXPECT_NO_THROW((void)subject.config_as_it_is(context));
 }
 
+// What a fault says of program and machine reaches the checks, and nothing else of what was planned is touched.
+TEST(Subject, SaysOfProgramAndMachineWhatIsPlanted) {
+  const auto seams = std::make_shared<Seams>();
+  seams->planned.push_back([](harness::Json& planned) { planned["build"]["source_hash"] = "other"; });
+  seams->gpu_processes.push_back([](probes::GpuCensus& census) { census.processes.push_back({7, "python", {}}); });
+  const harness::Settings with = tests::default_settings(forward);
+  tests::RecordingContext context(with, "preflight/build");
+  context.provenance["build"] = {{"build_id", "same"}, {"source_hash", "same"}};
+  EXPECT_EQ(Subject(seams).planned(context)["build"], (harness::Json{{"build_id", "same"}, {"source_hash", "other"}}));
+  EXPECT_EQ(Subject(std::make_shared<Seams>()).planned(context), context.provenance);
+  EXPECT_EQ(Subject(seams).gpu_processes({}).processes.size(), 1U);
+  EXPECT_TRUE(Subject(std::make_shared<Seams>()).gpu_processes({}).processes.empty());
+}
+
 }  // namespace
 }  // namespace suites

@@ -138,6 +138,25 @@ TEST(SSweep, TellsAnInPlaceWriteFromACrash) {
   EXPECT_EQ(cases[0].context.grave_codes(), std::set<std::string>{std::string(codes::kInplaceWrite)});
 }
 
+// A backward pass that autograd refuses hides nothing of the forward pass.
+TEST(SSweep, AnInPlaceWriteHidesNoNan) {
+  const auto cases = run(
+      [](nsa::Ops ops, const nsa::Call& call) {
+        ops = boundary_is_nan(std::move(ops), call);
+        ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+          nsa::Attended out = inner(args);
+          const at::NoGradGuard no_grad;
+          args.k.as_strided({1}, {1}, args.k.storage_offset()).mul_(1.0);
+          return out;
+        });
+        return ops;
+      },
+      "length[S=512]");
+  ASSERT_EQ(cases.size(), 1U);
+  EXPECT_EQ(cases[0].context.grave_codes(),
+            (std::set<std::string>{std::string(codes::kInplaceWrite), std::string(codes::kNonFiniteForward)}));
+}
+
 TEST(SSweep, PlansTheStandardLevel) {
   std::map<std::string, bool> needs_cuda;
   for (const harness::Case& c : s_sweep(Subject(std::make_shared<Seams>())).cases(test_settings())) {
