@@ -72,34 +72,6 @@ bool leaves_room_beside(const Pass& pass) {
          c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 }
 
-Gradients attend_backward(const variable_list& saved, const at::Tensor& dout, const Problem& problem,
-                          const std::array<bool, 3>& wanted) {
-  const auto &q = saved[0], &k = saved[1], &v = saved[2], &blocks = saved[3], &o = saved[4], &stats = saved[5];
-  const OnDeviceOf device(q);
-  const auto room_for = [&](const at::Tensor& t, bool is_wanted) {
-    return is_wanted ? empty(t.sizes(), t.scalar_type(), t) : at::Tensor();
-  };
-  const Gradients result{room_for(q, wanted[0]), room_for(k, wanted[1]), room_for(v, wanted[2])};
-  if (k.size(1) == 0) {  // no key at all: no gradient leaves the rows
-    if (result.q.defined()) result.q.zero_();
-    return result;
-  }
-  const auto delta = empty({q.size(0), q.size(2), q.size(1)}, at::kFloat, q);
-  kernels::AttentionDelta sums;
-  sums.o = rows_of("o", o);
-  sums.dout = rows_of("dout", dout);
-  sums.delta = delta.data_ptr<float>();
-  sums.B = size_of(o, 0);
-  sums.S = size_of(o, 1);
-  sums.Hq = size_of(o, 2);
-  sums.Dv = size_of(o, 3);
-  sums.storage = storage_of(o);
-  kernels::attention_delta(sums, device.stream());
-  const std::array passes = {backward_pass(q, k, v, blocks, stats, dout, delta, problem, result)};
-  run_backward(passes, q);
-  return result;
-}
-
 // `blocks` is optional, not undefined: apply() asks every tensor that it is given for its device.
 struct Attend : torch::autograd::Function<Attend> {
   static variable_list forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -118,8 +90,9 @@ struct Attend : torch::autograd::Function<Attend> {
     if (!gradients[0].defined()) return result;
     const std::array wanted = {context->needs_input_grad(0), context->needs_input_grad(1),
                                context->needs_input_grad(2)};
-    const auto [dq, dk, dv] =
-        attend_backward(context->get_saved_variables(), aligned(gradients[0]), kept_in(*context).problem, wanted);
+    const auto saved = context->get_saved_variables();
+    const auto [dq, dk, dv] = attend_backward({saved[0], saved[1], saved[2], saved[3], saved[4], saved[5]},
+                                              aligned(gradients[0]), kept_in(*context).problem, wanted);
     result[0] = dq;
     result[1] = dk;
     result[2] = dv;
@@ -131,7 +104,7 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
                 const Geometry& g, const CuSeqlens& cu_seqlens, kernels::Mask mask, Op op, const OnLaunch& on_launch) {
   require(q, {.G = k.size(2), .Dv = v.size(3), .geometry = g, .packed = cu_seqlens.has_value()}, op);
   const OnDeviceOf device(q);
-  Problem problem{mask, g, pack(cu_seqlens, q.size(1), g, q.device()), kernels::current_device()};
+  Problem problem = problem_of(mask, q, g, cu_seqlens);
   if (on_launch) problem.on_launch = [on_launch, op](std::string_view kernel) { on_launch(op, kernel); };
   auto kept = c10::make_intrusive<Kept>(std::move(problem));
   const auto out = Attend::apply(aligned(q), aligned(k), aligned(v), blocks, kept);
@@ -139,6 +112,10 @@ Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, c
 }
 
 }  // namespace
+
+Problem problem_of(kernels::Mask mask, const at::Tensor& q, const Geometry& g, const CuSeqlens& cu_seqlens) {
+  return {mask, g, pack(cu_seqlens, q.size(1), g, q.device()), kernels::current_device()};
+}
 
 AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& blocks,
                                const Problem& problem, const at::Tensor& into) {
@@ -214,6 +191,34 @@ void run_backward(std::span<const Pass> passes, const at::Tensor& q) {
     rooms.push_back(run(problem, keys, device.stream()));
   }
   beside.join();
+}
+
+Gradients attend_backward(const AttentionKept& kept, const at::Tensor& dout, const Problem& problem,
+                          const std::array<bool, 3>& wanted) {
+  const auto& [q, k, v, blocks, o, stats] = kept;
+  const OnDeviceOf device(q);
+  const auto room_for = [&](const at::Tensor& t, bool is_wanted) {
+    return is_wanted ? empty(t.sizes(), t.scalar_type(), t) : at::Tensor();
+  };
+  const Gradients result{room_for(q, wanted[0]), room_for(k, wanted[1]), room_for(v, wanted[2])};
+  if (k.size(1) == 0) {  // no key at all: no gradient leaves the rows
+    if (result.q.defined()) result.q.zero_();
+    return result;
+  }
+  const auto delta = empty({q.size(0), q.size(2), q.size(1)}, at::kFloat, q);
+  kernels::AttentionDelta sums;
+  sums.o = rows_of("o", o);
+  sums.dout = rows_of("dout", dout);
+  sums.delta = delta.data_ptr<float>();
+  sums.B = size_of(o, 0);
+  sums.S = size_of(o, 1);
+  sums.Hq = size_of(o, 2);
+  sums.Dv = size_of(o, 3);
+  sums.storage = storage_of(o);
+  kernels::attention_delta(sums, device.stream());
+  const std::array passes = {backward_pass(q, k, v, blocks, stats, dout, delta, problem, result)};
+  run_backward(passes, q);
+  return result;
 }
 
 Attended attend_compressed(const AttendCompressedArgs& args, const OnLaunch& on_launch) {

@@ -1,6 +1,7 @@
 // Attention of one branch on our kernels; the three branches differ in their Mask.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <span>
 #include <string_view>
@@ -23,6 +24,10 @@ struct Problem {
   std::function<void(std::string_view kernel)> on_launch = {};
 };
 
+// For tensors like q, on the device that is current.
+[[nodiscard]] Problem problem_of(kernels::Mask mask, const at::Tensor& q, const Geometry& g,
+                                 const CuSeqlens& cu_seqlens);
+
 struct AttentionOutput {
   at::Tensor o;      // [B,S,Hq,Dv]
   at::Tensor stats;  // [B,Hq,S,2]
@@ -40,8 +45,14 @@ struct AttentionOutput {
 struct Gradients {
   at::Tensor q, k, v;  // undefined where not wanted
 };
-// A backward pass without autograd. q, k, v, blocks, stats as of attend_forward; dout aligned, delta [B,Hq,S]. There
-// are keys.
+// What attend_forward was given and gave.
+struct AttentionKept {
+  at::Tensor q, k, v, blocks, o, stats;
+};
+// The whole backward pass of one branch without autograd; dout aligned. Wanted: of q, k, v.
+[[nodiscard]] Gradients attend_backward(const AttentionKept& kept, const at::Tensor& dout, const Problem& problem,
+                                        const std::array<bool, 3>& wanted);
+// Its last part. q, k, v, blocks, stats as of attend_forward; dout aligned, delta [B,Hq,S]. There are keys.
 struct Pass {
   Problem problem;
   kernels::AttentionBackward parameters;

@@ -9,6 +9,8 @@
 // branch's gradient exists in it. A tap is a tensor in the place of a branch's output: the branch's kernel writes it,
 // and it is a further input of the node, whose gradient is the gate times dO. It is made from the node's own inputs, so
 // that the engine passes by wherever it passes by the node (also for gradients of chosen tensors); nothing flows on.
+#include "nsa/cuda/attend_all.hpp"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -16,7 +18,6 @@
 #include <string>
 #include <vector>
 
-#include "nsa/cuda/attend.hpp"
 #include "nsa/cuda/combine.hpp"
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
@@ -30,38 +31,25 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr const char* kShared = "shared";
-constexpr std::size_t kBranches = 3;
 constexpr std::array kNames = {"cmp", "sel", "win"};
 constexpr std::array kMasks = {kernels::Mask::compressed, kernels::Mask::selected, kernels::Mask::window};
 constexpr std::array kOutputStages = {"cmp.o", "sel.o", "win.o"};
 
-// By the branches. The context of a node holds only IValues, and a capsule is the one that takes anything.
+// The context of a node holds only IValues, and a capsule is the one that takes anything.
 struct Shared : torch::CustomClassHolder {
-  Geometry geometry;
+  Problems problems;
   CuSeqlens cu_seqlens;
-  Packing packing;
-  kernels::Device device;
   std::function<void(std::string_view, const at::Tensor&)> observe;
   bool grad = false;  // gradients were on where attention was called
-  OnLaunch on_launch;
-  // Of branch `i`. What it tells lives no longer than this.
-  [[nodiscard]] Problem problem(std::size_t i) const {
-    Problem own{kMasks[i], geometry, packing, device};
-    if (on_launch)
-      own.on_launch = [this, i](std::string_view kernel) {
-        on_launch(Op::attend, std::string(kNames[i]) + " " + std::string(kernel));
-      };
-    return own;
-  }
   void show(std::string_view stage, const at::Tensor& value) const {
     const at::AutoGradMode mode(grad);  // a node's forward pass runs without
-    if (observe) observe(stage, value);
+    observe(stage, value);
   }
 };
 
 // Where a tensor stands among what the node is given, and behind that among what it keeps.
-enum Given : std::size_t { kQ, kKeys, kGates = kKeys + 2 * kBranches, kGivenTensors, kTaps = kGivenTensors };
-enum KeptOfAll : std::size_t { kBlocks = kGivenTensors, kOutputs, kStats = kOutputs + kBranches };
+enum Given : std::size_t { kTaps = kAllInputs };
+enum KeptOfAll : std::size_t { kBlocks = kAllInputs, kOutputs, kStats = kOutputs + kBranches };
 
 using Taps = std::array<std::optional<at::Tensor>, kBranches>;
 
@@ -76,7 +64,7 @@ struct MakeTaps : torch::autograd::Function<MakeTaps> {
       taps.push_back(empty({q.size(0), q.size(1), q.size(2), v_win.size(3)}, q.scalar_type(), q));
     return taps;
   }
-  static variable_list backward(AutogradContext*, const variable_list&) { return variable_list(kGivenTensors); }
+  static variable_list backward(AutogradContext*, const variable_list&) { return variable_list(kAllInputs); }
 };
 
 // The gradient of branch `i`'s output: gate times dO. [B,S,Hq,Dv]
@@ -84,6 +72,15 @@ at::Tensor branch_gradient(const at::Tensor& dout, const at::Tensor& gates, std:
   const std::int64_t G = gates.size(2);
   const auto gate = gates.narrow(3, static_cast<std::int64_t>(i), 1).unsqueeze(3);  // [B,S,G,1,1]
   return (dout.unflatten(2, {G, -1}) * gate).flatten(2, 3).to(dout.scalar_type());
+}
+
+AllKept kept_of(const variable_list& saved) {
+  AllKept kept;
+  std::copy_n(saved.begin(), kAllInputs, kept.given.begin());
+  kept.blocks = saved[kBlocks];
+  std::copy_n(saved.begin() + kOutputs, kBranches, kept.o.begin());
+  std::copy_n(saved.begin() + kStats, kBranches, kept.stats.begin());
+  return kept;
 }
 
 struct AttendAll : torch::autograd::Function<AttendAll> {
@@ -94,19 +91,16 @@ struct AttendAll : torch::autograd::Function<AttendAll> {
                             const std::optional<at::Tensor>& tap_win, const std::optional<at::Tensor>& chosen,
                             const c10::intrusive_ptr<Shared>& shared) {
     const auto memory = [](const std::optional<at::Tensor>& tap) { return tap.value_or(at::Tensor()); };
-    const auto cmp = attend_forward(q, k_cmp, v_cmp, {}, shared->problem(0), memory(tap_cmp));
-    shared->show(kOutputStages[0], cmp.o);
-    const auto blocks = chosen ? *chosen : select({q, k_cmp, shared->geometry, shared->cu_seqlens, cmp.stats});
-    shared->show("blocks", blocks);
-    const auto sel = attend_forward(q, k_sel, v_sel, blocks, shared->problem(1), memory(tap_sel));
-    shared->show(kOutputStages[1], sel.o);
-    const auto o = empty(sel.o.sizes(), sel.o.scalar_type(), sel.o);
-    auto sum = combine_parameters(gates, cmp.o, sel.o, {});
-    sum.o = rows_of("o", o);
-    const auto win = attend_window_and_combine(q, k_win, v_win, shared->problem(2), sum, memory(tap_win));
-    shared->show(kOutputStages[2], win.o);
-    context->save_for_backward({q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cmp.o, sel.o, win.o,
-                                cmp.stats, sel.stats, win.stats});
+    AllAsked asked{chosen, {memory(tap_cmp), memory(tap_sel), memory(tap_win)}};
+    if (shared->observe)
+      asked.show = [&](std::string_view stage, const at::Tensor& value) { shared->show(stage, value); };
+    const auto [o, kept] = attend_all_forward({q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates}, shared->problems,
+                                              shared->cu_seqlens, asked);
+    variable_list saved(kept.given.begin(), kept.given.end());
+    saved.push_back(kept.blocks);
+    saved.insert(saved.end(), kept.o.begin(), kept.o.end());
+    saved.insert(saved.end(), kept.stats.begin(), kept.stats.end());
+    context->save_for_backward(std::move(saved));
     context->saved_data[kShared] = c10::IValue::make_capsule(shared);
     context->set_materialize_grads(false);
     return o;
@@ -114,58 +108,108 @@ struct AttendAll : torch::autograd::Function<AttendAll> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_second_derivative("attend");
-    variable_list result(kGivenTensors + kBranches + 2);  // taps, blocks, shared
+    variable_list result(kAllInputs + kBranches + 2);  // taps, blocks, shared
     if (!gradients[0].defined()) return result;
-    const auto saved = context->get_saved_variables();
+    const auto kept = kept_of(context->get_saved_variables());
     const auto& shared = static_cast<const Shared&>(*context->saved_data.at(kShared).toCapsule());
     const auto dout = aligned(gradients[0]);
-    const auto& q = saved[kQ];
-    const OnDeviceOf device(q);
-
-    kernels::CombineBackward sum;
-    sum.forward = combine_parameters(saved[kGates], saved[kOutputs], saved[kOutputs + 1], saved[kOutputs + 2]);
-    sum.dout = rows_of("dout", dout);
-    if (context->needs_input_grad(kGates)) {
-      result[kGates] = empty(saved[kGates].sizes(), saved[kGates].scalar_type(), q);
-      sum.dgates = result[kGates].data_ptr();
-    }
-    std::array<at::Tensor, kBranches> deltas, stats;
-    for (std::size_t i = 0; i < kBranches; ++i) {
-      const auto& own = saved[kStats + i];
-      deltas[i] = empty({q.size(0), q.size(2), q.size(1)}, at::kFloat, q);
-      stats[i] = empty(own.sizes(), at::kFloat, q);
-      sum.delta[i] = deltas[i].data_ptr<float>();
-      sum.stats[i] = own.const_data_ptr<float>();
-      sum.gated_stats[i] = stats[i].data_ptr<float>();
-    }
-    kernels::combine_backward(sum, device.stream());
+    std::array<bool, kAllInputs> wanted{};
+    for (std::size_t i = 0; i < kAllInputs; ++i) wanted[i] = context->needs_input_grad(i);
+    const auto computed = attend_all_backward(kept, dout, shared.problems, wanted);
+    std::copy(computed.begin(), computed.end(), result.begin());
     if (shared.observe)
       for (std::size_t i = 0; i < kBranches; ++i)
-        if (context->needs_input_grad(kTaps + i)) result[kTaps + i] = branch_gradient(dout, saved[kGates], i);
-
-    const auto room_for = [&](std::size_t i) {
-      if (context->needs_input_grad(i)) result[i] = empty(saved[i].sizes(), saved[i].scalar_type(), q);
-    };
-    room_for(kQ);
-    // The window first: it always has keys, and so writes all of dQ.
-    constexpr std::array<std::size_t, kBranches> kOrder = {2, 0, 1};
-    std::vector<Pass> passes;
-    for (const std::size_t i : kOrder) {
-      const std::size_t key = kKeys + 2 * i, value = key + 1;
-      room_for(key);
-      room_for(value);
-      const Gradients to{result[kQ], result[key], result[value]};
-      if (saved[key].size(1) == 0 || !(to.q.defined() || to.k.defined() || to.v.defined())) continue;
-      passes.push_back(backward_pass(q, saved[key], saved[value], i == 1 ? saved[kBlocks] : at::Tensor(), stats[i],
-                                     dout, deltas[i], shared.problem(i), to));
-      passes.back().parameters.adds_dq = i != kOrder.front();
-    }
-    run_backward(passes, q);
+        if (context->needs_input_grad(kTaps + i)) result[kTaps + i] = branch_gradient(dout, kept.given[kGates], i);
     return result;
   }
 };
 
+// The gates' gradient, and what the branches' backward passes take in the place of their statistics.
+struct GatedRows {
+  at::Tensor dgates;
+  std::array<at::Tensor, kBranches> deltas, stats;
+};
+GatedRows gated_rows(const AllKept& kept, const at::Tensor& dout, bool wants_gates) {
+  const auto& q = kept.given[kQ];
+  const auto& gates = kept.given[kGates];
+  const OnDeviceOf device(q);
+  GatedRows rows;
+  kernels::CombineBackward sum;
+  sum.forward = combine_parameters(gates, kept.o[0], kept.o[1], kept.o[2]);
+  sum.dout = rows_of("dout", dout);
+  if (wants_gates) {
+    rows.dgates = empty(gates.sizes(), gates.scalar_type(), q);
+    sum.dgates = rows.dgates.data_ptr();
+  }
+  for (std::size_t i = 0; i < kBranches; ++i) {
+    rows.deltas[i] = empty({q.size(0), q.size(2), q.size(1)}, at::kFloat, q);
+    rows.stats[i] = empty(kept.stats[i].sizes(), at::kFloat, q);
+    sum.delta[i] = rows.deltas[i].data_ptr<float>();
+    sum.stats[i] = kept.stats[i].const_data_ptr<float>();
+    sum.gated_stats[i] = rows.stats[i].data_ptr<float>();
+  }
+  kernels::combine_backward(sum, device.stream());
+  return rows;
+}
+
 }  // namespace
+
+Problems problems_of(const at::Tensor& q, const Geometry& g, const CuSeqlens& cu_seqlens) {
+  const Problem first = problem_of(kMasks[0], q, g, cu_seqlens);
+  Problems all{first, first, first};
+  for (std::size_t i = 0; i < kBranches; ++i) all[i].mask = kMasks[i];
+  return all;
+}
+
+AllForward attend_all_forward(const AllInputs& given, const Problems& problems, const CuSeqlens& cu_seqlens,
+                              const AllAsked& asked) {
+  const auto& [q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates] = given;
+  const auto show = [&](std::string_view stage, const at::Tensor& value) {
+    if (asked.show) asked.show(stage, value);
+  };
+  const OnDeviceOf device(q);
+  const auto cmp = attend_forward(q, k_cmp, v_cmp, {}, problems[0], asked.into[0]);
+  show(kOutputStages[0], cmp.o);
+  const auto blocks = asked.blocks ? *asked.blocks : select({q, k_cmp, problems[0].geometry, cu_seqlens, cmp.stats});
+  show("blocks", blocks);
+  const auto sel = attend_forward(q, k_sel, v_sel, blocks, problems[1], asked.into[1]);
+  show(kOutputStages[1], sel.o);
+  const auto o = empty(sel.o.sizes(), sel.o.scalar_type(), sel.o);
+  auto sum = combine_parameters(gates, cmp.o, sel.o, {});
+  sum.o = rows_of("o", o);
+  const auto win = attend_window_and_combine(q, k_win, v_win, problems[2], sum, asked.into[2]);
+  show(kOutputStages[2], win.o);
+  return {o, {given, blocks, {cmp.o, sel.o, win.o}, {cmp.stats, sel.stats, win.stats}}};
+}
+
+AllInputs attend_all_backward(const AllKept& kept, const at::Tensor& dout, const Problems& problems,
+                              const std::array<bool, kAllInputs>& wanted) {
+  const auto& given = kept.given;
+  const auto& q = given[kQ];
+  const OnDeviceOf device(q);
+  const auto rows = gated_rows(kept, dout, wanted[kGates]);
+  AllInputs result;
+  result[kGates] = rows.dgates;
+  const auto room_for = [&](std::size_t i) {
+    if (wanted[i]) result[i] = empty(given[i].sizes(), given[i].scalar_type(), q);
+  };
+  room_for(kQ);
+  // The window first: it always has keys, and so writes all of dQ.
+  constexpr std::array<std::size_t, kBranches> kOrder = {2, 0, 1};
+  std::vector<Pass> passes;
+  for (const std::size_t i : kOrder) {
+    const std::size_t key = kKeys + 2 * i, value = key + 1;
+    room_for(key);
+    room_for(value);
+    const Gradients to{result[kQ], result[key], result[value]};
+    if (given[key].size(1) == 0 || !(to.q.defined() || to.k.defined() || to.v.defined())) continue;
+    passes.push_back(backward_pass(q, given[key], given[value], i == 1 ? kept.blocks : at::Tensor(), rows.stats[i],
+                                   dout, rows.deltas[i], problems[i], to));
+    passes.back().parameters.adds_dq = i != kOrder.front();
+  }
+  run_backward(passes, q);
+  return result;
+}
 
 at::Tensor attend(const AttendArgs& args, const OnLaunch& on_launch) {
   if (args.only != ForcedBranch::none) return ops(on_launch).in_parts().attend(args);
@@ -176,11 +220,13 @@ at::Tensor attend(const AttendArgs& args, const OnLaunch& on_launch) {
   for (const Op op : kAttendParts) require(args.q, options, op);
   const OnDeviceOf device(args.q);
   auto shared = c10::make_intrusive<Shared>();
-  shared->geometry = g;
+  shared->problems = problems_of(args.q, g, args.cu_seqlens);
+  if (on_launch)
+    for (std::size_t i = 0; i < kBranches; ++i)
+      shared->problems[i].on_launch = [on_launch, i](std::string_view kernel) {
+        on_launch(Op::attend, std::string(kNames[i]) + " " + std::string(kernel));
+      };
   shared->cu_seqlens = args.cu_seqlens;
-  shared->packing = pack(args.cu_seqlens, args.q.size(1), g, args.q.device());
-  shared->device = kernels::current_device();
-  shared->on_launch = on_launch;
   shared->observe = args.observe;
   shared->grad = at::GradMode::is_enabled();
   const auto blocks = args.blocks ? std::optional(args.blocks->contiguous()) : std::nullopt;

@@ -19,32 +19,19 @@ constexpr std::size_t kCombined = 3;
 struct Combine : torch::autograd::Function<Combine> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gates, const at::Tensor& o_cmp,
                             const at::Tensor& o_sel, const at::Tensor& o_win) {
-    const OnDeviceOf device(o_cmp);
-    const auto o = empty(o_cmp.sizes(), o_cmp.scalar_type(), o_cmp);
-    auto p = combine_parameters(gates, o_cmp, o_sel, o_win);
-    p.o = rows_of("o", o);
-    kernels::combine_forward(p, device.stream());
+    const auto o = combine_forward({gates, o_cmp, o_sel, o_win});
     context->save_for_backward({gates, o_cmp, o_sel, o_win});
     context->set_materialize_grads(false);
     return o;
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_second_derivative("combine");
-    variable_list result(1 + kCombined);
-    if (!gradients[0].defined()) return result;
+    if (!gradients[0].defined()) return variable_list(kCombineInputs);
     const auto saved = context->get_saved_variables();
-    const auto dout = aligned(gradients[0]);
-    const OnDeviceOf device(dout);
-    kernels::CombineBackward p;
-    p.forward = combine_parameters(saved[0], saved[1], saved[2], saved[3]);
-    p.dout = rows_of("dout", dout);
-    for (std::size_t i = 0; i < result.size(); ++i)
-      if (context->needs_input_grad(i)) result[i] = empty(saved[i].sizes(), saved[i].scalar_type(), saved[i]);
-    if (result[0].defined()) p.dgates = result[0].data_ptr();
-    for (std::size_t i = 0; i < kCombined; ++i)
-      if (result[i + 1].defined()) p.dbranch[i] = rows_of("a branch's gradient", result[i + 1]);
-    kernels::combine_backward(p, device.stream());
-    return result;
+    std::array<bool, kCombineInputs> wanted{};
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = context->needs_input_grad(i);
+    const auto result = combine_backward({saved[0], saved[1], saved[2], saved[3]}, aligned(gradients[0]), wanted);
+    return {result.begin(), result.end()};
   }
 };
 
@@ -69,6 +56,32 @@ kernels::Combine combine_parameters(const at::Tensor& gates, const at::Tensor& o
   p.Dv = size_of(o_cmp, 3);
   p.storage = storage_of(o_cmp);
   return p;
+}
+
+at::Tensor combine_forward(const CombineTensors& given) {
+  const auto& [gates, o_cmp, o_sel, o_win] = given;
+  const OnDeviceOf device(o_cmp);
+  const auto o = empty(o_cmp.sizes(), o_cmp.scalar_type(), o_cmp);
+  auto p = combine_parameters(gates, o_cmp, o_sel, o_win);
+  p.o = rows_of("o", o);
+  kernels::combine_forward(p, device.stream());
+  return o;
+}
+
+CombineTensors combine_backward(const CombineTensors& given, const at::Tensor& dout,
+                                const std::array<bool, kCombineInputs>& wanted) {
+  const OnDeviceOf device(dout);
+  kernels::CombineBackward p;
+  p.forward = combine_parameters(given[0], given[1], given[2], given[3]);
+  p.dout = rows_of("dout", dout);
+  CombineTensors result;
+  for (std::size_t i = 0; i < result.size(); ++i)
+    if (wanted[i]) result[i] = empty(given[i].sizes(), given[i].scalar_type(), given[i]);
+  if (result[0].defined()) p.dgates = result[0].data_ptr();
+  for (std::size_t i = 0; i < kCombined; ++i)
+    if (result[i + 1].defined()) p.dbranch[i] = rows_of("a branch's gradient", result[i + 1]);
+  kernels::combine_backward(p, device.stream());
+  return result;
 }
 
 at::Tensor combine(const CombineArgs& args) {

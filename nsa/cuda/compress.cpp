@@ -1,8 +1,9 @@
+#include "nsa/cuda/compress.hpp"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "nsa/cuda/cuda.hpp"
-#include "nsa/cuda/packing.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
 #include "nsa/kernels/pool.hpp"
@@ -17,12 +18,10 @@ using torch::autograd::variable_list;
 
 constexpr const char* kKeptBlocks = "blocks";
 
-// The blocks of the tokens; `N` of them.
-struct Blocks : torch::CustomClassHolder {
-  Blocks(const Geometry& g, Packing p, std::int64_t count) : geometry(g), packing(std::move(p)), N(count) {}
-  Geometry geometry;
-  Packing packing;
-  std::int64_t N;
+// The context of a node holds only IValues, and a capsule is the one that takes anything.
+struct KeptBlocks : torch::CustomClassHolder {
+  explicit KeptBlocks(Blocks b) : blocks(std::move(b)) {}
+  Blocks blocks;
 };
 
 // Pairs of x [B,S,G,D] and y [B,N,G,D], or of their gradients; one at least.
@@ -43,41 +42,56 @@ kernels::Pool parameters(const Pairs& pairs, const Blocks& blocks) {
   return p;
 }
 
-// Keys and values together: one launch each way.
 struct MeanPool : torch::autograd::Function<MeanPool> {
   static variable_list forward(AutogradContext* context, const at::Tensor& k, const at::Tensor& v,
-                               const c10::intrusive_ptr<Blocks>& blocks) {
-    const OnDeviceOf device(k);
-    const auto room_for = [&](const at::Tensor& x) {
-      return empty({x.size(0), blocks->N, x.size(2), x.size(3)}, x.scalar_type(), x);
-    };
-    const variable_list pooled = {room_for(k), room_for(v)};
-    kernels::pool_forward(parameters({{k, pooled[0]}, {v, pooled[1]}}, *blocks), device.stream());
-    context->saved_data["S"] = k.size(1);
-    context->saved_data[kKeptBlocks] = c10::IValue::make_capsule(blocks);
+                               const c10::intrusive_ptr<KeptBlocks>& kept) {
+    const auto pooled = pool_forward(k, v, kept->blocks);
+    context->saved_data[kKeptBlocks] = c10::IValue::make_capsule(kept);
     context->set_materialize_grads(false);
-    return pooled;
+    return {pooled.k, pooled.v};
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     refuse_second_derivative("compress");
-    const auto blocks = c10::static_intrusive_pointer_cast<Blocks>(context->saved_data.at(kKeptBlocks).toCapsule());
-    const std::int64_t S = context->saved_data.at("S").toInt();
-    variable_list result(3);  // k, v, blocks
-    Pairs pairs;
-    for (std::size_t i = 0; i < gradients.size(); ++i) {
-      if (!gradients[i].defined() || !context->needs_input_grad(i)) continue;
-      const auto dy = aligned(gradients[i]);
-      result[i] = empty({dy.size(0), S, dy.size(2), dy.size(3)}, dy.scalar_type(), dy);
-      pairs.emplace_back(result[i], dy);
-    }
-    if (pairs.empty()) return result;
-    const OnDeviceOf device(pairs.front().first);
-    kernels::pool_backward(parameters(pairs, *blocks), device.stream());
-    return result;
+    const auto kept = c10::static_intrusive_pointer_cast<KeptBlocks>(context->saved_data.at(kKeptBlocks).toCapsule());
+    const auto wanted = [&](std::size_t i) {
+      return gradients[i].defined() && context->needs_input_grad(i) ? aligned(gradients[i]) : at::Tensor();
+    };
+    const auto [dk, dv] = pool_backward(wanted(0), wanted(1), kept->blocks);
+    return {dk, dv, at::Tensor()};
   }
 };
 
 }  // namespace
+
+Blocks blocks_of(const at::Tensor& tokens, const Geometry& g, const CuSeqlens& cu_seqlens) {
+  const std::int64_t S = tokens.size(1);
+  return {g, pack(cu_seqlens, S, g, tokens.device()), S, compressed_blocks(g, cu_seqlens, S)};
+}
+
+Compressed pool_forward(const at::Tensor& k, const at::Tensor& v, const Blocks& blocks) {
+  const OnDeviceOf device(k);
+  const auto room_for = [&](const at::Tensor& x) {
+    return empty({x.size(0), blocks.N, x.size(2), x.size(3)}, x.scalar_type(), x);
+  };
+  Compressed pooled{room_for(k), room_for(v)};
+  kernels::pool_forward(parameters({{k, pooled.k}, {v, pooled.v}}, blocks), device.stream());
+  return pooled;
+}
+
+Compressed pool_backward(const at::Tensor& dk_cmp, const at::Tensor& dv_cmp, const Blocks& blocks) {
+  Pairs pairs;
+  const auto gradient = [&](const at::Tensor& dy) {
+    if (!dy.defined()) return at::Tensor();
+    auto dx = empty({dy.size(0), blocks.S, dy.size(2), dy.size(3)}, dy.scalar_type(), dy);
+    pairs.emplace_back(dx, dy);
+    return dx;
+  };
+  Compressed result{gradient(dk_cmp), gradient(dv_cmp)};
+  if (pairs.empty()) return result;
+  const OnDeviceOf device(pairs.front().first);
+  kernels::pool_backward(parameters(pairs, blocks), device.stream());
+  return result;
+}
 
 Compressed compress(const CompressArgs& args) {
   check(args);
@@ -85,10 +99,8 @@ Compressed compress(const CompressArgs& args) {
   const auto& [k, v, g, cu_seqlens, phi_k, phi_v] = args;
   require(k, {.G = k.size(2), .Dv = v.size(3), .geometry = g, .packed = cu_seqlens.has_value()}, Op::compress);
   const OnDeviceOf device(k);
-  const std::int64_t S = k.size(1);
-  const auto blocks =
-      c10::make_intrusive<Blocks>(g, pack(cu_seqlens, S, g, k.device()), compressed_blocks(g, cu_seqlens, S));
-  const auto pooled = MeanPool::apply(aligned(k), aligned(v), blocks);
+  const auto kept = c10::make_intrusive<KeptBlocks>(blocks_of(k, g, cu_seqlens));
+  const auto pooled = MeanPool::apply(aligned(k), aligned(v), kept);
   return {pooled[0], pooled[1]};
 }
 

@@ -29,13 +29,16 @@ bool lies_well(const at::Tensor& t) {
 
 }  // namespace
 
-void require(const at::Tensor& q, const CallOptions& options, Op op) {
-  Call call = call_of(q, options);
+std::string refusal(Call call, Op op) {
   if (kernels::is_emulated() && !call.cuda) {  // their emulation is to serve what a GPU would
     call.cuda = true;
     call.cuda_major = 9;
   }
-  if (const auto reason = cuda_refusal(call, op); !reason.empty())
+  return cuda_refusal(call, op);
+}
+
+void require(const at::Tensor& q, const CallOptions& options, Op op) {
+  if (const auto reason = refusal(call_of(q, options), op); !reason.empty())
     throw Unsupported(fmt::format("cuda does not serve this {}: {}; use sdpa", to_string(op), reason));
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <string_view>
 
 #include "nsa/call.hpp"
@@ -11,7 +12,9 @@
 
 namespace nsa::cuda {
 
-// Throws Unsupported with cuda_refusal's reason and the backend to use instead.
+// cuda_refusal of a live call; "" where the kernels, or their emulation, serve it.
+[[nodiscard]] std::string refusal(Call call, Op op);
+// Throws Unsupported with the same reason and the backend to use instead.
 void require(const at::Tensor& q, const CallOptions& options, Op op);
 // For a backward pass: throws c10::NotImplementedError when a graph of it is to be made (create_graph).
 void refuse_second_derivative(std::string_view op);

@@ -34,8 +34,7 @@ at::Tensor select_by(const SelectArgs& args, bool hopper) {
           Op::select);
   const OnDeviceOf device(args.q);
   const auto q = aligned(args.q), k = aligned(args.k_cmp);
-  const Problem problem{kernels::Mask::compressed, g, pack(args.cu_seqlens, q.size(1), g, q.device()),
-                        kernels::current_device()};
+  const Problem problem = problem_of(kernels::Mask::compressed, q, g, args.cu_seqlens);
   const auto stats = args.stats ? args.stats->contiguous() : statistics(q, k, problem);
   const auto blocks = empty({q.size(0), q.size(1), k.size(2), g.n_sel}, at::kInt, q);
 
