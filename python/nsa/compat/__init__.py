@@ -1,0 +1,1 @@
+"""Signatures that people already call, by our operators. What another project defines differently is refused."""

@@ -1,0 +1,108 @@
+"""The signature of flash-linear-attention (fla.ops.nsa): `parallel_nsa`.
+
+Its meaning is kept: one K and V for all branches, compression and selection in blocks of `block_size` that do not
+overlap, gates of every query head by itself, no log-sum-exp, int64 or int32 indices in any order. Group sizes and
+widths are ours, not its powers of two from 16 on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Optional, Union
+
+import torch
+from torch import Tensor
+
+from nsa import functional as F
+
+_LEAST_BLOCKS = 3  # the first, the token's own, the one before
+
+
+def parallel_nsa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g_cmp: Optional[Tensor] = None,
+    g_slc: Optional[Tensor] = None,
+    g_swa: Optional[Tensor] = None,
+    block_indices: Optional[Tensor] = None,
+    block_counts: Union[Tensor, int] = 16,
+    block_size: int = 64,
+    window_size: int = 0,
+    scale: Optional[float] = None,
+    cu_seqlens: Optional[Tensor] = None,
+) -> Tensor:
+    """o [B,T,HQ,V].
+
+    q [B,T,HQ,K], k [B,T,H,K], v [B,T,H,V]; gates [B,T,HQ]: of the compressed branch (None: there is none), of the
+    selected one (None: 1) and of the window (needed where window_size > 0). block_indices [B,T,H,S], -1 for none, of
+    which block_counts (an int, or [B,T,H]) from the front count; needed where g_cmp is None.
+
+    Refused: a scale that is not 1/sqrt(K); two sets of cu_seqlens (a cache); block_counts that are no power of two
+    where blocks are chosen (FLA rounds them up and takes them all), and fewer than 4 of them there.
+    """
+    _own_scale("scale", scale, q)
+    if isinstance(cu_seqlens, tuple):
+        raise NotImplementedError("cu_seqlens: is a pair (queries, keys); allowed: one tensor, of both. Decoding is C++'s")
+    heads = {"g_cmp": g_cmp, "g_slc": g_slc, "g_swa": g_swa}
+    for name, gate in heads.items():
+        if gate is not None and gate.shape != q.shape[:3]:
+            raise ValueError(f"{name}: is {list(gate.shape)}; allowed: [B,T,HQ], which is {list(q.shape[:3])}")
+    if window_size > 0 and g_swa is None:
+        raise ValueError(f"g_swa: is None with window_size {window_size}; allowed: [B,T,HQ]")
+    if g_cmp is None and block_indices is None:
+        raise ValueError("block_indices: is None without g_cmp; allowed: [B,T,H,S], or a gate of the branch that chooses")
+
+    cu_seqlens = F._packing(cu_seqlens)
+    count = _chosen(block_counts) if block_indices is None else max(_LEAST_BLOCKS, block_indices.shape[-1])
+    last = {
+        "geometry": F.Geometry(block_size, block_size, block_size, count, max(1, window_size)),
+        "cu_seqlens": cu_seqlens,
+    }
+    nothing = torch.zeros_like(q[..., :1]).expand(*q.shape[:3], v.shape[3])
+    o_cmp, o_win = nothing, nothing
+    if g_cmp is not None:
+        k_cmp, v_cmp = F.compress(k, v, **last)
+        o_cmp = F.attend_compressed(q, k_cmp, v_cmp, **last)
+        if block_indices is None:
+            block_indices = F.select(q, k_cmp, **last)
+        else:
+            block_indices = _ascending(block_indices, block_counts, count)
+    else:
+        block_indices = _ascending(block_indices, block_counts, count)
+    o_slc = F.attend_selected(q, k, v, block_indices, **last)
+    if window_size > 0:
+        o_win = F.attend_window(q, k, v, **last)
+    zero, one = q.new_zeros(q.shape[:3]), q.new_ones(q.shape[:3])
+    gates = (zero if g_cmp is None else g_cmp, one if g_slc is None else g_slc, g_swa if window_size > 0 else zero)
+    return F.combine(torch.stack([g.float() for g in gates], -1), o_cmp, o_slc, o_win)
+
+
+def _own_scale(name: str, scale: Optional[float], q: Tensor) -> None:
+    own = q.shape[-1] ** -0.5
+    if scale is not None and not math.isclose(scale, own, rel_tol=1e-6):
+        raise NotImplementedError(
+            f"{name}: is {scale}; allowed: None or 1/sqrt({q.shape[-1]}) = {own:.6g}. Multiply q by the rest, in its dtype"
+        )
+
+
+def _chosen(counts: Union[Tensor, int]) -> int:
+    if not isinstance(counts, int):
+        raise NotImplementedError("block_counts: is a tensor without block_indices; allowed: an int where blocks are chosen")
+    if counts < 4 or counts & (counts - 1):
+        raise NotImplementedError(
+            f"block_counts: is {counts}; allowed: 4, 8, 16, ... where blocks are chosen: FLA takes the next power of two; "
+            "nsa.attention with Geometry(n_sel=...) takes any from 3 on"
+        )
+    return counts
+
+
+def _ascending(indices: Tensor, counts: Union[Tensor, int], width: int) -> Tensor:
+    """Only the first `counts`, in order, padded with -1 to `width`."""
+    F._whole_numbers("block_indices", indices)
+    place = torch.arange(indices.shape[-1], device=indices.device)
+    end = counts if isinstance(counts, int) else counts.unsqueeze(-1)
+    none = torch.iinfo(torch.int32).max
+    indices = indices.clamp(-1, none).masked_fill((place >= end) | (indices < 0), none).sort(-1).values
+    indices = torch.nn.functional.pad(indices, (0, width - indices.shape[-1]), value=none)
+    return indices.masked_fill(indices == none, -1).int()
