@@ -30,7 +30,7 @@ def _load():
 
 _load()
 
-from nsa import autograd as _autograd  # noqa: E402,F401  (registers itself)
+from nsa import shapes as _shapes  # noqa: E402,F401  (registers itself)
 from nsa.files import load_tensors, save_tensors  # noqa: E402
 from nsa.functional import (  # noqa: E402
     Geometry,

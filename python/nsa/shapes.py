@@ -1,0 +1,110 @@
+"""What torch has to know of the operators besides their gradients (autograd.cpp): shapes of results, casts of autocast."""
+
+import torch
+
+_OPS = torch.ops.nsa
+_LIBRARY = torch.library.Library("nsa", "IMPL")  # lives as long as what is registered in it
+
+
+# Shapes. ------------------------------------------------------------------------------------------------------------
+
+
+def _stats(q):
+    return q.new_empty((q.shape[0], q.shape[2], q.shape[1], 2), dtype=torch.float32)
+
+
+def _output(q, v):
+    return q.new_empty((*q.shape[:3], v.shape[3]))
+
+
+def _blocks(q, k, n_sel):
+    return q.new_empty((q.shape[0], q.shape[1], k.shape[2], n_sel), dtype=torch.int32)
+
+
+def _of_wanted(tensors, wanted):
+    return [t.new_empty(t.shape) for t, is_wanted in zip(tensors, wanted) if is_wanted]
+
+
+@torch.library.register_fake("nsa::compress")
+def _(k, v, cu_seqlens, l, d, l_sel, n_sel, w, backend):
+    if cu_seqlens is None:
+        count = torch.sym_max(0, (k.shape[1] - l) // d + 1)
+    else:  # known by the values of cu_seqlens alone
+        count = torch.library.get_ctx().new_dynamic_size()
+    return tuple(x.new_empty((x.shape[0], count, *x.shape[2:])) for x in (k, v))
+
+
+@torch.library.register_fake("nsa::compress_backward")
+def _(dk_cmp, dv_cmp, S, cu_seqlens, l, d, l_sel, n_sel, w, backend):
+    return tuple(x.new_empty((x.shape[0], S, *x.shape[2:])) for x in (dk_cmp, dv_cmp))
+
+
+def _attended(q, k, v, *_):
+    return _output(q, v), _stats(q)
+
+
+for _name in ("attend_compressed", "attend_selected", "attend_window"):
+    torch.library.register_fake(f"nsa::{_name}")(_attended)
+
+
+@torch.library.register_fake("nsa::select")
+def _(q, k_cmp, stats, cu_seqlens, l, d, l_sel, n_sel, w, backend):
+    return _blocks(q, k_cmp, n_sel)
+
+
+@torch.library.register_fake("nsa::combine")
+def _(gates, o_cmp, o_sel, o_win, backend):
+    return o_cmp.new_empty(o_cmp.shape)
+
+
+@torch.library.register_fake("nsa::attend")
+def _(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, l, d, l_sel, n_sel, w, backend):
+    outputs = (_output(q, v_cmp) for _ in range(3))
+    return _output(q, v_cmp), _blocks(q, k_cmp, n_sel), *outputs, *(_stats(q) for _ in range(3))
+
+
+def _gradients(inputs):
+    """Of a backward operator (dout, inputs, ..., wanted, backend)."""
+    return lambda dout, *rest: _of_wanted(rest[:inputs], rest[-2])
+
+
+for _name, _inputs in {
+    "attend_compressed": 3,
+    "attend_selected": 3,
+    "attend_window": 3,
+    "combine": 4,
+    "attend": 8,
+}.items():
+    torch.library.register_fake(f"nsa::{_name}_backward")(_gradients(_inputs))
+
+
+# Autocast: 16 bits for what the kernels multiply. Gates and statistics stay as they are. -----------------------------
+
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.AutocastCUDA
+)
+
+
+def _register_autocast(name, first, last, device):
+    op = getattr(_OPS, name).default
+
+    def kernel(*args):
+        dtype = torch.get_autocast_dtype(device)
+        cast = (x.to(dtype) if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x for x in args[first:last])
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+            return op(*args[:first], *cast, *args[last:])
+
+    _LIBRARY.impl(name, kernel, f"Autocast{device.upper()}")
+
+
+for _device in ("cpu", "cuda"):
+    for _name, _first, _last in (
+        ("compress", 0, 2),
+        ("attend_compressed", 0, 3),
+        ("select", 0, 2),
+        ("attend_selected", 0, 3),
+        ("attend_window", 0, 3),
+        ("combine", 1, 4),
+        ("attend", 0, 7),
+    ):
+        _register_autocast(_name, _first, _last, _device)
