@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
+from cases_kernels import *  # noqa: E402,F401,F403
 from cases_model import *  # noqa: E402,F401,F403
 from cases_numbers import *  # noqa: E402,F401,F403
 from cases_operators import *  # noqa: E402,F401,F403

@@ -1,0 +1,115 @@
+"""Our kernels behind the operators, against plain PyTorch in fp64: on a GPU, or wherever backend="cuda" is served."""
+
+from __future__ import annotations
+
+import unittest
+
+import torch
+
+import nsa
+from cases_operators import ALL, OPS, backward_call, calls
+from nsa.compat.fla import parallel_nsa
+from problem import GPU, plain, plainly, tensors
+
+DEVICE = "cuda" if GPU else "cpu"
+GEOMETRY = nsa.Geometry(8, 4, 16, 4, 24)
+SIZES = {"S": 256, "Hq": 8, "G": 2, "Dk": 64, "Dv": 64} if GPU else {"S": 40, "Hq": 2, "G": 1, "Dk": 32, "Dv": 32}
+PACKED = torch.tensor([0, 17, 17, 20, SIZES["S"]], dtype=torch.int32)
+
+
+def served():
+    x = torch.zeros(1, 8, 1, 32, dtype=torch.bfloat16, device=DEVICE)
+    try:
+        nsa.attend_window(x, x, x, geometry=GEOMETRY, backend="cuda")
+    except NotImplementedError:
+        return False
+    return True
+
+
+@unittest.skipUnless(served(), "our kernels serve nothing here: there is no GPU")
+class Kernels(unittest.TestCase):
+    def assert_close(self, got, wanted, message):
+        """Relative to the largest value: one rounding of bf16 is 1/256 of a value, and sums hold a few."""
+        wanted = wanted.to(got.device)
+        error = (got.double() - wanted).abs().max() / wanted.abs().max().clamp(min=1e-3)
+        self.assertLess(error.item(), 0.03, message)
+
+    def both(self, B, cu_seqlens=None, blocks=None, needed=None):
+        """Inputs that bf16 holds, by the kernels, and by plain PyTorch in fp64 over the same blocks."""
+        q, k, v, gates = tensors(B=B, dtype=torch.bfloat16, device=DEVICE, grad=False, **SIZES)
+        own = [x.clone() for x in (q, *k, *v, gates)]
+        exact = [x.double() for x in own]
+        for i in range(8):
+            for x in (own[i], exact[i]):
+                x.requires_grad_(needed is None or i == needed)
+        layout = {"geometry": GEOMETRY, "cu_seqlens": cu_seqlens}
+        if blocks is None:
+            blocks = nsa.select(own[0], nsa.compress(own[1], own[4], **layout)[0], **layout)
+        o = nsa.attention(own[0], own[1:4], own[4:7], own[7], blocks=blocks, backend="cuda", **layout)
+        wanted = plainly(exact[0], exact[1:4], exact[4:7], exact[7], GEOMETRY, cu_seqlens, blocks)
+        self.assert_close(o, wanted, "o")
+        cotangent = torch.randn(o.shape, generator=torch.Generator().manual_seed(2)).to(o)
+        asked = [i for i in range(8) if own[i].requires_grad]
+        got = torch.autograd.grad(o, [own[i] for i in asked], cotangent)
+        exactly = torch.autograd.grad(wanted, [exact[i] for i in asked], cotangent.double(), allow_unused=True)
+        for i, a, b in zip(asked, got, exactly):
+            self.assert_close(a, torch.zeros_like(exact[i]) if b is None else b, f"gradient of input {i}")
+
+    def test_attention(self):
+        self.both(2)
+
+    def test_attention_of_a_packed_batch(self):
+        self.both(1, PACKED)
+
+    def test_only_what_needs_a_gradient_gets_one(self):
+        for needed in range(8):
+            self.both(1, needed=needed)
+
+    def test_gates_of_another_type(self):
+        q, k, v, gates = tensors(B=1, dtype=torch.bfloat16, device=DEVICE, grad=False, **SIZES)
+        results = []
+        for dtype in (torch.bfloat16, torch.float32, torch.float64):
+            own = gates.to(dtype).requires_grad_()
+            o = nsa.attention(q, k, v, own, geometry=GEOMETRY, backend="cuda")
+            results.append((o, *torch.autograd.grad(o.float().sum(), own)))
+            self.assertEqual(results[-1][1].dtype, dtype)
+        for o, dgates in results[1:]:
+            self.assertTrue(torch.equal(o, results[0][0]))
+            self.assert_close(dgates, results[0][1].double(), "gates")
+
+    def test_in_one_is_the_parts_to_the_bit(self):
+        q, k, v, gates = tensors(B=1, dtype=torch.bfloat16, device=DEVICE, grad=False, **SIZES)
+        last = {"geometry": GEOMETRY, "backend": "cuda"}
+        k_cmp, v_cmp = nsa.compress(k[0], v[0], **last)
+        blocks = nsa.select(q, k_cmp, **last)
+        o = [nsa.attend_compressed(q, k_cmp, v_cmp, **last), nsa.attend_selected(q, k[1], v[1], blocks, **last)]
+        o.append(nsa.attend_window(q, k[2], v[2], **last))
+        self.assertTrue(torch.equal(nsa.combine(gates, *o, backend="cuda"), nsa.attention(q, k, v, gates, **last)))
+
+    def test_strides_that_16_byte_loads_cannot_read(self):
+        q, k, v, gates = tensors(B=1, dtype=torch.bfloat16, device=DEVICE, grad=False, **SIZES)
+        wanted = nsa.attention(q, k, v, gates, geometry=GEOMETRY, backend="cuda")
+        odd = [torch.nn.functional.pad(x, (1, 0))[..., 1:].requires_grad_() for x in (q, *k, *v)]
+        o = nsa.attention(odd[0], odd[1:4], odd[4:7], gates, geometry=GEOMETRY, backend="cuda")
+        self.assertTrue(torch.equal(o, wanted))
+        self.assertTrue(all(x.isfinite().all() for x in torch.autograd.grad(o.float().sum(), odd)))
+
+    def test_opcheck(self):
+        sizes = {"S": 24, "Hq": 2, "G": 1, "Dk": 32, "Dv": 32}
+        for name, args in calls(DEVICE, dtype=torch.bfloat16, **sizes):
+            torch.library.opcheck(getattr(OPS, name).default, args, test_utils=ALL)
+            if name != "select":
+                backward = getattr(OPS, f"{name}_backward").default
+                torch.library.opcheck(backward, backward_call(name, args), test_utils=ALL)
+
+    def test_parallel_nsa(self):
+        q, k, v, _ = tensors(B=1, dtype=torch.bfloat16, device=DEVICE, grad=False, **SIZES)
+        gates = [torch.rand(q.shape[:3], generator=torch.Generator().manual_seed(i)).to(q) for i in range(3)]
+        layout = {"geometry": nsa.Geometry(16, 16, 16, 4, 20), "cu_seqlens": None}
+        got = parallel_nsa(q, k[0], v[0], *gates, block_counts=4, block_size=16, window_size=20)
+        x, key, value = q.double(), k[0].double(), v[0].double()
+        k_cmp, v_cmp = plain.compress(key, value, **layout)
+        parts = [plain.attend_compressed(x, k_cmp, v_cmp, **layout)[0]]
+        parts.append(plain.attend_selected(x, key, value, plain.select(x, k_cmp, **layout), **layout)[0])
+        parts.append(plain.attend_window(x, key, value, **layout)[0])
+        self.assert_close(got, sum(g.double().unsqueeze(-1) * o for g, o in zip(gates, parts)), "o")
