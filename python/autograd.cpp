@@ -2,11 +2,13 @@
 // whoever traces them (torch.compile) sees plain calls. In C++, because a node that Python registers costs the host 40
 // us of every forward pass. Backward operators have no gradient of their own.
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
+#include "python/dispatcher.hpp"
 #include "python/operators.hpp"
 
 namespace nsa::python {
@@ -15,15 +17,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// An operator, by way of the dispatcher.
-template <auto function>
-const auto& operator_of(const char* name) {
-  static const auto found = c10::Dispatcher::singleton()
-                                .findSchemaOrThrow(name, "")
-                                .template typed<std::remove_pointer_t<decltype(function)>>();
-  return found;
-}
 
 // What is no tensor, as a node's context keeps it.
 void keep_rest(AutogradContext& context, const Geometry& g, std::string_view backend) {

@@ -1,5 +1,5 @@
-// The names of torch.ops.nsa. Autograd, autocast and the shapes of results (fake kernels) are registered in Python
-// (nsa/autograd.py), which knows sizes that depend on data.
+// The names of torch.ops.nsa. The shapes of results (fake kernels) are registered in Python (nsa/shapes.py), which
+// knows sizes that depend on data.
 #include <fmt/format.h>
 #include <torch/library.h>
 

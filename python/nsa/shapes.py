@@ -1,12 +1,6 @@
-"""What torch has to know of the operators besides their gradients (autograd.cpp): shapes of results, casts of autocast."""
+"""Fake kernels: the shapes of what the operators give, for whoever traces them."""
 
 import torch
-
-_OPS = torch.ops.nsa
-_LIBRARY = torch.library.Library("nsa", "IMPL")  # lives as long as what is registered in it
-
-
-# Shapes. ------------------------------------------------------------------------------------------------------------
 
 
 def _stats(q):
@@ -76,35 +70,3 @@ for _name, _inputs in {
     "attend": 8,
 }.items():
     torch.library.register_fake(f"nsa::{_name}_backward")(_gradients(_inputs))
-
-
-# Autocast: 16 bits for what the kernels multiply. Gates and statistics stay as they are. -----------------------------
-
-_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
-    torch._C.DispatchKey.AutocastCUDA
-)
-
-
-def _register_autocast(name, first, last, device):
-    op = getattr(_OPS, name).default
-
-    def kernel(*args):
-        dtype = torch.get_autocast_dtype(device)
-        cast = (x.to(dtype) if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x for x in args[first:last])
-        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-            return op(*args[:first], *cast, *args[last:])
-
-    _LIBRARY.impl(name, kernel, f"Autocast{device.upper()}")
-
-
-for _device in ("cpu", "cuda"):
-    for _name, _first, _last in (
-        ("compress", 0, 2),
-        ("attend_compressed", 0, 3),
-        ("select", 0, 2),
-        ("attend_selected", 0, 3),
-        ("attend_window", 0, 3),
-        ("combine", 1, 4),
-        ("attend", 0, 7),
-    ):
-        _register_autocast(_name, _first, _last, _device)
