@@ -56,7 +56,6 @@ MaybeTensor maybe(const Tensor& t) { return t.defined() ? MaybeTensor(t) : std::
 Tensor or_undefined(const MaybeTensor& t) { return t.value_or(Tensor()); }
 
 struct CompressNode : torch::autograd::Function<CompressNode> {
-  static constexpr bool is_traceable = true;
   static variable_list forward(AutogradContext* context, const Tensor& k, const Tensor& v,
                                const MaybeTensor& cu_seqlens, const Geometry& g, std::string_view backend) {
     const at::AutoDispatchBelowADInplaceOrView below;
@@ -84,7 +83,6 @@ struct CompressNode : torch::autograd::Function<CompressNode> {
 
 // One branch; `blocks` of the selected one.
 struct BranchNode : torch::autograd::Function<BranchNode> {
-  static constexpr bool is_traceable = true;
   enum class Kind : std::int64_t { compressed, selected, window };
 
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
@@ -137,7 +135,6 @@ struct BranchNode : torch::autograd::Function<BranchNode> {
 };
 
 struct CombineNode : torch::autograd::Function<CombineNode> {
-  static constexpr bool is_traceable = true;
   static Tensor forward(AutogradContext* context, const Tensor& gates, const Tensor& o_cmp, const Tensor& o_sel,
                         const Tensor& o_win, std::string_view backend) {
     const at::AutoDispatchBelowADInplaceOrView below;
@@ -157,7 +154,6 @@ struct CombineNode : torch::autograd::Function<CombineNode> {
 };
 
 struct AttendNode : torch::autograd::Function<AttendNode> {
-  static constexpr bool is_traceable = true;
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k_cmp, const Tensor& v_cmp,
                                const Tensor& k_sel, const Tensor& v_sel, const Tensor& k_win, const Tensor& v_win,
                                const Tensor& gates, const MaybeTensor& blocks, const MaybeTensor& cu_seqlens,

@@ -195,6 +195,8 @@ def _tensors(**named) -> None:
     for name, value in named.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{name}: is {_describe(value)}; allowed: a tensor")
+        if value.layout is not torch.strided:
+            raise ValueError(f"{name}: is {value.layout}; allowed: a dense tensor, whatever its strides")
 
 
 def _branches(name: str, value: Branches) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import unittest
+import warnings
+from types import SimpleNamespace
+from unittest import mock
 
 import torch
 
 import nsa
+from nsa import functional
 from problem import GPU, NO_GPU, SMALL, tensors
 
 OPS = torch.ops.nsa
@@ -123,6 +127,30 @@ class BadInput(unittest.TestCase):
             nsa.attention(q, k, v, [1.0, 2.0], geometry=SMALL)
         with self.refused(TypeError, "k: is 2 things in a tuple", "or three"):
             nsa.attention(q, k[:2], v, gates, geometry=SMALL)
+
+    def test_a_sparse_tensor_is_named(self):
+        q, k, v, _ = tensors(grad=False)
+        with self.refused(ValueError, "k: is torch.sparse_coo; allowed: a dense tensor"):
+            nsa.attend_window(q, k[0].to_sparse(), v[0], geometry=SMALL)
+
+    def test_another_torch_is_named(self):
+        for version, cuda, words in (
+            ("2.10.0+cu130", "13.0", "torch is 2.10.0.*allowed: 2.11"),
+            ("2.11.0+cpu", None, "built with CUDA None; allowed: CUDA 13"),
+            ("2.11.0+cu126", "12.6", "built with CUDA 12.6; allowed: CUDA 13"),
+        ):
+            with mock.patch.object(torch, "__version__", version), mock.patch.object(torch.version, "cuda", cuda):
+                with self.refused(ImportError, words):
+                    nsa._load()
+
+    def test_a_gpu_without_kernels_is_told_of_once(self):
+        old = SimpleNamespace(is_cuda=True, device=torch.device("cuda:63"))
+        with mock.patch.object(torch.cuda, "get_device_capability", return_value=(7, 5)):
+            with self.assertWarnsRegex(UserWarning, "cuda:63 has no kernels of ours.*compute capability 7.5; served: "):
+                functional._tell_of_missing_kernels(old, "auto")
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                functional._tell_of_missing_kernels(old, "auto")
 
     def test_a_refused_call_says_who_serves_it(self):
         q, k, v, gates = tensors(grad=False)

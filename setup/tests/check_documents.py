@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 MOST_LINES = 120
-FOLDERS = ("base", "configs", "fixtures", "fuzz", "harness", "nsa", "reports", "setup", "suites")
+FOLDERS = ("base", "configs", "fixtures", "fuzz", "harness", "nsa", "python", "reports", "setup", "suites")
 SOURCES = (".cpp", ".hpp", ".def", ".cu", ".cuh", ".cc", ".in", ".cmake", ".txt", ".sh", ".py", ".json")
 
 

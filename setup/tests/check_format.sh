@@ -9,7 +9,7 @@ if [[ -z $formatter || $("$formatter" --version) != *"version 14."* ]]; then
   exit 77
 fi
 
-mapfile -t sources < <(find base example fuzz harness nsa reports setup suites -regex '.*\.\(cpp\|hpp\|cu\|cuh\|def\)')
+mapfile -t sources < <(find base example fuzz harness nsa python reports setup suites -regex '.*\.\(cpp\|hpp\|cu\|cuh\|def\)')
 if [[ ${1:-} == --fix ]]; then exec "$formatter" -i "${sources[@]}"; fi
 
 # One process for all: a start of it costs more than most files.
