@@ -5,6 +5,9 @@ On a GPU only what our kernels serve; the rest is refused and not applicable. On
 
 import nsa
 
+if not hasattr(nsa, "attention"):  # a folder of that name, such as this project's C++
+    raise ImportError(f"nsa is {nsa.__path__}, not the package: pip install .")
+
 
 def describe():
     return {

@@ -38,6 +38,7 @@ class Shipped(unittest.TestCase):
             ("lucidrains", "native_sparse_attention_pytorch"),
             ("xunhaolai", "NSA_ADAPTER_SOURCE"),
             ("mdy666", "NSA_ADAPTER_SOURCE"),
+            ("own", "nsa"),
         ):
             with self.subTest(adapter=name):
                 code, printed = checked(ADAPTERS / f"{name}.py")
