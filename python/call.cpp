@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "nsa/cuda/rows.hpp"
@@ -49,6 +50,14 @@ bool by_kernels(const Call& call, Op op, std::string_view backend) {
 sdpa::Selection selection_way(const at::Tensor& q, const CallOptions& options) {
   return gathered_selection_bytes(call_of(q, options)) > kGatherBudgetBytes ? sdpa::Selection::masked
                                                                             : sdpa::Selection::packed_safe;
+}
+
+void check_result(std::string_view op, std::string_view name, const at::Tensor& t, at::IntArrayRef sizes,
+                  at::ScalarType type, const at::Tensor& q) {
+  if (t.sizes() == sizes && t.scalar_type() == type && t.device() == q.device() && t.layout() == at::kStrided) return;
+  throw ContractError(fmt::format("{}_backward: {} is {} [{}] on {}; allowed: {} [{}] on the device of q", op, name,
+                                  c10::toString(t.scalar_type()), fmt::join(t.sizes(), ", "), t.device().str(),
+                                  c10::toString(type), fmt::join(sizes, ", ")));
 }
 
 at::Tensor own(const at::Tensor& t) {

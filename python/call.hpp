@@ -32,6 +32,10 @@ struct Alone {
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
+// Throws ContractError unless `t` has that shape and dtype, on the device of `q`.
+void check_result(std::string_view op, std::string_view name, const at::Tensor& t, at::IntArrayRef sizes,
+                  at::ScalarType type, const at::Tensor& q);
+
 // The tensor itself, dense, and nobody else's memory: what an operator may return.
 [[nodiscard]] at::Tensor own(const at::Tensor& t);
 

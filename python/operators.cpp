@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "nsa/cuda/attend_all.hpp"
 #include "nsa/cuda/combine.hpp"
@@ -56,6 +58,22 @@ std::tuple<Tensor, Tensor> attend_branch(const Branch& branch, const Tensor& q, 
   return {o, stats};
 }
 
+// What a forward pass gave, and the gradient that came for it.
+void check_results(std::string_view op, const Tensor& q, const Tensor& v, const Tensor& dout,
+                   std::initializer_list<std::pair<std::string_view, const Tensor&>> outputs,
+                   std::initializer_list<std::pair<std::string_view, const Tensor&>> stats) {
+  const std::array like_o = {q.size(0), q.size(1), q.size(2), v.size(3)};
+  const std::array<std::int64_t, 4> like_stats = {q.size(0), q.size(2), q.size(1), 2};
+  check_result(op, "dout", dout, like_o, q.scalar_type(), q);
+  for (const auto& [name, o] : outputs) check_result(op, name, o, like_o, q.scalar_type(), q);
+  for (const auto& [name, s] : stats) {
+    check_result(op, name, s, like_stats, at::kFloat, q);
+    if (!s.is_contiguous())
+      throw ContractError(std::string(op) + "_backward: " + std::string(name) +
+                          " has strides; allowed: contiguous, as the forward pass gave it");
+  }
+}
+
 void keep(Gradients& to, const Tensor& gradient, const Tensor& of) {
   if (gradient.defined()) to.push_back(gradient.scalar_type() == of.scalar_type() ? gradient : gradient.to(of));
 }
@@ -71,7 +89,7 @@ Gradients branch_backward(const Branch& branch, const Tensor& dout, const Tensor
   const cuda::OnDeviceOf device(q);
   const auto table = blocks ? blocks->contiguous() : Tensor();
   const auto [dq, dk, dv] =
-      cuda::attend_backward({cuda::aligned(q), cuda::aligned(k), cuda::aligned(v), table, o, stats},
+      cuda::attend_backward({cuda::aligned(q), cuda::aligned(k), cuda::aligned(v), table, cuda::aligned(o), stats},
                             cuda::aligned(dout), cuda::problem_of(branch.mask, q, g, cu_seqlens), wanted);
   Gradients result;
   keep(result, dq, q);
@@ -116,6 +134,11 @@ std::tuple<Tensor, Tensor> compress_backward(const Tensor& dk_cmp, const Tensor&
                                              std::string_view backend) {
   const Alone state;
   const Geometry g{l, d, l_sel, n_sel, w};
+  if (dk_cmp.dim() != 4 || dv_cmp.dim() != 4 || S < 1 || dk_cmp.size(1) != compressed_blocks(g, cu_seqlens, S))
+    throw ContractError(
+        "compress_backward: dk_cmp and dv_cmp are not [B,N_c,G,D] of S tokens; allowed: what compress gave");
+  check_result("compress", "dv_cmp", dv_cmp, std::array{dk_cmp.size(0), dk_cmp.size(1), dk_cmp.size(2), dv_cmp.size(3)},
+               dk_cmp.scalar_type(), dk_cmp);
   Call call = call_of(dk_cmp, options_of(dk_cmp, dv_cmp, g, cu_seqlens));
   call.S = S;
   const auto tokens = [&](const Tensor& dy) {
@@ -152,6 +175,8 @@ Gradients attend_compressed_backward(const Tensor& dout, const Tensor& q, const 
                                      std::int64_t w, std::array<bool, 3> wanted, std::string_view backend) {
   const Alone state;
   const Geometry g{l, d, l_sel, n_sel, w};
+  check(AttendCompressedArgs{q, {k_cmp, v_cmp}, g, cu_seqlens});
+  check_results("attend_compressed", q, v_cmp, dout, {{"o", o}}, {{"stats", stats}});
   return branch_backward(kCompressed, dout, q, k_cmp, v_cmp, {}, o, stats, cu_seqlens, g, wanted, backend);
 }
 
@@ -185,6 +210,8 @@ Gradients attend_selected_backward(const Tensor& dout, const Tensor& q, const Te
                                    std::string_view backend) {
   const Alone state;
   const Geometry g{l, d, l_sel, n_sel, w};
+  check(AttendSelectedArgs{q, k, v, blocks, g, cu_seqlens});
+  check_results("attend_selected", q, v, dout, {{"o", o}}, {{"stats", stats}});
   return branch_backward(kSelected, dout, q, k, v, blocks, o, stats, cu_seqlens, g, wanted, backend);
 }
 
@@ -204,6 +231,8 @@ Gradients attend_window_backward(const Tensor& dout, const Tensor& q, const Tens
                                  std::string_view backend) {
   const Alone state;
   const Geometry g{l, d, l_sel, n_sel, w};
+  check(AttendWindowArgs{q, k, v, g, cu_seqlens});
+  check_results("attend_window", q, v, dout, {{"o", o}}, {{"stats", stats}});
   return branch_backward(kWindow, dout, q, k, v, {}, o, stats, cu_seqlens, g, wanted, backend);
 }
 
@@ -222,6 +251,8 @@ Tensor combine(const Tensor& gates, const Tensor& o_cmp, const Tensor& o_sel, co
 Gradients combine_backward(const Tensor& dout, const Tensor& gates, const Tensor& o_cmp, const Tensor& o_sel,
                            const Tensor& o_win, std::array<bool, 4> wanted, std::string_view backend) {
   const Alone state;
+  check(CombineArgs{gates, o_cmp, o_sel, o_win});
+  check_result("combine", "dout", dout, o_cmp.sizes(), o_cmp.scalar_type(), o_cmp);
   const CallOptions options{.G = gates.size(2), .Dv = o_cmp.size(3), .geometry = {}};
   if (!by_kernels(call_of(o_cmp, options), Op::combine, backend))
     return gradients_by_autograd({gates, o_cmp, o_sel, o_win}, wanted, dout, [](const auto& in) {
@@ -302,12 +333,16 @@ Gradients attend_backward(const Tensor& dout, const Tensor& q, const Tensor& k_c
                           std::string_view backend) {
   const Alone state;
   const Geometry g{l, d, l_sel, n_sel, w};
+  check(AttendArgs{q, {k_cmp, v_cmp}, k_sel, v_sel, k_win, v_win, gates, g, cu_seqlens, blocks});
+  check_results("attend", q, v_cmp, dout, {{"o_cmp", o_cmp}, {"o_sel", o_sel}, {"o_win", o_win}},
+                {{"stats_cmp", stats_cmp}, {"stats_sel", stats_sel}, {"stats_win", stats_win}});
   const bool kernels = attend_by_kernels(q, k_cmp, v_cmp, g, cu_seqlens, backend);
   const cuda::OnDeviceOf device(q);
   const cuda::AllInputs given{q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates};
-  cuda::AllKept kept{given, blocks, {o_cmp, o_sel, o_win}, {stats_cmp, stats_sel, stats_win}};
+  cuda::AllKept kept{given, blocks.contiguous(), {o_cmp, o_sel, o_win}, {stats_cmp, stats_sel, stats_win}};
   cuda::AllInputs computed;
   if (kernels) {
+    for (auto& o : kept.o) o = cuda::aligned(o);
     kept.given = for_kernels(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates);
     computed = cuda::attend_all_backward(kept, cuda::aligned(dout), cuda::problems_of(q, g, cu_seqlens), wanted);
   } else {

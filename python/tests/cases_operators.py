@@ -128,6 +128,20 @@ class BadInput(unittest.TestCase):
         with self.refused(TypeError, "k: is 2 things in a tuple", "or three"):
             nsa.attention(q, k[:2], v, gates, geometry=SMALL)
 
+    def test_a_backward_operator_looks_at_what_it_is_given(self):
+        for name, args in calls():
+            if name == "select":
+                continue
+            args = list(backward_call(name, args))
+            op = getattr(OPS, f"{name}_backward")
+            with self.refused(ValueError, f"{name}_backward: d(out|k_cmp)", "; allowed: "):
+                op(args[0][:, 1:], *args[1:])
+            for i, x in enumerate(args):
+                floating = isinstance(x, torch.Tensor) and x.is_floating_point()
+                if floating and (name, i) not in (("combine", 1), ("attend", 8)):  # gates may have any dtype
+                    with self.subTest(name, place=i), self.refused(ValueError, " is (BFloat16|Float) ", "; allowed: "):
+                        op(*args[:i], x.bfloat16(), *args[i + 1 :])
+
     def test_a_sparse_tensor_is_named(self):
         q, k, v, _ = tensors(grad=False)
         with self.refused(ValueError, "k: is torch.sparse_coo; allowed: a dense tensor"):

@@ -142,7 +142,7 @@ class Autocast(Case):
         o = attention(*inputs)
         with torch.autocast(DEVICE, torch.bfloat16):
             got = torch.autograd.grad(o.float().square().sum(), inputs)
-        self.assert_equal([o, *got], wanted, "backward under autocast")
+        torch.testing.assert_close([o, *got], wanted, rtol=1e-5, atol=1e-5)  # sums of sdpa on a GPU have no order
 
     def test_a_layer(self):
         made, x = layer(), torch.randn(2, 96, 48, device=DEVICE)
