@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import unittest
 
@@ -10,10 +9,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import nsa
-from problem import GPU, NO_GPU, SMALL, tensors
+from problem import GPU, LONG, NO_GPU, SMALL, TAKES_LONG, tensors
 
-LONG = "NSA_PYTHON_LONG" in os.environ or GPU
-TAKES_LONG = "a compiler runs for half a minute: set NSA_PYTHON_LONG"
 DEVICE, DTYPE = ("cuda", torch.bfloat16) if GPU else ("cpu", torch.float32)
 PACKED = torch.tensor([0, 40, 40, 43, 96], dtype=torch.int32)
 
@@ -75,6 +72,7 @@ class Compiled(Case):
             compiled = torch.compile(plain, fullgraph=True)
             torch.testing.assert_close(compiled(x), plain(x), rtol=1e-4, atol=1e-5)
 
+    @unittest.skipUnless(LONG, TAKES_LONG)
     def test_a_layer(self):
         torch.compiler.reset()
         plain, x = layer(), torch.randn(2, 96, 48, device=DEVICE)

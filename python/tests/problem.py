@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +18,8 @@ import pytorch as plain  # noqa: E402,F401
 SMALL = nsa.Geometry(l=8, d=4, l_sel=16, n_sel=4, w=24)
 GPU = torch.cuda.is_available()
 NO_GPU = "there is no GPU here"
+LONG = GPU or "NSA_PYTHON_LONG" in os.environ
+TAKES_LONG = "it takes long: set NSA_PYTHON_LONG"
 
 
 def tensors(S=96, B=2, Hq=4, G=2, Dk=16, Dv=24, dtype=torch.float64, device="cpu", grad=True, seed=0, geometry=SMALL):
