@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -11,9 +11,9 @@ import torch
 import nsa
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "adapters"))
-
-import pytorch as plain  # noqa: E402,F401
+_spec = importlib.util.spec_from_file_location("plain", ROOT / "adapters/pytorch.py")
+plain = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(plain)
 
 SMALL = nsa.Geometry(l=8, d=4, l_sel=16, n_sel=4, w=24)
 GPU = torch.cuda.is_available()
