@@ -55,6 +55,7 @@ void lower_all(torch::Library& m) {
   lower<&attend_window, 0, 3>(m, "nsa::attend_window");
   lower<&combine, 1, 4>(m, "nsa::combine");
   lower<&attend, 0, 7>(m, "nsa::attend");
+  lower<&attention, 0, 7>(m, "nsa::attention");
 }
 
 TORCH_LIBRARY_IMPL(nsa, AutocastCPU, m) { lower_all(m); }

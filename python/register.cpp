@@ -53,6 +53,14 @@ TORCH_LIBRARY(nsa, m) {
       "attend_backward(Tensor dout, Tensor q, Tensor k_cmp, Tensor v_cmp, Tensor k_sel, Tensor v_sel, Tensor k_win, "
       "Tensor v_win, Tensor gates, Tensor blocks, Tensor o_cmp, Tensor o_sel, Tensor o_win, Tensor stats_cmp, "
       "Tensor stats_sel, Tensor stats_win, Tensor? cu_seqlens, GEOMETRY, bool[8] wanted, str backend) -> Tensor[]");
+  define(
+      "attention(Tensor q, Tensor k, Tensor v, Tensor k_sel, Tensor v_sel, Tensor k_win, Tensor v_win, Tensor gates, "
+      "Tensor? blocks, Tensor? cu_seqlens, GEOMETRY, str backend) -> (Tensor o, Tensor blocks, Tensor o_cmp, "
+      "Tensor o_sel, Tensor o_win, Tensor stats_cmp, Tensor stats_sel, Tensor stats_win, Tensor k_cmp, Tensor v_cmp)");
+  define(
+      "attention_backward(Tensor dout, Tensor q, Tensor k_cmp, Tensor v_cmp, Tensor k_sel, Tensor v_sel, Tensor k_win, "
+      "Tensor v_win, Tensor gates, Tensor blocks, Tensor o_cmp, Tensor o_sel, Tensor o_win, Tensor stats_cmp, "
+      "Tensor stats_sel, Tensor stats_win, Tensor? cu_seqlens, GEOMETRY, bool[8] wanted, str backend) -> Tensor[]");
   // "" where this build holds machine code for that compute capability, else the reason why not.
   m.def("refused_architecture(int major, int minor) -> str", [](std::int64_t major, std::int64_t minor) {
     return architecture_refusal(compiled_architectures(), static_cast<int>(major), static_cast<int>(minor));
@@ -74,6 +82,8 @@ void implement(torch::Library& m) {
   m.impl("combine_backward", combine_backward);
   m.impl("attend", attend);
   m.impl("attend_backward", attend_backward);
+  m.impl("attention", attention);
+  m.impl("attention_backward", attention_backward);
 }
 
 TORCH_LIBRARY_IMPL(nsa, CPU, m) { implement(m); }

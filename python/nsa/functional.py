@@ -69,6 +69,11 @@ def attention(
     k_cmp, k_sel, k_win = _branches("k", k)
     v_cmp, v_sel, v_win = _branches("v", v)
     cu_seqlens = _packing(cu_seqlens)
+    if phi_k is None and phi_v is None:
+        _tensors(q=q, k_cmp=k_cmp, v_cmp=v_cmp, k_sel=k_sel, v_sel=v_sel, k_win=k_win, v_win=v_win, gates=gates)
+        _tell_of_missing_kernels(q, backend)
+        tokens = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+        return _OPS.attention.default(*tokens, _table(blocks), cu_seqlens, *geometry, backend)[0]
     k_cmp, v_cmp = compress(
         k_cmp, v_cmp, geometry=geometry, cu_seqlens=cu_seqlens, phi_k=phi_k, phi_v=phi_v, backend=backend
     )

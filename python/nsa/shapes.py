@@ -57,6 +57,22 @@ def _(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, l,
     return _output(q, v_cmp), _blocks(q, k_cmp, n_sel), *outputs, *(_stats(q) for _ in range(3))
 
 
+@torch.library.register_fake("nsa::attention")
+def _(q, k, v, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, l, d, l_sel, n_sel, w, backend):
+    outputs = [_output(q, v) for _ in range(4)]
+    stats = [_stats(q) for _ in range(3)]
+    count = torch.sym_max(0, (k.shape[1] - l) // d + 1) if cu_seqlens is None else k.shape[1] // d
+    cmp = (x.new_empty((x.shape[0], count, *x.shape[2:])) for x in (k, v))
+    return outputs[0], _blocks(q, k, n_sel), *outputs[1:], *stats, *cmp
+
+
+@torch.library.register_fake("nsa::attention_backward")
+def _(dout, q, k_cmp, v_cmp, *rest):
+    wanted = rest[-2]
+    tokens = (x.new_empty((x.shape[0], q.shape[1], *x.shape[2:])) for x in (k_cmp, v_cmp))
+    return _of_wanted((q, *tokens, *rest[:5]), wanted)
+
+
 def _gradients(inputs):
     """Of a backward operator (dout, inputs, ..., wanted, backend)."""
     return lambda dout, *rest: _of_wanted(rest[:inputs], rest[-2])

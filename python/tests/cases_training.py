@@ -46,9 +46,8 @@ class Compiled(Case):
             inputs = flat(*tensors(B=B, dtype=DTYPE, device=DEVICE, Dk=32, Dv=32))
             call = lambda *x: attention(*x, cu_seqlens=bounds)  # noqa: E731,B023
             torch.compiler.reset()
-            with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=bounds is not None):
-                compiled = torch.compile(call, fullgraph=True, backend=backend, **options)
-                self.assert_equal(gradients(compiled, inputs), gradients(call, inputs), f"{backend}, {bounds}")
+            compiled = torch.compile(call, fullgraph=True, backend=backend, **options)
+            self.assert_equal(gradients(compiled, inputs), gradients(call, inputs), f"{backend}, {bounds}")
 
     def test_whole_graphs(self):
         self.both("aot_eager")
