@@ -65,6 +65,16 @@ class Kernels(unittest.TestCase):
         for needed in range(8):
             self.both(1, needed=needed)
 
+    def test_texts_without_a_compressed_block(self):
+        for S in (1, 7, 8, 9):
+            results = []
+            for backend in ("cuda", "sdpa"):
+                q, k, v, gates = tensors(B=1, dtype=torch.bfloat16, device=DEVICE, **{**SIZES, "S": S})
+                o = nsa.attention(q, k, v, gates, geometry=GEOMETRY, backend=backend)
+                results.append((o, *torch.autograd.grad(o.float().sum(), (q, *k, *v, gates))))
+            for i, (own, other) in enumerate(zip(*results)):
+                self.assert_close(own, other.double(), f"{S} tokens, {i}")
+
     def test_gates_of_another_type(self):
         q, k, v, gates = tensors(B=1, dtype=torch.bfloat16, device=DEVICE, grad=False, **SIZES)
         results = []
