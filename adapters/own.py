@@ -1,21 +1,27 @@
 """Our own operators in PyTorch (pip install .): torch.ops.nsa by the package nsa, judged as anybody's.
 
-On a GPU only what our kernels serve; the rest is refused and not applicable. On the CPU it is sdpa.
+Where there is a GPU only what our kernels serve; the rest is refused and not applicable. On the CPU it is sdpa.
 """
 
 import nsa
+import torch
 
 if not hasattr(nsa, "attention"):  # a folder of that name, such as this project's C++
     raise ImportError(f"nsa is {nsa.__path__}, not the package: pip install .")
 
 
+KERNELS = torch.cuda.is_available()
+
+
 def describe():
+    limits = {"d_k": [64], "d_v": [64], "heads_per_group": {"min": 1, "max": 16}} if KERNELS else {}
     return {
         "name": "nsa, the Python package",
         "version": nsa.__version__,
         "computes": ["attend", "compress", "attend_compressed", "select", "attend_selected", "attend_window", "combine"],
         "device": ["cpu", "cuda"],
-        "dtypes": ["fp64", "fp32", "bf16", "fp16"],
+        "dtypes": ["bf16", "fp16"] if KERNELS else ["fp64", "fp32", "bf16", "fp16"],
+        "limits": limits,
         "layouts": ["batched", "packed"],
         "gradients": True,
         "window": "w",
