@@ -50,6 +50,9 @@ std::string last_line(const std::string& text) {
 reports::ExitCode print_traces(const std::vector<reports::NamedRun>& runs) {
   std::string text;
   for (std::size_t i = 1; i < runs.size(); ++i) {
+    if (runs[i - 1].run.id == runs[i].run.id)
+      throw UsageError(fmt::format("{} and {} are the same run, {}; give two different ones", runs[i - 1].name,
+                                   runs[i].name, runs[i].run.id));
     const auto cases = reports::compare_traces(runs[i - 1].run, runs[i].run);
     if (cases.empty())
       throw UsageError(

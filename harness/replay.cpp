@@ -98,10 +98,15 @@ Replay::Replay(const Program& program, const CommandLine& line, const Bundle& bu
   as_it_was_.id = bundle.case_id;
   take_environment();
   take_settings(line, file);
-  take_resolved();
-  if (const std::string why = refused(as_it_was_); !why.empty())
-    throw UsageError(fmt::format("{}: cannot be repeated here: {}", file.string(), why));
-  compare_worlds(line);
+  try {
+    take_resolved();
+    if (const std::string why = refused(as_it_was_); !why.empty()) throw std::invalid_argument(why);
+    compare_worlds(line);
+  } catch (const InfrastructureError&) {
+    throw;
+  } catch (const std::exception& error) {  // a flag with a value that nobody knows, say
+    throw UsageError(fmt::format("{}: cannot be repeated here: {}", file.string(), error.what()));
+  }
 }
 
 // The recorded variables are as they were there; all others stay.
@@ -110,6 +115,7 @@ void Replay::take_environment() {
     if (!may_be_set(program_, name) || bundle_.environment.contains(name)) continue;
     differences_.push_back(fmt::format("environment {}: not set there, {} here: unset for the replay", name,
                                        shown(std::getenv(name.c_str()))));
+    unset_.push_back(name);
     unsetenv(name.c_str());
   }
   for (const auto& [name, value] : bundle_.environment) {
@@ -191,7 +197,7 @@ void Replay::compare_worlds(const CommandLine& line) {
   if (probe.provenance.is_object()) here.update(probe.provenance);
   const Json there = bundle_.json.at("provenance").flatten(), now = here.flatten();
   for (const auto& [where, value] : there.items()) {
-    if (where.starts_with("/device/") || where.starts_with("/config/")) continue;
+    if (where.empty() || where.starts_with("/device/") || where.starts_with("/config/")) continue;  // "": of {}
     const auto found = now.find(where);
     if (found != now.end() && *found == value) continue;
     std::string name = where.substr(1);
@@ -275,7 +281,10 @@ Replayed Replay::run(const ReplayedCase& what, const fs::path& folder, double li
 
 std::string Replay::command(const ReplayedCase& what) const {
   const Settings settings = settings_of(what);
-  return repro_command({self_, bundle_.environment, bundle_.device, bundle_.faults}, settings, what.id);
+  std::string unset;
+  for (const std::string& name : unset_) unset += fmt::format("{} -u {}", unset.empty() ? "env" : "", name);
+  return unset + (unset.empty() ? "" : " ") +
+         repro_command({self_, bundle_.environment, bundle_.device, bundle_.faults}, settings, what.id);
 }
 
 }  // namespace harness

@@ -74,6 +74,7 @@ class Replay {
   std::string self_;  // as it was typed
   ReplayedCase as_it_was_;
   std::vector<std::string> differences_;
+  std::vector<std::string> unset_;  // variables of this shell that the bundle's run did not have
   std::string cannot_;
 };
 

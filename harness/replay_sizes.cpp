@@ -132,7 +132,7 @@ class Minimising {
   using Clock = std::chrono::steady_clock;
   Tried attempt(const std::vector<Size>& sizes, const std::string& change);
   [[nodiscard]] double elapsed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
-  void print(const std::vector<Size>& best) const;
+  void print(const std::vector<Size>& best, bool cut_short) const;
   void write(const std::vector<Size>& best) const;
   [[nodiscard]] Json table(const std::vector<Size>& best) const;
 
@@ -188,7 +188,7 @@ Json Minimising::table(const std::vector<Size>& best) const {
   return rows;
 }
 
-void Minimising::print(const std::vector<Size>& best) const {
+void Minimising::print(const std::vector<Size>& best, bool cut_short) const {
   const Json rows = table(best);
   base::out("\n{:32} {:>12} {:>12}\n", "setting", "before", "after");
   for (const Json& row : rows)
@@ -197,7 +197,8 @@ void Minimising::print(const std::vector<Size>& best) const {
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < best.size(); ++i)
     if (best[i] == sizes_.start()[i]) kept.push_back(fmt::format("{} {}", best[i].key, to_string(best[i])));
-  if (!kept.empty()) base::out("not smaller: {}\n", fmt::join(kept, ", "));
+  if (!kept.empty())
+    base::out("{}: {}\n", cut_short ? "not smaller so far, not all of it tried" : "not smaller", fmt::join(kept, ", "));
   base::out("{} tries, {:.0f} s\nsmaller: {}\n", tries_, elapsed(), replay_.command(sizes_.with(best)));
 }
 
@@ -223,10 +224,15 @@ int Minimising::run() {
     base::out("nothing that this case obeys is a size that can be made smaller\n");
     return signal_;
   }
-  const std::vector<Size> best = Minimiser(sizes_.start(), attempt_one).run();
-  print(best);
+  Minimiser minimiser(sizes_.start(), attempt_one);
+  const std::vector<Size> best = minimiser.run();
+  print(best, minimiser.stopped());
+  if (minimiser.stopped())
+    base::out("the search was cut short by {}: smaller sizes may fail in the same way\n",
+              signal_ != 0 ? "a signal" : "its limit");
   if (best == sizes_.start())
-    base::out("no size can be made smaller with the same failure\n");
+    base::out("{}\n", minimiser.stopped() ? "nothing smaller was found so far"
+                                          : "no size can be made smaller with the same failure");
   else
     write(best);
   return signal_;

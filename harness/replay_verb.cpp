@@ -154,16 +154,20 @@ ExitCode replay(const Program& program, const CommandLine& line) {
   Interrupts interrupts;
   const Replayed replayed = replay.run(replay.as_it_was(), folder / "run", kLongestReplay);
   ExitCode code = code_of(replayed);
+  std::string_view last = to_string(replayed.outcome);
   if (replayed.outcome == Replayed::Outcome::passes && replayed.exit_code != 0)  // the run found what the case did not
     code = ExitCode::inconclusive;
   if (!line.quiet) print_result(bundle, replayed);
   if (line.minimize && replayed.outcome == Replayed::Outcome::same) {
     const int signal = minimise_replay(program, bundle, replay, {file, folder, line.limit_s, line.quiet}, interrupts);
-    if (signal != 0) code = interruption_by(signal);
+    if (signal != 0) {
+      code = interruption_by(signal);
+      last = to_string(Replayed::Outcome::stopped);
+    }
   } else if (line.minimize) {
     base::out("nothing is minimised but the same failure\n");
   }
-  base::out("replay: {}\n", to_string(replayed.outcome));
+  base::out("replay: {}\n", last);
   return code;
 }
 

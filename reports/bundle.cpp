@@ -25,12 +25,14 @@ constexpr const char* kWords[] = {"op",       "stage",     "tensor",   "paramete
                                   "signal",   "phase",     "stop",     "anomaly"};
 constexpr const char* kNumbers[] = {"layer", "row", "head", "group", "step", "S"};
 
+bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
 std::string without_numbers(const std::string& text) {
   std::string out;
   for (const char c : text.substr(0, kMostWordBytes)) {
     const bool digit = c >= '0' && c <= '9';
     if (!digit)
-      out += c;
+      out += is_control(c) ? ' ' : c;
     else if (!out.ends_with('#'))
       out += '#';
   }
@@ -261,10 +263,27 @@ void check_minimised(const Json& json) {
   });
 }
 
+// What is shown, or named to the system, as it stands.
+void refuse_control_characters(const Json& value, const std::string& where) {
+  const auto check = [&](const std::string& text) {
+    for (const char c : text)
+      if (is_control(c))
+        throw std::invalid_argument(
+            fmt::format("{}: a control character (0x{:02x}) stands in it", where, static_cast<unsigned char>(c)));
+  };
+  if (value.is_string()) check(value.get_ref<const std::string&>());
+  if (value.is_object())
+    for (const auto& [key, item] : value.items()) check(key), refuse_control_characters(item, where);
+  if (value.is_array())
+    for (const Json& item : value) refuse_control_characters(item, where);
+}
+
 Bundle bundle_from(const Json& json) {
   refuse_other_keys(json, {"schema", "schema_version", "seal", "program", "run", "case", "device", "seed", "faults",
                            "settings", "resolved", "environment", "provenance", "signature", "findings",
                            "findings_left_out", "inputs", "journal", "minimised"});
+  for (const char* key : {"device", "environment", "faults", "program", "run", "signature"})
+    if (json.contains(key)) refuse_control_characters(json[key], key);
   Bundle bundle;
   bundle.program =
       in("program", [&, &p = part(json, "program", {"name", "version"})] { return fields::text(p, "name"); });
@@ -272,6 +291,7 @@ Bundle bundle_from(const Json& json) {
   const Json& planned = part(json, "case", {"id", "suite", "level", "status", "phase", "reason"});
   in("case", [&] {
     bundle.case_id = fields::text(planned, "id");
+    refuse_control_characters(bundle.case_id, "id");
     bundle.suite = fields::text(planned, "suite");
     (void)records::level(planned);
     (void)records::status(planned);

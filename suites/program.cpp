@@ -46,7 +46,8 @@ harness::Program make_program() {
                       "seconds that one call of it may take; --hang does not count them (default 60)"}};
   program.verbs = {
       {"adapter", "write an adapter to begin with, or check one: adapter new FILE, adapter check FILE"},
-      {"scenario", "plant a day of a seed report and say fact by fact what is found: scenario NAME, --list"}};
+      {"scenario", "plant a day of a seed report and say fact by fact what is found: scenario NAME, --list"},
+      {"selftest", "plant every fault of the catalogue, one run each, and say which are found: selftest --help"}};
   program.variables = {"NSA_*"};  // one that is misspelt too: nothing obeys it, and preflight finds it
   program.sizes = common_sizes();
   program.sizes.push_back({"s_sweep.lengths", 1, "S"});

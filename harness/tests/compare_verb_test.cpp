@@ -123,6 +123,9 @@ TEST_F(CompareVerb, TraceNamesTheFirstStageWhoseBitsDiffer) {
   EXPECT_EQ(fake({"compare", "a", "c", "--trace"}), 2) << "nothing to compare is no sameness";
   EXPECT_THAT(fake.err(), HasSubstr("no case has a trace in both a and c"));
   EXPECT_EQ(fake({"compare", "c", "d", "--trace", "--json"}), 2);
+  fs::copy(fake.folder.path() / "c", fake.folder.path() / "copy", fs::copy_options::recursive);
+  EXPECT_EQ(fake({"compare", "c", "copy", "--trace"}), 2) << "a copy has the same bits, and proves nothing";
+  EXPECT_THAT(fake.err(), HasSubstr("are the same run"));
 }
 
 TEST_F(CompareVerb, ARunIsAFolderAReportOrAJournal) {

@@ -293,6 +293,9 @@ TEST_F(Replay, EachValueIsLookedAt) {
   run("sized/wide");
   refuses_with("/schema_version", "2.0.0", 11, "the bundle has schema version 2.0.0, this program reads 1.x");
   refuses_with("/schema_version", 1, 2, "schema_version is ''");
+  refuses_with("/signature/place", {{"op", "\x1b[2J\nreplay: does not fail here"}}, 2,
+               "signature: a control character");
+  refuses_with("/environment", {{"FAKE_FLAG", std::string("1\0", 2)}}, 2, "environment: a control character");
   refuses_with("/program/name", "other-program", 2, "is a bundle of other-program, not of fake-program");
   refuses_with("/case/id", "sized/wider", 2, "cannot be repeated here: --case: no case 'sized/wider'; did you mean");
   refuses_with("/case/id", "good/first", 2, "case.id: 'good/first' is none of the suite sized");
@@ -385,7 +388,17 @@ TEST_F(Replay, MinimizeIsBoundedAndAnInterruptLeavesTheBest) {
   kill(pid, SIGINT);
   EXPECT_EQ(fake.wait(pid), 130) << fake.err();
   EXPECT_THAT(fake.out(), HasSubstr("smaller: "));
+  EXPECT_THAT(fake.out(), HasSubstr("the search was cut short by a signal"));
+  EXPECT_THAT(fake.out(), EndsWith("replay: interrupted\n"));
   EXPECT_TRUE(fs::exists(folder() / "minimised.json"));
+}
+
+TEST_F(Replay, WhatTheLimitLeavesUntriedIsNotCalledImpossible) {
+  run("sized/wide");
+  EXPECT_EQ(replay({"--minimize", "--limit", "0.000001"}), 1) << fake.err();
+  EXPECT_THAT(fake.out(),
+              AllOf(HasSubstr("not smaller so far, not all of it tried: "), HasSubstr("cut short by its limit"),
+                    HasSubstr("nothing smaller was found so far"), Not(HasSubstr("no size can be made smaller"))));
 }
 
 TEST_F(Replay, AMinimisedBundleThatCannotBeWrittenIsNoSuccess) {

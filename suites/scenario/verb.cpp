@@ -326,6 +326,7 @@ int list(const harness::Program& program, const std::vector<Planted>& catalogue)
     base::out("{:26} {} ({}): {} attempts, {} causes, {} facts -> {}\n", name, one.title, one.seed, one.attempts.size(),
               one.causes.size(), one.facts.size(), one.verdict);
   }
+  if (const auto lost = base::lost(stdout)) throw harness::InfrastructureError("standard output: " + *lost);
   return 0;
 }
 

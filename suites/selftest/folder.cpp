@@ -12,14 +12,23 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// By name. What is foreign stays.
-void remove_earlier(const fs::path& folder, const std::function<bool(const std::string&)>& ours) {
+bool is_ours(std::string name, const FolderWish& wish) {
+  for (const std::string_view end : {std::string_view(kLog), std::string_view(".tmp")})
+    if (name.ends_with(end)) name.resize(name.size() - end.size());
+  return wish.ours(name);
+}
+
+// By name. Where anything is foreign nothing goes.
+void remove_earlier(const fs::path& folder, const FolderWish& wish) {
   std::vector<fs::path> old;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    std::string name = entry.path().filename().string();
-    for (const std::string_view end : {std::string_view(kLog), std::string_view(".tmp")})
-      if (name.ends_with(end)) name.resize(name.size() - end.size());
-    if (ours(name)) old.push_back(entry.path());
+    const std::string name = entry.path().filename().string();
+    if (!is_ours(name, wish))
+      throw harness::UsageError(
+          fmt::format("--out: {} holds '{}', which no {} left there; nothing was removed: name "
+                      "another folder, or move it away",
+                      folder.string(), name, wish.what));
+    old.push_back(entry.path());
   }
   for (const fs::path& path : old) fs::remove_all(path);  // of a link the link alone
 }
@@ -35,7 +44,7 @@ fs::path make_folder(const FolderWish& wish, const std::string& run_id) {
     throw UsageError(fmt::format("--out: {} is no folder", folder.string()));
   fs::create_directories(folder, error);
   if (error) throw harness::InfrastructureError(fmt::format("{}: {}", folder.string(), error.message()));
-  if (wish.force) remove_earlier(folder, wish.ours);
+  if (wish.force) remove_earlier(folder, wish);
   if (!fs::is_empty(folder))
     throw UsageError(
         fmt::format("--out: {} is not empty; name another folder, or --force to remove what an earlier {} left there",

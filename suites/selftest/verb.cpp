@@ -423,6 +423,17 @@ int Selftest::run(const std::vector<std::string>& argv) {
   return result_.exit_code;
 }
 
+// What is planted is planted in the program as it is by default; the runs inherit this process's variables.
+void unset_flags() {
+  std::vector<std::string> names;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    if (const std::string_view one = *entry; one.starts_with("NSA_")) names.emplace_back(one.substr(0, one.find('=')));
+  for (const std::string& name : names) {
+    base::tell(fmt::format("{} is set: the self-test's runs are without it", name));
+    unsetenv(name.c_str());
+  }
+}
+
 int list(const std::vector<Planted>& faults) {
   for (const Planted& fault : faults)
     base::out("{:12} {:34} {:22} {}{}{} -> {}\n", fault.group, fault.name,
@@ -431,6 +442,7 @@ int list(const std::vector<Planted>& faults) {
               fault.any_code                 ? "any code"
               : fault.expected_codes.empty() ? fmt::format("exit code {}", fault.exit_code)
                                              : fmt::format("{}", fmt::join(fault.expected_codes, ", ")));
+  if (const auto lost = base::lost(stdout)) throw harness::InfrastructureError("standard output: " + *lost);
   return 0;
 }
 
@@ -451,6 +463,7 @@ std::optional<int> verb(int argc, char** argv, const harness::Program& program, 
   try {
     app.parse(argc - 1, argv + 1);
     if (options.list) return list(chosen(catalogue, options, /*cuda=*/true));
+    unset_flags();
     return Selftest(program, catalogue, options, argv[0]).run({argv, argv + argc});
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);

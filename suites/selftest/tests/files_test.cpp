@@ -9,6 +9,8 @@
 #include <fstream>
 
 #include "harness/many_runs.hpp"
+#include "harness/settings.hpp"
+#include "suites/selftest/folder.hpp"
 #include "suites/selftest/text.hpp"
 
 namespace suites::selftest {
@@ -81,6 +83,19 @@ TEST_F(Files, WhatIsWrittenReplacesAndFollowsNoLink) {
   EXPECT_THROW(write_atomically(folder_ / "x", "three"), std::runtime_error);
   EXPECT_THROW(write_atomically(folder_ / "none" / "x", "three"), std::runtime_error);
   EXPECT_EQ(fs::file_size(folder_ / "other"), 4u);
+}
+
+TEST_F(Files, ForceRemovesOursOrNothing) {
+  const fs::path out = folder_ / "old";
+  fs::create_directories(out / "one");
+  std::ofstream(out / "one.log") << "x";
+  const FolderWish wish{out.string(), true, "self-test", [](const std::string& name) { return name == "one"; }};
+  std::ofstream(out / "notes.txt") << "mine";
+  EXPECT_THROW((void)make_folder(wish, "id"), harness::UsageError);
+  EXPECT_TRUE(fs::exists(out / "one") && fs::exists(out / "one.log") && fs::exists(out / "notes.txt"));
+  fs::remove(out / "notes.txt");
+  EXPECT_EQ(make_folder(wish, "id"), out);
+  EXPECT_TRUE(fs::is_empty(out));
 }
 
 TEST_F(Files, RunsEndAsTheyEnd) {
