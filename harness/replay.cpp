@@ -10,6 +10,7 @@
 
 #include "base/files.hpp"
 #include "harness/bundles.hpp"
+#include "harness/journal_writer.hpp"
 #include "harness/many_runs.hpp"
 #include "harness/plan.hpp"
 #include "harness/probe.hpp"

@@ -393,14 +393,6 @@ TEST_F(Replay, MinimizeIsBoundedAndAnInterruptLeavesTheBest) {
   EXPECT_TRUE(fs::exists(folder() / "minimised.json"));
 }
 
-TEST_F(Replay, WhatTheLimitLeavesUntriedIsNotCalledImpossible) {
-  run("sized/wide");
-  EXPECT_EQ(replay({"--minimize", "--limit", "0.000001"}), 1) << fake.err();
-  EXPECT_THAT(fake.out(),
-              AllOf(HasSubstr("not smaller so far, not all of it tried: "), HasSubstr("cut short by its limit"),
-                    HasSubstr("nothing smaller was found so far"), Not(HasSubstr("no size can be made smaller"))));
-}
-
 TEST_F(Replay, AMinimisedBundleThatCannotBeWrittenIsNoSuccess) {
   run("sized/wide");
   fs::create_directory(folder() / "minimised.json.tmp");
