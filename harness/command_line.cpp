@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/nearest.hpp"
+#include "reports/status.hpp"
 
 namespace harness {
 
@@ -47,6 +48,23 @@ constexpr Sugar kSugar[] = {
     {"--gates", "run.gates", "decide: speed gates decide the verdict; report: they are reported only"},
 };
 
+std::string exit_codes() {
+  std::string text = "\nExit codes:\n";
+  for (const auto& [code, precedence, meaning] : reports::exit_code_table())
+    text += fmt::format("  {:>3}  {}\n", static_cast<int>(code), meaning);
+  return text;
+}
+
+constexpr const char* kReplayExitCodes = R"(
+Exit codes:
+    0  it does not fail here
+    1  the same failure
+    2  the bundle is damaged, edited or foreign, or a setting must be given
+    4  it cannot run here (a GPU is missing), or the run came to no end
+    8  another failure, or no telling
+   11  the bundle is of another major version
+  130  interrupted (143: terminated))";
+
 class Parser {
  public:
   explicit Parser(const Program& program);
@@ -84,6 +102,8 @@ Parser::Parser(const Program& program) : app_(program.name + " " + program.versi
   add_output();
   add_verbs(program);
   app_.add_flag("--version", version_, "print version and build id");
+  app_.footer(exit_codes());
+  for (CLI::App* verb : verbs_) verb->footer(verb->get_name() == "replay" ? kReplayExitCodes : exit_codes());
   take_no_values_for_flags();
 }
 
@@ -146,6 +166,13 @@ void Parser::add_output() {
   app_.add_flag("--quiet", line_.quiet, "print the summary line only")->group(kGroup);
 }
 
+// CLI::Range lets NaN through.
+std::string seconds_of_a_search(const std::string& text) {
+  double value = 0;
+  if (CLI::detail::lexical_cast(text, value) && value >= 1 && value <= 1e6) return "";
+  return fmt::format("{} is not a number of seconds from 1 to 1000000", text);
+}
+
 void Parser::add_verbs(const Program& program) {
   for (const VerbRow& row : kVerbs) verbs_.push_back(app_.add_subcommand(row.name, row.meaning));
   for (const OwnVerb& own : program.verbs) own_verbs_.push_back(app_.add_subcommand(own.name, own.meaning));
@@ -168,7 +195,7 @@ void Parser::add_verbs(const Program& program) {
       verb("replay")->add_flag("--minimize", line_.minimize, "then make sizes smaller while the same failure stays");
   verb("replay")
       ->add_option("--limit", line_.limit_s, "seconds that --minimize may take (default 600)")
-      ->check(CLI::Range(1.0, 1e6))
+      ->check(seconds_of_a_search)
       ->needs(minimize);
   verb("explain")->add_option("CODE", line_.operands, "finding code")->required();
 }

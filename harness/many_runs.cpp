@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <list>
 
@@ -25,7 +28,10 @@ double seconds_since(Clock::time_point time) { return std::chrono::duration<doub
 class Running {
  public:
   Running(const std::string& executable, const Job& job, std::size_t number)
-      : number_(number), name_(job.name), process_(executable, job.argv), log_(job.log, std::ios::binary) {
+      : number_(number),
+        name_(job.name),
+        process_(executable, job.argv, {fmt::format("{}={}", kStarterVariable, getpid())}),
+        log_(job.log, std::ios::binary) {
     process_.give("");
   }
 
@@ -107,6 +113,16 @@ int run_all(const std::string& executable, std::span<const Job> jobs, const Limi
     }
   }
   return 0;
+}
+
+void end_with_starter() {
+  const char* told = std::getenv(kStarterVariable);
+  if (told == nullptr) return;
+  const auto starter = static_cast<pid_t>(std::strtol(told, nullptr, 10));
+  unsetenv(kStarterVariable);                                 // it is this process's, not that of what this one starts
+  if (getppid() != starter && kill(starter, 0) == 0) return;  // a script stands between, and is waited for
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != starter) _exit(128 + SIGTERM);
 }
 
 }  // namespace harness

@@ -34,4 +34,9 @@ int run_all(const std::string& executable, std::span<const Job> jobs, const Limi
             const std::function<void(std::size_t, const Ended&)>& ended,
             const std::function<void(const std::vector<std::string>&)>& tick);
 
+// What run_all tells the runs in their environment: its process. A run that finds it ends (by SIGTERM, as if it were
+// asked to) when that process has ended, however it did. Called once, at the beginning of a program.
+inline constexpr const char* kStarterVariable = "HARNESS_STARTER";
+void end_with_starter();
+
 }  // namespace harness

@@ -93,7 +93,8 @@ bool descends_from(const std::map<pid_t, ProcessTimes>& processes, pid_t pid, pi
 
 }  // namespace
 
-Process::Process(const std::string& executable, const std::vector<std::string>& argv) {
+Process::Process(const std::string& executable, const std::vector<std::string>& argv,
+                 const std::vector<std::string>& environment) {
   Pipe input, output, events;
   fcntl(input.read.get(), F_SETFL, 0);  // the child waits for it
   Fd in = above_standard(std::move(input.read));
@@ -104,11 +105,14 @@ Process::Process(const std::string& executable, const std::vector<std::string>& 
   posix_spawn_file_actions_adddup2(&spawn.actions, out.get(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&spawn.actions, out.get(), STDERR_FILENO);
   posix_spawn_file_actions_adddup2(&spawn.actions, event.get(), kEventFd);
-  std::vector<char*> words;
+  std::vector<char*> words, variables;
   for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
+  for (const std::string& variable : environment) variables.push_back(const_cast<char*>(variable.c_str()));
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) variables.push_back(*entry);
+  variables.push_back(nullptr);
   if (const int error =
-          posix_spawnp(&pid_, executable.c_str(), &spawn.actions, &spawn.attributes, words.data(), environ);
+          posix_spawnp(&pid_, executable.c_str(), &spawn.actions, &spawn.attributes, words.data(), variables.data());
       error != 0) {
     errno = error;
     fail(executable.c_str());

@@ -28,8 +28,10 @@ class Process {
  public:
   static constexpr int kEventFd = 3;  // in the child
 
-  // Runs `executable` with `argv`. Throws InfrastructureError.
-  Process(const std::string& executable, const std::vector<std::string>& argv);
+  // Runs `executable` with `argv`, and with `environment` ("NAME=value") beside this process's. Throws
+  // InfrastructureError.
+  Process(const std::string& executable, const std::vector<std::string>& argv,
+          const std::vector<std::string>& environment = {});
   ~Process();  // kills what is left of the group
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;

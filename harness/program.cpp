@@ -14,6 +14,7 @@
 #include "harness/command_line.hpp"
 #include "harness/ending.hpp"
 #include "harness/journal_writer.hpp"
+#include "harness/many_runs.hpp"
 #include "harness/protocol.hpp"
 #include "harness/run.hpp"
 #include "harness/verbs.hpp"
@@ -158,6 +159,7 @@ ExitCode account_for_streams(ExitCode code) {
 
 int run_program(const Program& program, int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == kWorkerVerb) return worker_main(program);  // its streams are pipes
+  end_with_starter();
   base::guard_streams();
   return static_cast<int>(account_for_streams(explained([&] {
     check_program(program);

@@ -339,7 +339,7 @@ Bundle parse_bundle(const std::string& text, const std::string& name) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) throw damaged("it is empty");
   if (records::nests_deeper(std::string_view(text), kMostNesting)) throw damaged("no bundle: brackets nest too deep");
   try {
-    Json json = Json::parse(text);
+    Json json = parse_edited(text);
     if (!json.is_object()) throw std::invalid_argument("no bundle: not a JSON object");
     records::check_schema(json, kBundleSchema, kBundleVersion, name, "bundle");
     Bundle bundle = bundle_from(json);

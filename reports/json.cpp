@@ -1,7 +1,12 @@
 #include "reports/json.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
+#include <set>
+#include <stdexcept>
+#include <vector>
 
 #include "base/json_number.hpp"
 
@@ -46,6 +51,22 @@ std::string dump(const Json& value, int indent) {
   Json copy = value;
   replace_non_finite(copy);
   return copy.dump(indent, ' ', false, kReplace);
+}
+
+Json parse_edited(const std::string& text) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::string twice;
+  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
+      twice = parsed.get<std::string>();
+    return true;
+  };
+  Json json = Json::parse(text, watch);
+  if (!twice.empty())
+    throw std::invalid_argument(fmt::format("key '{}' stands twice in one object", twice.substr(0, 60)));
+  return json;
 }
 
 }  // namespace reports

@@ -19,4 +19,8 @@ using Json = nlohmann::ordered_json;
 // number, wherever it sits. `indent` < 0 gives one line. Use it instead of Json::dump(), which throws or loses them.
 [[nodiscard]] std::string dump(const Json& value, int indent = -1);
 
+// Of a text that people may have edited: as Json::parse, which throws Json::exception, but a key that stands twice in
+// an object is refused by name (std::invalid_argument). Json::parse would keep one of the two values.
+[[nodiscard]] Json parse_edited(const std::string& text);
+
 }  // namespace reports

@@ -93,6 +93,9 @@ std::optional<int> adapter_verb(int argc, char** argv) {
   CLI::App* made = app.add_subcommand("new", "write a skeleton with comments");
   made->add_option("FILE", file, "the file to write")->required();
   app.require_subcommand(1);
+  app.footer(
+      "\nExit codes: 0 done, nothing wrong; 2 a mistake of the command line or the adapter; 4 no Python, no torch, no "
+      "disk");
   try {
     app.parse(argc - 1, argv + 1);
     return checked->parsed() ? check(python, file) : make(file);

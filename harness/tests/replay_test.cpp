@@ -380,6 +380,7 @@ TEST_F(Replay, MinimizeKeepsTheTwoElementsThatAreNeeded) {
 TEST_F(Replay, MinimizeIsBoundedAndAnInterruptLeavesTheBest) {
   run("sized/wide");
   EXPECT_EQ(replay({"--minimize", "--limit", "0"}), 2);
+  EXPECT_EQ(replay({"--minimize", "--limit", "nan"}), 2);
   EXPECT_EQ(replay({"--limit", "5"}), 2) << "of --minimize";
   EXPECT_THAT(fake.err(), HasSubstr("--limit requires --minimize"));
   const pid_t pid = fake.start({"replay", "run", "--minimize"});
@@ -391,6 +392,32 @@ TEST_F(Replay, MinimizeIsBoundedAndAnInterruptLeavesTheBest) {
   EXPECT_THAT(fake.out(), HasSubstr("the search was cut short by a signal"));
   EXPECT_THAT(fake.out(), EndsWith("replay: interrupted\n"));
   EXPECT_TRUE(fs::exists(folder() / "minimised.json"));
+}
+
+// Processes whose command line has this word.
+int processes_with(const std::string& word) {
+  int found = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    const std::string words = read_text(entry->path() / "cmdline");
+    found += words.find(word) != std::string::npos ? 1 : 0;
+  }
+  return found;
+}
+
+TEST_F(Replay, WhatARunOfAKilledReplayWasDoingEndsWithIt) {
+  run("stuck/sleeps", {"--hang", "1"});
+  const std::string out = (fake.folder.path() / "again").string();
+  const pid_t pid = fake.start({"replay", "run", "--out", out, "--hang", "60"});
+  const auto until = [&](int count) {
+    for (int i = 0; i < 2000 && processes_with(out) != count; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return processes_with(out);
+  };
+  ASSERT_EQ(until(2), 2) << "the replay, and the run that it started: " << fake.err();
+  kill(pid, SIGKILL);
+  fake.wait(pid);
+  EXPECT_EQ(until(0), 0);
 }
 
 TEST_F(Replay, AMinimisedBundleThatCannotBeWrittenIsNoSuccess) {

@@ -42,5 +42,18 @@ TEST(Dump, IllFormedBytesAreReplaced) {
 
 TEST(Dump, KeepsTheOrderOfMembers) { EXPECT_EQ(dump(Json{{"z", 1}, {"a", 2}}), R"({"z":1,"a":2})"); }
 
+TEST(ParseEdited, AKeyThatStandsTwiceIsRefused) {
+  EXPECT_EQ(parse_edited(R"({"a":{"b":1},"c":[{"b":2},{"b":3}]})").dump(), R"({"a":{"b":1},"c":[{"b":2},{"b":3}]})");
+  for (const char* text : {R"({"a":1,"b":2,"a":1})", R"([{"x":{"a":1,"a":2}}])"}) {
+    try {
+      (void)parse_edited(text);
+      ADD_FAILURE() << text;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_STREQ(error.what(), "key 'a' stands twice in one object");
+    }
+  }
+  EXPECT_THROW((void)parse_edited("{"), Json::exception);
+}
+
 }  // namespace
 }  // namespace reports

@@ -26,23 +26,15 @@ std::string joined(const std::string& place, const std::string& key) {
 
 Json parse_object(const std::string& text, const std::string& file) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) fail(file + ": is empty");
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  std::string twice;
-  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
-      twice = parsed.get<std::string>();
-    return true;
-  };
   Json json;
   try {
-    json = Json::parse(text, watch);
+    json = reports::parse_edited(text);
   } catch (const Json::exception& error) {
     fail(fmt::format("{}: is damaged, or no JSON: {}", file, error.what()));
+  } catch (const std::invalid_argument& twice) {
+    fail(fmt::format("{}: {}", file, twice.what()));
   }
   if (!json.is_object()) fail(file + ": is no JSON object");
-  if (!twice.empty()) fail(fmt::format("{}: key '{}' stands twice in one object", file, twice));
   return json;
 }
 

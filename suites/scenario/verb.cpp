@@ -42,6 +42,16 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 20;
 constexpr const char* kHangSeconds = "8";  // where a run hangs on purpose nobody waits long
 constexpr const char* kHangKey = "run.hang_s";
 
+constexpr const char* kExitCodes = R"(
+Exit codes:
+    0  the verdict, all causes in their order, all facts
+    1  something is missing
+    2  the command line; a scenario that is damaged, foreign or names what is not there
+    4  an attempt is broken; the machine
+    8  nothing is missing, and something could not be shown here
+   11  a scenario of another major version
+  130  interrupted (143: terminated))";
+
 struct Options {
   std::string scenario, device = "auto";
   std::optional<std::string> out;
@@ -370,6 +380,7 @@ std::optional<int> verb(int argc, char** argv, const harness::Program& program, 
   CLI::App app(
       "Plants a day of a seed report in this program, attempt by attempt, and says fact by fact what it finds.",
       fmt::format("{} {}", program.name, kVerb));
+  app.footer(kExitCodes);
   Options options;
   add_options(app, options);
   try {

@@ -48,7 +48,13 @@ std::vector<Score> rows_by(std::span<const Trial> trials, NameOf name_of) {
 }  // namespace
 
 Equivalents parse_equivalents(const std::string& text, const std::string& name) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json json;
+  try {
+    json = reports::parse_edited(text);
+  } catch (const Json::exception&) {  // is no object
+  } catch (const std::invalid_argument& twice) {
+    refuse_equivalents(name, twice.what());
+  }
   if (!json.is_object()) refuse_equivalents(name, "is no JSON object: damaged, or no list of equivalent mutants");
   if (const std::string schema = word_of(json, "schema", name); schema != kEquivalentSchema)
     refuse_equivalents(name, fmt::format("schema '{}' is not '{}'", schema, kEquivalentSchema));

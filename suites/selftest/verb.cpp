@@ -12,9 +12,7 @@
 #include <string>
 
 #include "base/files.hpp"
-#include "base/fnv1a.hpp"
 #include "base/live_line.hpp"
-#include "base/nearest.hpp"
 #include "base/stamp.hpp"
 #include "base/streams.hpp"
 #include "harness/codes.hpp"
@@ -25,6 +23,7 @@
 #include "reports/status.hpp"
 #include "suites/selftest/files.hpp"
 #include "suites/selftest/folder.hpp"
+#include "suites/selftest/options.hpp"
 #include "suites/selftest/text.hpp"
 
 namespace suites::selftest {
@@ -46,91 +45,16 @@ constexpr std::size_t kMostBaseline = std::size_t{16} << 20;
 // Where a run hangs on purpose nobody waits long; gates on speed are not what is tested.
 constexpr const char* kHangSeconds = "8";
 
-struct Options {
-  std::string level = "smoke", device = "auto", baseline, write_baseline, equivalent;
-  std::optional<std::string> out;
-  std::vector<std::string> groups, faults;
-  std::size_t jobs = 1, clean = 1, sample = 0;
-  std::string seed;
-  double limit_s = 600;
-  bool whole = false, list = false, quiet = false, force = false;
-
-  [[nodiscard]] bool narrowed() const { return !groups.empty() || !faults.empty() || sample > 0; }
-};
-
-void add_options(CLI::App& app, Options& o) {
-  app.add_option("--level", o.level, "level at which the suites run: smoke or standard (default smoke)")
-      ->check(CLI::IsMember({"smoke", "standard"}));
-  app.add_option("--device", o.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  app.add_option("--group", o.groups, "faults of these groups only; repeatable")->allow_extra_args(false);
-  app.add_option("--fault", o.faults, "these faults only; repeatable")->allow_extra_args(false);
-  app.add_option("--sample", o.sample, "so many of them, chosen by --seed")->check(CLI::PositiveNumber);
-  app.add_option("--seed", o.seed, "of --sample (default: the build id, so that other sources give another sample)");
-  app.add_flag(
-      "--whole", o.whole,
-      "run the whole level for each fault, not the suites alone that are to find it; a mutant of the sources does not "
-      "end at the first case that notices it");
-  app.add_option("--clean", o.clean, "runs without a fault, for false alarms (default 1)");
-  app.add_option("--jobs", o.jobs, "runs at once (default: the cores)")->check(CLI::PositiveNumber);
-  app.add_option("--limit", o.limit_s, "seconds of one run, which is killed then (default 600)")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--baseline", o.baseline, "score to compare with (fixtures/selftest/)");
-  app.add_option("--equivalent", o.equivalent,
-                 "mutants of the sources that change nothing, each with its reason (default "
-                 "fixtures/selftest/equivalent.json)");
-  app.add_option("--write-baseline", o.write_baseline,
-                 "write the score here; of faults that are not tried the file keeps its rows");
-  app.add_option("--out", o.out, "folder of the runs and of selftest.json: new or empty (default out/<run id>)");
-  app.add_flag("--force", o.force, "remove what an earlier self-test left in --out");
-  app.add_flag("--list", o.list, "list the faults with group and suites, and do nothing");
-  app.add_flag("--quiet", o.quiet, "no progress");
-}
-
-std::vector<std::string> names_of(std::span<const Planted> faults) {
-  std::vector<std::string> names;
-  for (const Planted& fault : faults) names.push_back(fault.name);
-  return names;
-}
-
-std::vector<std::string> groups_of(std::span<const Planted> faults) {
-  std::vector<std::string> names;
-  for (const Planted& fault : faults)
-    if (std::find(names.begin(), names.end(), fault.group) == names.end()) names.push_back(fault.group);
-  return names;
-}
-
-void refuse_unknown(const std::vector<std::string>& asked, const std::vector<std::string>& known, const char* what) {
-  for (const std::string& name : asked) {
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    const std::string near = base::nearest(name, known);
-    throw UsageError(fmt::format("unknown {} '{}'{}; `selftest --list` lists them", what, name,
-                                 near.empty() ? "" : fmt::format("; did you mean '{}'?", near)));
-  }
-}
-
-// The same sample for the same seed, whatever the library.
-std::uint64_t hash_of(const std::string& text) {
-  const std::uint64_t hash = base::fnv1a(base::kFnvOffset, text);
-  return hash ^ (hash >> 29);
-}
-
-std::vector<Planted> chosen(const std::vector<Planted>& catalogue, const Options& o, bool cuda) {
-  refuse_unknown(o.groups, groups_of(catalogue), "group");
-  refuse_unknown(o.faults, names_of(catalogue), "fault");
-  const auto among = [](const std::vector<std::string>& all, const std::string& one) {
-    return all.empty() || std::find(all.begin(), all.end(), one) != all.end();
-  };
-  std::vector<Planted> faults;
-  std::copy_if(catalogue.begin(), catalogue.end(), std::back_inserter(faults),
-               [&](const Planted& fault) { return among(o.groups, fault.group) && among(o.faults, fault.name); });
-  if (o.sample == 0) return faults;
-  std::erase_if(faults, [&](const Planted& fault) { return fault.needs_gpu && !cuda; });  // would be spent on nothing
-  std::stable_sort(faults.begin(), faults.end(), [&](const Planted& a, const Planted& b) {
-    return hash_of(o.seed + "/" + a.name) < hash_of(o.seed + "/" + b.name);
-  });
-  if (faults.size() > o.sample) faults.resize(o.sample);
-  return faults;
-}
+constexpr const char* kExitCodes = R"(
+Exit codes:
+    0  nothing is worse than the baseline, and every fault that must be caught was
+    1  a false alarm; an equivalent mutant that was noticed; a cause that was right first and is not
+    2  the command line; a baseline that is damaged, foreign or empty
+    3  nothing was run
+    4  a run is broken; the machine
+    9  a fault that must be caught, or was caught, was not
+   11  a baseline of another version, level or device
+  130  interrupted (143: terminated))";
 
 // The runs of faults and clean runs, and the report.
 FolderWish folder_of(const Options& o, const std::vector<std::string>& faults) {
@@ -457,6 +381,7 @@ std::optional<int> verb(int argc, char** argv, const harness::Program& program, 
   if (argc < 2 || std::string_view(argv[1]) != kVerb) return std::nullopt;
   CLI::App app("Plants every fault of the catalogue in this program, one run each, and says which it finds.",
                fmt::format("{} {}", program.name, kVerb));
+  app.footer(kExitCodes);
   Options options;
   options.jobs = static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
   add_options(app, options);

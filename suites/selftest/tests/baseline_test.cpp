@@ -94,6 +94,7 @@ TEST(Baseline, WhatIsDamagedIsNeverAPass) {
   EXPECT_THAT(refusal(with("\"caught\",\"cause_first\":true", "\"survived\",\"cause_first\":true")),
               HasSubstr("right first where the fault was caught"));
   EXPECT_THAT(refusal(with("\"smoke\"", "7")), HasSubstr("'level' must be a text"));
+  EXPECT_THAT(refusal(with("\"level\"", R"("device": "cuda", "level")")), HasSubstr("'device' stands twice"));
   Baseline none = before();
   none.faults.clear();
   EXPECT_THAT(refusal(to_text(none)), HasSubstr("holds no fault"));
