@@ -66,7 +66,7 @@ struct Taken {
   Choice choice;
   std::int64_t calls = 0;
   // Which of its kernels the backend launched, each once, in the order in which they first ran: "joint; backward merged
-  // parts" (OnLaunch). Of cuda's attention alone, else "".
+  // parts" (OnLaunch). Of cuda's attention and choice of blocks alone, else "".
   std::string kernel = {};
 };
 // Its fields as JSON, of whichever library type: {"op", "backend", "variant", "why", "calls", "kernel"}.

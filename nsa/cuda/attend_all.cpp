@@ -21,6 +21,7 @@
 #include "nsa/cuda/combine.hpp"
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
+#include "nsa/cuda/select.hpp"
 #include "nsa/cuda/stream.hpp"
 
 namespace nsa::cuda {
@@ -170,7 +171,10 @@ AllForward attend_all_forward(const AllInputs& given, const Problems& problems, 
   const OnDeviceOf device(q);
   const auto cmp = attend_forward(q, k_cmp, v_cmp, {}, problems[0], asked.into[0]);
   show(kOutputStages[0], cmp.o);
-  const auto blocks = asked.blocks ? *asked.blocks : select({q, k_cmp, problems[0].geometry, cu_seqlens, cmp.stats});
+  const auto blocks = asked.blocks
+                          ? *asked.blocks
+                          : select_on(problems[0].device, {q, k_cmp, problems[0].geometry, cu_seqlens, cmp.stats},
+                                      problems[0].on_launch);
   show("blocks", blocks);
   const auto sel = attend_forward(q, k_sel, v_sel, blocks, problems[1], asked.into[1]);
   show(kOutputStages[1], sel.o);

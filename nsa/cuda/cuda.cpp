@@ -6,8 +6,8 @@ Ops ops(const OnLaunch& on_launch) {
   const auto told = [&](auto* function) {
     return [function, on_launch](const auto& args) { return function(args, on_launch); };
   };
-  return Ops{compress, told(attend_compressed), select, told(attend_selected), told(attend_window), combine}.in_one(
-      told(attend));
+  return Ops{compress, told(attend_compressed), told(select), told(attend_selected), told(attend_window), combine}
+      .in_one(told(attend));
 }
 
 }  // namespace nsa::cuda

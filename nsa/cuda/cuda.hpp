@@ -17,9 +17,7 @@ namespace nsa::cuda {
 
 [[nodiscard]] Compressed compress(const CompressArgs& args);  // phi = mlp: by sdpa
 [[nodiscard]] Attended attend_compressed(const AttendCompressedArgs& args, const OnLaunch& on_launch = {});
-[[nodiscard]] at::Tensor select(const SelectArgs& args);
-// The same; `hopper` false: by mma.sync also where the GPU has wgmma (to compare the two).
-[[nodiscard]] at::Tensor select_by(const SelectArgs& args, bool hopper);
+[[nodiscard]] at::Tensor select(const SelectArgs& args, const OnLaunch& on_launch = {});
 [[nodiscard]] Attended attend_selected(const AttendSelectedArgs& args, const OnLaunch& on_launch = {});
 [[nodiscard]] Attended attend_window(const AttendWindowArgs& args, const OnLaunch& on_launch = {});
 [[nodiscard]] at::Tensor combine(const CombineArgs& args);

@@ -1,4 +1,4 @@
-#include "nsa/kernels/select.hpp"
+#include "nsa/cuda/select.hpp"
 
 #include <ATen/ATen.h>
 
@@ -8,6 +8,7 @@
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
+#include "nsa/kernels/plan/select_plan.hpp"
 
 namespace nsa::cuda {
 
@@ -23,9 +24,14 @@ at::Tensor statistics(const at::Tensor& q, const at::Tensor& k, const Problem& p
 
 }  // namespace
 
-at::Tensor select(const SelectArgs& args) { return select_by(args, true); }
+at::Tensor select(const SelectArgs& args, const OnLaunch& on_launch) {
+  return select_on(kernels::current_device(), args, [&](std::string_view kernel) {
+    if (on_launch) on_launch(Op::select, kernel);
+  });
+}
 
-at::Tensor select_by(const SelectArgs& args, bool hopper) {
+at::Tensor select_on(const kernels::Device& gpu, const SelectArgs& args,
+                     const std::function<void(std::string_view)>& on_kernel) {
   check(args);
   const at::NoGradGuard no_grad;
   const auto& g = args.geometry;
@@ -53,8 +59,9 @@ at::Tensor select_by(const SelectArgs& args, bool hopper) {
   p.Dk = size_of(q, 3);
   p.scale = scale_of(q);
   p.storage = storage_of(q);
-  p.hopper = hopper;
-  kernels::select_blocks(p, device.stream());
+  const auto plan = kernels::plan_select(p, gpu);
+  kernels::select_blocks(p, plan, device.stream());
+  if (on_kernel) on_kernel(to_string(plan.variant));
   return blocks;
 }
 

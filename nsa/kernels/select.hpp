@@ -6,6 +6,8 @@
 
 namespace nsa::kernels {
 
+constexpr int kMostBlocks = 64;  // n
+
 struct Select {
   Rows q;                        // [B,S,Hq,Dk]
   Rows k_cmp;                    // [B,N,G,Dk]
@@ -16,8 +18,8 @@ struct Select {
   int B = 0, S = 0, N = 0, Hq = 0, G = 0, Dk = 0;
   float scale = 0;  // 1/sqrt(Dk)
   Storage storage = Storage::bf16;
-  bool hopper = true;  // false: mma.sync also where the GPU has wgmma (to compare the two)
 };
-void select_blocks(const Select& p, cudaStream_t stream);
+struct SelectPlan;  // plan/select_plan.hpp
+void select_blocks(const Select& p, const SelectPlan& plan, cudaStream_t stream);
 
 }  // namespace nsa::kernels

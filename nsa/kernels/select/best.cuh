@@ -4,11 +4,12 @@
 
 #include <cstdint>
 
+#include "nsa/kernels/select.hpp"
+
 namespace nsa::kernels {
 
 constexpr unsigned kWarp = 0xffffffffu;
 constexpr int kListRows = 4, kList = 32 * kListRows;  // entries of a token's list
-constexpr int kMostBlocks = 64;                       // n: what is kept has to be well below kList
 
 // A block and the bits of its score, which is never negative, so that they order as it does. A NaN counts as larger
 // than every number: it is chosen, so it is seen.
@@ -157,6 +158,6 @@ struct BestOfWarp {
     for (int x = 0; x < Tokens; ++x) count[x] = min(count[x], want);
   }
 };
-static_assert(kMostBlocks - 3 <= kList - 32);
+static_assert(kMostBlocks - 3 <= kList - 32);  // what is kept has to be well below kList
 
 }  // namespace nsa::kernels

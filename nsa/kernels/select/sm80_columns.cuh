@@ -20,7 +20,7 @@ namespace nsa::kernels {
 // A CTA of four warps shares the keys; each has columns of its own, in registers throughout.
 // Trapezoid: any geometry; else selection block j has the keys 4j-1 .. 4j+3, weights 1,2,2,2,1, as 32/16/64 has.
 template <typename Type, int Width, int HeadPairs, bool Trapezoid>
-struct SelectPlan {
+struct SelectTile {
   using T = Type;
   static constexpr int Dk = Width, kPairs = HeadPairs;
   static constexpr bool kTrapezoid = Trapezoid;

@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     consume<T, S>(work, places, uniform(threadIdx.x / 128 - 1));
   }
 #else
-  __trap();  // never launched: select_blocks_hopper_supports() is false where this is the code
+  __trap();  // never launched: plan_select says mma.sync where this is the code
 #endif
 }
 

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "nsa/kernels/plan/select_plan.hpp"
 
 namespace nsa::kernels {
 namespace {
@@ -171,6 +174,61 @@ TEST(AttentionPlan, CountsItsKernels) {
 TEST(AttentionPlan, RefusesWidthsThatNoKernelHas) {
   for (const Mask mask : {Mask::window, Mask::selected})
     EXPECT_THROW(static_cast<void>(plans_of({.Dk = 48, .Dv = 48, .mask = mask})), std::invalid_argument);
+}
+
+Select choice(int Dk, int h, Geometry geometry = {}) {
+  static char memory = 0;
+  Select p;
+  p.q = p.k_cmp = Rows{&memory, 1 << 30, 8192, 128};
+  p.geometry = geometry;
+  p.B = 1, p.S = 8192, p.N = 511, p.Hq = 2 * h, p.G = 2, p.Dk = Dk;
+  return p;
+}
+constexpr Device kWithWgmma{.hopper = true, .sm_count = 132};
+
+TEST(SelectPlan, TakesTheKernelOfItsTable) {
+  const auto expect = [](const Select& p, const Device& device, SelectVariant variant, const char* why) {
+    const SelectPlan plan = plan_select(p, device);
+    EXPECT_EQ(to_string(plan.variant), to_string(variant)) << why;
+    EXPECT_EQ(plan.why, why);
+    EXPECT_EQ(plan.launches, 1);
+  };
+  for (const int Dk : {64, 128, 192}) expect(choice(Dk, 6), kWithWgmma, SelectVariant::wgmma, "the device has wgmma");
+  expect(choice(32, 6), kWithWgmma, SelectVariant::mma_sync, "width 32");
+  expect(choice(64, 6), kWithoutWgmma, SelectVariant::mma_sync, "the device has no wgmma");
+  expect(choice(64, 6, {16, 16, 64, 16, 512}), kWithWgmma, SelectVariant::mma_sync,
+         "not the paper's proportions (l = 2d, l' = 4d)");
+  Select p = choice(64, 6);
+  p.N = 0;
+  expect(p, kWithWgmma, SelectVariant::mma_sync, "no compressed keys");
+  p = choice(64, 6);
+  p.k_cmp.head = 0;
+  expect(p, kWithWgmma, SelectVariant::mma_sync, "the compressed keys are expanded");
+  p = choice(64, 6);
+  p.B = 1 << 17;
+  expect(p, kWithWgmma, SelectVariant::mma_sync, "2^31 tokens and groups");
+}
+
+TEST(SelectPlan, HasRowsForAllHeadsOfAGroup) {
+  for (int h = 1; h <= 16; ++h) {
+    const int pairs = (h + 1) / 2, wgmma = plan_select(choice(128, h), kWithWgmma).pairs,
+              mma = plan_select(choice(128, h), kWithoutWgmma).pairs;
+    EXPECT_EQ(wgmma, pairs <= 3 ? 3 : pairs <= 4 ? 4 : pairs <= 6 ? 6 : 8) << h;
+    EXPECT_EQ(mma, pairs <= 3 ? 3 : pairs <= 4 ? 4 : 8) << h;
+  }
+}
+
+TEST(SelectPlan, WithoutTokensNothingIsLaunched) {
+  Select p = choice(64, 6);
+  p.S = 0;
+  EXPECT_EQ(plan_select(p, kWithWgmma).launches, 0);
+}
+
+TEST(SelectPlan, RefusesWhatNoKernelServes) {
+  for (const Select& p : {choice(96, 6), choice(64, 17), choice(64, 6, {32, 16, 64, 2, 512}),
+                          choice(64, 6, {32, 16, 64, kMostBlocks + 1, 512}), choice(64, 6, {40, 16, 64, 16, 512}),
+                          choice(64, 6, {32, 16, 16, 16, 512})})
+    EXPECT_THROW((void)plan_select(p, kWithWgmma), std::invalid_argument);
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
 // The choice of blocks, emulated (nsa/kernels/tests/emulation), against scores in fp64.
 #include <gtest/gtest.h>
 
-#include "nsa/kernels/select.hpp"
-#include "nsa/kernels/select/sm90.hpp"
+#include "nsa/kernels/plan/select_plan.hpp"
 #include "nsa/kernels/tests/emulation/emulator.hpp"
 #include "nsa/kernels/tests/tensors.hpp"
 
@@ -45,8 +44,11 @@ int wrong_rows(Problem x) {
   p.B = x.B, p.S = x.S, p.N = N, p.Hq = Hq, p.G = x.G, p.Dk = x.Dk;
   p.scale = static_cast<float>(1 / std::sqrt(x.Dk));
   p.storage = x.storage;
-  p.hopper = x.hopper;
-  EXPECT_EQ(select_blocks_hopper_supports(p), N > 0 && x.Dk >= 64 && g.l == 2 * g.d && g.l_sel == 4 * g.d);
+  Device device = current_device();
+  device.hopper = x.hopper;
+  const SelectPlan plan = plan_select(p, device);
+  EXPECT_EQ(plan.variant == SelectVariant::wgmma,
+            x.hopper && N > 0 && x.Dk >= 64 && g.l == 2 * g.d && g.l_sel == 4 * g.d);
 
   const std::size_t rows = static_cast<std::size_t>(x.B) * x.S * x.G;
   std::vector<std::vector<double>> scores(rows);  // [B,S,G] of the blocks up to the token's own
@@ -76,7 +78,9 @@ int wrong_rows(Problem x) {
         }
     }
   }
-  select_blocks(p, nullptr);
+  (void)emulation::take_launched();
+  select_blocks(p, plan, nullptr);
+  EXPECT_EQ(emulation::take_launched().kernels, plan.launches);
 
   int wrong = 0;
   for (std::size_t r = 0; r < rows; ++r) {
