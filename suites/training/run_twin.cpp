@@ -55,7 +55,7 @@ RunTwin::RunTwin(const nsa::Config& config, at::Device device)
                              {.precision = config.train.precision, .device = device, .seed = config.train.seed})) {
   for (const auto& parameter : model_->named_parameters()) {
     const at::Tensor zero = at::zeros_like(parameter.value().detach(), at::kDouble);
-    moments_[parameter.key()] = {zero, zero.clone()};
+    moments_[parameter.key()] = {zero, zero.clone(), 0};
   }
 }
 
@@ -134,6 +134,7 @@ void RunTwin::update_moments(double factor) {
     Moments& moments = moments_.at(parameter.key());
     moments.exp_avg.mul_(kBeta1).add_(wide, 1 - kBeta1);
     moments.exp_avg_sq.mul_(kBeta2).addcmul_(wide, wide, 1 - kBeta2);
+    ++moments.updates;
   }
 }
 

@@ -16,6 +16,7 @@ namespace suites::training_cases {
 
 struct Moments {
   at::Tensor exp_avg, exp_avg_sq;  // fp64, on the model's device
+  std::int64_t updates = 0;        // steps that gave the parameter a gradient: under NSA_FORCE_BRANCH not all do
 };
 
 // Of one step, or of one validation: the mean over all its predictions, and how many they are.

@@ -128,7 +128,8 @@ class StepJudge {
     for (const auto& [name, weight] : seen.after) {
       judge_parameter(fmt::format("{}, {}", where, name), name, weight, read->tensors);
       judge_moments(fmt::format("{}, {}", where, name), name, moments.at(name), read->tensors);
-      claims_.equal(where + ", " + name, "updates", scalar(read->tensors, "optimizer/step/" + name), step);
+      claims_.equal(where + ", " + name, "updates", scalar(read->tensors, "optimizer/step/" + name),
+                    moments.at(name).updates);
       // 16 bits would count no further than 256.
       const auto count = read->tensors.find("optimizer/step/" + name);
       if (count != read->tensors.end())

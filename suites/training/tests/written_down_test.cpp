@@ -20,6 +20,17 @@ TEST_F(WrittenDown, TheProductTellsWhatItDid) {
 
 // -- the parts
 
+// Parameters that the flag cuts off are never updated, and their checkpoint says so.
+TEST_F(WrittenDown, NoFlagForDebuggingMakesALiar) {
+  for (const auto& [name, value] : {std::pair{"NSA_FORCE_BRANCH", "win"}, {"NSA_FORCE_UNIFORM_GATE", "1"}}) {
+    ASSERT_EQ(setenv(name, value, 1), 0);
+    judge(make_written_run(quick_trial(WrittenData::text, folder), context), context);
+    unsetenv(name);
+    EXPECT_TRUE(context.findings.empty()) << name << "\n" << listed(context);
+    fs::remove_all(folder);
+  }
+}
+
 TEST_F(WrittenDown, PlainDataIsTheStreamsWholePass) {
   for (const WrittenData kind : {WrittenData::text, WrittenData::packed}) {
     const nsa::TrainConfig config = healthy(kind).config.train;
