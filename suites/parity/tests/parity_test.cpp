@@ -168,6 +168,16 @@ TEST(Parity, CatchesAHiddenNan) {
   EXPECT_TRUE(holds(found(hide, "nan_visible[backend=sdpa,dtype=fp32,op=attend_window]"), codes::kNonFiniteMask));
 }
 
+// The row that is looked at first sees one key alone there, and depends on no query.
+TEST(Parity, ANanIsLookedForWhereSomethingDependsOnIt) {
+  harness::Settings settings = tests::default_settings(parity);
+  settings.set("nsa.w", "24", "a test");
+  const auto cases = tests::run_suite(parity(Subject(std::make_shared<Seams>())), settings,
+                                      "nan_visible[backend=sdpa,dtype=fp32,op=attend_selected]");
+  ASSERT_EQ(cases.size(), 1U);
+  EXPECT_TRUE(tests::grave_codes(cases).empty());
+}
+
 TEST(Parity, CatchesAForcedBlockThatIsLost) {
   const Change lose = [](nsa::Ops ops, const nsa::Call&) {
     ops.replace(&nsa::Ops::select, [inner = ops.select](const nsa::SelectArgs& args) {
