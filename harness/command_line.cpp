@@ -26,10 +26,11 @@ constexpr VerbRow kVerbs[] = {
     {Verb::describe, "describe", "describe a case (id or hash) or a suite", true},
     {Verb::report, "report", "write the report of run folders again from their events.jsonl", false},
     {Verb::compare, "compare", "say what is different between runs, in what went in and in what came out", false},
+    {Verb::merge, "merge", "make one report of the runs of many hosts, with a verdict on all of them", false},
     {Verb::replay, "replay", "run a failing case again from its bundle; --minimize finds smaller sizes", false},
     {Verb::explain, "explain", "explain a finding code", false},
     {Verb::doctor, "doctor", "say what this machine offers and what is missing", true},
-    {Verb::schema, "schema", "print the JSON Schema of report.json, or of event, comparison or bundle", false},
+    {Verb::schema, "schema", "print the JSON Schema of report.json, or of event, comparison, fleet or bundle", false},
     {Verb::version, "version", "print version and build id", false},
 };
 
@@ -189,7 +190,12 @@ void Parser::add_verbs(const Program& program) {
   verb("compare")->add_flag("--json", line_.json, "as JSON (schema comparison)");
   verb("compare")->add_flag("--trace", line_.trace,
                             "the first step and stage whose bits differ, where cases have traced");
-  verb("schema")->add_option("NAME", line_.operands, "report (default), event, comparison or bundle");
+  verb("merge")
+      ->add_option("DIR", line_.operands, "folder of a run, or folder of run folders; one or more")
+      ->required();
+  verb("merge")->add_flag("--json", line_.json, "as JSON (schema fleet)");
+  verb("merge")->add_option("--expect", line_.expect, "how many hosts there must be, or their names: a,b,c");
+  verb("schema")->add_option("NAME", line_.operands, "report (default), event, comparison, fleet or bundle");
   verb("replay")->add_option("BUNDLE", line_.operands, "a bundle, its folder, or the folder of a run")->required();
   CLI::Option* minimize =
       verb("replay")->add_flag("--minimize", line_.minimize, "then make sizes smaller while the same failure stays");
@@ -237,6 +243,7 @@ void Parser::refuse_run_options(const VerbRow& row) const {
   if (row.runs) return;
   const auto takes = [&](const std::string& name) {
     if (name == "--summary-file") return row.verb != Verb::replay;
+    if (name == "--out" && row.verb == Verb::merge) return true;
     if (name == "--color" || name == "--quiet" || name == "--version") return true;
     const bool is_setting = name == "--set" || std::any_of(sugar_keys_.begin(), sugar_keys_.end(),
                                                            [&](const auto& sugar) { return sugar.first == name; });

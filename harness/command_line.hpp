@@ -10,7 +10,21 @@
 
 namespace harness {
 
-enum class Verb { run, dry_run, list, describe, report, compare, replay, explain, doctor, schema, version, help };
+enum class Verb {
+  run,
+  dry_run,
+  list,
+  describe,
+  report,
+  compare,
+  merge,
+  replay,
+  explain,
+  doctor,
+  schema,
+  version,
+  help
+};
 
 struct Override {
   std::string key, value, origin;  // "run.hang_s", "5", "--hang"
@@ -19,7 +33,7 @@ struct Override {
 struct CommandLine {
   Verb verb = Verb::run;
   std::vector<std::string> argv;      // as given, program name first
-  std::vector<std::string> operands;  // of describe, report, compare, replay, explain, schema
+  std::vector<std::string> operands;  // of describe, report, compare, merge, replay, explain, schema
   std::string help;                   // Verb::help: the text to print
 
   // selection
@@ -37,9 +51,10 @@ struct CommandLine {
   std::optional<std::filesystem::path> out, summary_file;
   bool force = false, quiet = false;
   std::string color = "auto";
-  // list, compare
+  // list, compare, merge
   bool json = false, list_faults = false, list_settings = false, list_codes = false;
-  bool trace = false;  // of compare
+  bool trace = false;                 // of compare
+  std::optional<std::string> expect;  // of merge: a number, or names
   // replay
   bool minimize = false;
   double limit_s = 600;

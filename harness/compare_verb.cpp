@@ -16,17 +16,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Runs of another program have other cases; side by side they would look like runs without any.
-void refuse_other_program(const Program& program, const std::string& path, const reports::Run& run) {
-  const auto it = run.provenance.find("program");
-  if (it == run.provenance.end() || !it->is_object() || !it->contains("name")) return;  // of an early version
-  if (it->at("name") != program.name)
-    throw UsageError(fmt::format("{}: is a run of {}, not of {}", path, reports::dump(it->at("name")), program.name));
-}
-
 reports::NamedRun read(const Program& program, const std::string& path) {
   reports::NamedRun named{path, reports::read_run(path)};
-  refuse_other_program(program, path, named.run);
+  // Side by side they would look like runs without any case.
+  if (const std::string other = other_program(program, named.run); !other.empty())
+    throw UsageError(fmt::format("{}: {}", path, other));
   reports::find_causes(named.run, program.causes);
   return named;
 }
@@ -67,6 +61,13 @@ reports::ExitCode print_traces(const std::vector<reports::NamedRun>& runs) {
 }
 
 }  // namespace
+
+std::string other_program(const Program& program, const reports::Run& run) {
+  const auto it = run.provenance.find("program");
+  if (it == run.provenance.end() || !it->is_object() || !it->contains("name")) return "";  // of an early version
+  if (it->at("name") == program.name) return "";
+  return fmt::format("is a run of {}, not of {}", reports::dump(it->at("name")), program.name);
+}
 
 reports::ExitCode compare(const Program& program, const CommandLine& line) {
   if (line.summary_file) throw UsageError("option '--summary-file' has no meaning for the verb 'compare'");

@@ -67,6 +67,8 @@ ExitCode dispatch(const Program& program, const CommandLine& line) {
       return report(program, line);
     case Verb::compare:
       return compare(program, line);
+    case Verb::merge:
+      return merge(program, line);
     case Verb::replay:
       return replay(program, line);
     case Verb::explain:
@@ -119,6 +121,7 @@ void refuse_low_limits(const CommandLine& line) {
       break;
     case Verb::report:
     case Verb::compare:
+    case Verb::merge:
     case Verb::explain:
     case Verb::schema:
     case Verb::version:

@@ -116,7 +116,7 @@ struct Program {
   std::string configuration;
 };
 
-// Runs the command line (verbs: run, list, describe, report, compare, replay, explain, doctor, schema, version; hidden:
+// Runs the command line (verbs: run, list, describe, report, compare, merge, replay, explain, doctor, schema, version; hidden:
 // __worker) and returns the process's exit code. Never throws. See README.md for the interface.
 [[nodiscard]] int run_program(const Program& program, int argc, char** argv);
 

@@ -13,6 +13,7 @@
 #include "base/streams.hpp"
 #include "harness/ending.hpp"
 #include "harness/guardian.hpp"
+#include "harness/launch.hpp"
 #include "harness/probe.hpp"
 #include "harness/provenance.hpp"
 #include "harness/publish.hpp"
@@ -286,14 +287,26 @@ ExitCode carry_out_watched(const Prepared& run, JournalWriter& journal) {
   return child.code ? *child.code : conclude_for(child, run, journal);
 }
 
+// Each of several processes has a folder of its own in the one that was given.
+std::optional<std::filesystem::path> folder_in(const std::optional<std::filesystem::path>& out,
+                                               const std::optional<Launch>& launch) {
+  if (!out || !launch) return out;
+  if (std::filesystem::exists(*out / reports::kJournalFile))
+    throw UsageError(fmt::format("--out: {} is the folder of one run; {} processes ({}) need one to put theirs into",
+                                 out->string(), launch->size, launch->launcher));
+  return *out / launch->name();
+}
+
 }  // namespace
 
 ExitCode run(const Program& program, const CommandLine& line) {
   Settings settings = make_settings(program, line);
   refuse_unknown_names(program, line);
   const std::string id = base::new_run_id();
-  RunFolder folder(line.out, id, line.force);
+  const std::optional<Launch> launch = own_launch();
+  RunFolder folder(folder_in(line.out, launch), id, line.force);
   const Fd summary = line.summary_file ? check_summary_file(*line.summary_file, folder.path()) : Fd();
+  const std::string gpu = launch ? take_own_gpu(*launch) : "";
   const DeviceProbe probe = settle_device(settings, line);
   Plan plan = make_plan(program, settings, line);
   if (plan.size() == 0) {
@@ -302,6 +315,7 @@ ExitCode run(const Program& program, const CommandLine& line) {
   }
   const bool cuda = settings.text("run.device") == "cuda";
   Json all = full_provenance(program, settings, line, plan, probe);
+  if (launch) all["launch"] = to_json(*launch, gpu);
   folder.create();
   const Prepared prepared{program, line, settings, std::move(plan), id, folder.path(), probe, cuda, std::move(all)};
   JournalWriter journal(folder.path());

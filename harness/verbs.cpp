@@ -205,12 +205,14 @@ ExitCode print_schema(const CommandLine& line) {
   static const std::vector<std::pair<std::string, Schema>> kSchemas = {{"report", reports::report_schema},
                                                                        {"event", reports::event_schema},
                                                                        {"comparison", reports::comparison_schema},
+                                                                       {"fleet", reports::fleet_schema},
                                                                        {"bundle", reports::bundle_schema}};
-  if (line.operands.size() > 1) throw UsageError("schema: one name at a time: report, event, comparison or bundle");
+  if (line.operands.size() > 1)
+    throw UsageError("schema: one name at a time: report, event, comparison, fleet or bundle");
   const std::string wanted = line.operands.empty() ? "report" : line.operands.front();
   const auto known = std::find_if(kSchemas.begin(), kSchemas.end(), [&](const auto& s) { return s.first == wanted; });
   if (known == kSchemas.end())
-    throw UsageError(fmt::format("unknown schema '{}'; there are report, event, comparison and bundle", wanted));
+    throw UsageError(fmt::format("unknown schema '{}'; there are report, event, comparison, fleet and bundle", wanted));
   base::out("{}\n", known->second());
   return ExitCode::ready;
 }

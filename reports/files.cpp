@@ -1,4 +1,4 @@
-// write_all: every file of a run, each for itself.
+// write_all: every file of a run, each for itself; the same for a bundle and a fleet.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "reports/bundle.hpp"
+#include "reports/fleet.hpp"
 #include "reports/writers.hpp"
 
 namespace reports {
@@ -94,18 +95,24 @@ void put(const Folder& folder, const std::string& name, const std::string& text,
   fail(link_in_the_way ? folder.path_of(temporary) : file, error);
 }
 
-}  // namespace
-
-std::vector<std::string> write_all(const Run& run, const std::filesystem::path& path,
-                                   std::set<std::filesystem::path>& own) {
+// Each step for itself: what one of them loses, the others do not.
+struct Attempts {
   std::vector<std::string> lost;
-  const auto attempt = [&](const auto& write) {
+  template <typename Write>
+  void operator()(const Write& write) {
     try {
       write();
     } catch (const std::exception& error) {
       lost.emplace_back(error.what());
     }
-  };
+  }
+};
+
+}  // namespace
+
+std::vector<std::string> write_all(const Run& run, const std::filesystem::path& path,
+                                   std::set<std::filesystem::path>& own) {
+  Attempts attempt;
   attempt([&] {
     fs::create_directories(path);
     const Folder folder(path);
@@ -119,7 +126,20 @@ std::vector<std::string> write_all(const Run& run, const std::filesystem::path& 
         attempt([&] { put(suites, suite.name + ".json", dump(suite_to_json(run, suite), 2) + "\n", own); });
     });
   });
-  return lost;
+  return attempt.lost;
+}
+
+std::vector<std::string> write_fleet(const Fleet& fleet, const std::filesystem::path& path) {
+  std::set<fs::path> own;
+  Attempts attempt;
+  attempt([&] {
+    fs::create_directories(path);
+    const Folder folder(path);
+    attempt([&] { put(folder, kFleetFile, dump(to_json(fleet), 1) + "\n", own); });
+    attempt([&] { put(folder, "fleet.md", to_markdown(fleet), own); });
+    attempt([&] { put(folder, "fleet.html", to_html(fleet), own); });
+  });
+  return attempt.lost;
 }
 
 void write_bundle(const std::filesystem::path& path, const std::string& name, const std::string& text,

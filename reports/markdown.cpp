@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "reports/chart.hpp"
+#include "reports/markdown_text.hpp"
 #include "reports/view.hpp"
 #include "reports/writers.hpp"
 
@@ -13,54 +14,9 @@ namespace reports {
 
 namespace {
 
-// Running text: no HTML, no line breaks, no table borders.
-std::string md(const std::string& text) {
-  std::string out;
-  for (const char c : view::one_line(text)) {
-    if (c == '|' || c == '*' || c == '`') out += '\\';
-    out += c == '<' ? "&lt;" : std::string(1, c);
-  }
-  return out;
-}
-
-// Inline code, also inside a table (where a pipe must be escaped even in code).
-std::string code(const std::string& text) {
-  std::string out;
-  for (const char c : view::one_line(text)) {
-    if (c == '|') out += '\\';
-    out += c == '`' ? '\'' : c;
-  }
-  return out.empty() ? out : fmt::format("`{}`", out);
-}
-
-class Markdown {
- public:
-  template <typename... Args>
-  void line(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
-    text_ += '\n';
-  }
-  void blank() { text_ += '\n'; }
-  void title(const std::string& text) { line("## {}\n", text); }
-  void table(const std::vector<std::string>& head) {
-    row(head);
-    row(std::vector<std::string>(head.size(), "---"));
-  }
-  void row(const std::vector<std::string>& cells) { line("| {} |", fmt::join(cells, " | ")); }
-  // A block whose fence is longer than any run of backticks inside.
-  void block(const std::string& text) {
-    std::string fence = "```";
-    while (text.find(fence) != std::string::npos) fence += '`';
-    line("{}", fence);
-    std::istringstream lines(text);
-    for (std::string one; std::getline(lines, one);) line("{}", view::one_line(one));
-    line("{}", fence);
-  }
-  [[nodiscard]] std::string take() { return view::utf8(text_); }
-
- private:
-  std::string text_;
-};
+using markdown::code;
+using markdown::Markdown;
+using markdown::md;
 
 void write_banners(Markdown& out, const Run& run) {
   if (const auto faults = view::planted_faults(run); !faults.empty()) {

@@ -142,7 +142,7 @@ TEST_F(CompareVerb, ARunIsAFolderAReportOrAJournal) {
   EXPECT_THAT(fake.out(), HasSubstr(reports::kComparisonSchema));
   EXPECT_EQ(fake({"schema", "event"}), 0);
   EXPECT_EQ(fake({"schema", "other"}), 2);
-  EXPECT_THAT(fake.err(), HasSubstr("unknown schema 'other'; there are report, event, comparison and bundle"));
+  EXPECT_THAT(fake.err(), HasSubstr("unknown schema 'other'; there are report, event, comparison, fleet and bundle"));
 }
 
 TEST_F(CompareVerb, AnUnfinishedRunIsComparedAsFarAsItGoes) {
