@@ -285,7 +285,8 @@ void give_reasons(Fleet& fleet) {
   add("cannot be read", in_state(State::unreadable));
   add("still running", in_state(State::running));
   add("without its end", in_state(State::unfinished));
-  add("CONDITIONAL", judged(Verdict::conditional));
+  add("CONDITIONAL",
+      [&](const FleetHost& host) { return host.state == State::ended && host.verdict == Verdict::conditional; });
   for (const FleetFinding& finding : fleet.findings)
     if (finding.of_fleet && failing(finding.first.severity))
       fleet.reasons.push_back(fmt::format("{} finding {} ({}): {}", to_string(finding.first.severity),
