@@ -108,7 +108,7 @@ reports::FleetHost read_host(const Program& program, const HostFolder& folder, s
     const auto who = base::FolderLock::holder(folder.path / RunFolder::kLock);
     std::unique_lock<std::mutex> alone(large, std::defer_lock);
     if (fs::file_size(file) > kLargeBytes) alone.lock();
-    const reports::Run run = reports::read_run(file);
+    const reports::Run run = journal ? reports::read_journal(file, reports::fact_of_fleet) : reports::read_report(file);
     if (const std::string other = other_program(program, run); !other.empty())
       return unreadable(fmt::format("{} {}", file.string(), other), false);
     reports::FleetHost host = reports::host_of(run, path);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reports/model.hpp"
@@ -63,6 +64,8 @@ struct FleetHost {
   [[nodiscard]] bool has_run() const { return state != State::unreadable && state != State::missing; }
 };
 
+// Of a case's facts a fleet wants these: for read_journal(), whose summary is enough for host_of().
+[[nodiscard]] bool fact_of_fleet(std::string_view key);
 // The host of a run that was read from `folder`, in state `ended` or `unfinished`. Throws std::invalid_argument where
 // the run has more facts or figures than a fleet keeps of a host.
 [[nodiscard]] FleetHost host_of(const Run& run, const std::string& folder);

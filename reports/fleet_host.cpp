@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -17,6 +17,7 @@ namespace reports {
 namespace {
 
 constexpr std::size_t kMostEntries = 20000;  // of each kind: a folder may hold anything
+constexpr const char *kLoad = "load", *kGpuState = "gpu.state", *kClocks = "gpu.clocks_under_load", *kTrace = "trace/";
 constexpr std::size_t kValueBytes = 160, kMessageBytes = 600, kNameBytes = 200;
 
 // A long value is told by its beginning and a hash of all of it, so that two that differ stay different.
@@ -66,8 +67,8 @@ void add_provenance(const Run& run, FleetHost& host) {
 
 // What preflight saw of the GPU and does not change from minute to minute.
 void add_gpu(const Case& c, FleetHost& host) {
-  if (!c.facts.is_object() || !c.facts.contains("gpu.state") || !c.facts.at("gpu.state").is_object()) return;
-  const Json& state = c.facts.at("gpu.state");
+  if (!c.facts.is_object() || !c.facts.contains(kGpuState) || !c.facts.at(kGpuState).is_object()) return;
+  const Json& state = c.facts.at(kGpuState);
   for (const char* key : {"name", "total_bytes", "sm_max_mhz", "power_limit_w", "power_default_limit_w"})
     if (state.contains(key)) host.facts.emplace(fmt::format("gpu.{}", key), shortened(view::value(state.at(key))));
 }
@@ -124,9 +125,9 @@ void add_findings(const std::vector<Finding>& findings, const std::string& where
 
 // Of amounts, clocks and loads nobody expects the same bits.
 bool is_of_the_machine(const std::string& unit) {
-  static constexpr std::array<std::string_view, 14> kUnits{"B",  "bytes", "KiB", "MiB", "GiB",   "KB", "MB",
-                                                           "GB", "MHz",   "W",   "C",   "cores", "h",  "min"};
-  return view::is_speed(unit) || std::find(kUnits.begin(), kUnits.end(), unit) != kUnits.end();
+  static constexpr std::string_view kUnits[] = {"B",  "byte", "bytes", "KiB", "MiB",   "GiB", "KB",  "MB",
+                                                "GB", "MHz",  "W",     "C",   "cores", "h",   "min", "samples"};
+  return view::is_speed(unit) || std::find(std::begin(kUnits), std::end(kUnits), unit) != std::end(kUnits);
 }
 
 bool is_end_of_interval(const Case& c, const std::string& name) {
@@ -156,8 +157,8 @@ void add_metrics(const Case& c, FleetHost& host) {
     else if (!(ratio && timed))  // a ratio beside times is one of them
       host.bits.emplace(name, shortened(dump(metric.value)));
   }
-  if (!c.facts.is_object() || !c.facts.contains("gpu.clocks_under_load")) return;
-  const Json& clocks = c.facts.at("gpu.clocks_under_load");
+  if (!c.facts.is_object() || !c.facts.contains(kClocks)) return;
+  const Json& clocks = c.facts.at(kClocks);
   if (!clocks.is_object() || !clocks.contains("sm_mhz_median")) return;
   if (const auto mhz = as_number(clocks.at("sm_mhz_median")); mhz && std::isfinite(*mhz))
     host.figures.emplace(c.id + ": SM clock under load", FleetHost::Measured{"MHz", *mhz, false});
@@ -169,7 +170,7 @@ void add_trace(const Case& c, FleetHost& host) {
   std::size_t steps = 0;
   if (!c.facts.is_object()) return;
   for (const auto& [key, value] : c.facts.items()) {
-    if (!key.starts_with("trace/")) continue;
+    if (!key.starts_with(kTrace)) continue;
     hash = base::fnv1a(base::fnv1a(hash, key), dump(value));
     ++steps;
   }
@@ -179,6 +180,10 @@ void add_trace(const Case& c, FleetHost& host) {
 }
 
 }  // namespace
+
+bool fact_of_fleet(std::string_view key) {
+  return key == kLoad || key == kGpuState || key == kClocks || key.starts_with(kTrace);
+}
 
 FleetHost host_of(const Run& run, const std::string& folder) {
   constexpr std::size_t kReasons = 8;

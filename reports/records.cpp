@@ -116,6 +116,7 @@ bool nests_deeper(const Json& value, std::size_t depth) {
 }
 
 bool nests_deeper(std::string_view text, std::size_t depth) {
+  if (text.size() <= depth) return false;
   std::size_t open = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -128,6 +129,26 @@ bool nests_deeper(std::string_view text, std::size_t depth) {
       if (++open > depth) return true;
     } else if ((c == ']' || c == '}') && open > 0) {
       --open;
+    }
+  }
+  return false;
+}
+
+bool is_one_object(std::string_view text) {
+  if (!text.starts_with('{')) return false;
+  std::size_t open = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (static_cast<unsigned char>(c) < ' ') return false;
+    if (c == '"') {
+      in_string = !in_string;
+    } else if (in_string) {
+      if (c == '\\') ++i;  // what it escapes
+    } else if (c == '[' || c == '{') {
+      ++open;
+    } else if (c == ']' || c == '}') {
+      if (open == 0 || --open == 0) return i + 1 == text.size();
     }
   }
   return false;

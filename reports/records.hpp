@@ -26,6 +26,10 @@ namespace reports::records {
 [[nodiscard]] bool nests_deeper(const Json& value, std::size_t depth);
 [[nodiscard]] bool nests_deeper(std::string_view text, std::size_t depth);
 
+// Whether the text is one object from its first character to its last: brackets and quotes close, and no control
+// character is in it. What is between them may be anything.
+[[nodiscard]] bool is_one_object(std::string_view text);
+
 // Three numbers that a machine can hold: "1.1.0".
 [[nodiscard]] bool is_version(std::string_view text);
 // Throws JournalError unless `object` is of this schema and of the own version's major. `where` and `what` ("journal")

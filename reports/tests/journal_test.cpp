@@ -193,5 +193,103 @@ TEST(Journal, MetricWordsStayWords) {
   EXPECT_EQ(to_json(run)["suites"][0]["cases"][0]["metrics"][0]["value"], "NaN");
 }
 
+// -- summaries
+
+bool wants_load(std::string_view key) { return key == "load"; }
+
+Json stamped(const std::string& kind, int seq, const Json& rest) {
+  Json event{{"event", kind}, {"t", "2026-11-21T01:31:00.000Z"}, {"seq", seq}};
+  event.update(rest);
+  return event;
+}
+
+// A run whose case has one of each, as our writer puts them: `change` alters the text.
+template <typename Change>
+std::string journal_of_a_case(Change change) {
+  Json begin = Json::parse(Journal().text());
+  const Json c{{"case", "a/one"}};
+  const auto with = [&](Json rest) {
+    Json all = c;
+    all.update(rest);
+    return all;
+  };
+  std::vector<std::string> lines{
+      begin.dump(),
+      stamped("case_begin", 1, with({{"worker", 0}, {"seed", 1}})).dump(),
+      stamped("phase", 2, with({{"name", "p"}})).dump(),
+      stamped("fact", 3, with({{"key", "load"}, {"value", {{"busy", true}}}})).dump(),
+      stamped("fact", 4, with({{"key", "table"}, {"value", {{"key", "load"}, {"text", ",\"key\":\"load\"}"}}}})).dump(),
+      stamped(
+          "check", 5,
+          with({{"name", "good"}, {"pass", true}, {"measured", 1}, {"comparator", "<="}, {"bound", 2}, {"unit", ""}}))
+          .dump(),
+      stamped(
+          "check", 6,
+          with({{"name", "bad"}, {"pass", false}, {"measured", 3}, {"comparator", "<="}, {"bound", 2}, {"unit", ""}}))
+          .dump(),
+      stamped("metric", 7, with({{"name", "m"}, {"value", 1.5}, {"unit", "s"}})).dump(),
+      stamped("case_end", 8, with({{"status", "pass"}, {"duration_s", 1}})).dump(),
+      stamped("run_end", 9, {{"duration_s", 2}, {"case_s", 1}}).dump()};
+  change(lines);
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+std::string unchanged() {
+  return journal_of_a_case([](const std::vector<std::string>&) {});
+}
+
+TEST(JournalSummary, HasAllThatDecidesAndTheFactsThatAreWanted) {
+  const auto file = Journal::write(unchanged());
+  const reports::Run all = read_journal(file), summary = read_journal(file, wants_load);
+  const reports::Case& c = summary.suites[0].cases[0];
+  EXPECT_EQ(c.facts, Json({{"load", {{"busy", true}}}}));
+  EXPECT_EQ(all.suites[0].cases[0].facts.size(), 2U);
+  EXPECT_EQ(c.metrics.size(), 1U);
+  ASSERT_EQ(c.checks.size(), 1U);
+  EXPECT_EQ(c.checks[0].name, "bad");
+  EXPECT_EQ(outcome(c), Status::fail) << "a failed check without a finding";
+  EXPECT_EQ(assess(summary).exit_code, assess(all).exit_code);
+  EXPECT_TRUE(summary.complete);
+}
+
+TEST(JournalSummary, LinesThatAreLeftOutMustBeOneObjectInTheSequence) {
+  const auto refusal_of = [](std::size_t line, const std::string& from, const std::string& to) -> std::string {
+    const std::string text = journal_of_a_case([&](std::vector<std::string>& lines) {
+      const std::size_t at = lines[line].find(from);
+      ASSERT_NE(at, std::string::npos);
+      lines[line].replace(at, from.size(), to);
+    });
+    try {
+      (void)read_journal(Journal::write(text), wants_load);
+    } catch (const JournalError& error) {
+      return error.what();
+    }
+    return "was accepted";
+  };
+  EXPECT_EQ(refusal_of(4, "load", "xxxx"), "was accepted") << "another text";
+  EXPECT_THAT(refusal_of(4, "}", ""), HasSubstr("events.jsonl:6: not an event: cut off"));
+  EXPECT_THAT(refusal_of(4, "}}", "}}}"), HasSubstr("events.jsonl:5: not an event: invalid JSON"));
+  EXPECT_THAT(refusal_of(5, "\"good\"", "\"good"), HasSubstr("not an event"));
+  EXPECT_THAT(refusal_of(5, "good", std::string("g\0d", 3)), HasSubstr("events.jsonl:6: not an event"));
+  EXPECT_THAT(refusal_of(2, "\"seq\":2", "\"seq\":3"), HasSubstr("events.jsonl:3: seq is 3, expected 2"));
+  EXPECT_THAT(refusal_of(2, "\"seq\":2", "\"seq\":20"), HasSubstr("seq is 20, expected 2"));
+  EXPECT_THAT(refusal_of(2, "{", "["), HasSubstr("not an event"));
+}
+
+TEST(JournalSummary, AnotherWritersOrderOfFieldsIsReadAsAWhole) {
+  const std::string text = journal_of_a_case([](std::vector<std::string>& lines) {
+    lines[2] = R"({"seq":2,"t":"2026-11-21T01:31:00.000Z","event":"phase","case":"a/one","name":"p"})";
+  });
+  EXPECT_EQ(read_journal(Journal::write(text), wants_load).suites[0].cases[0].last_phase, "p");
+  EXPECT_EQ(read_journal(Journal::write(unchanged()), wants_load).suites[0].cases[0].last_phase, "") << "left out";
+}
+
+TEST(JournalSummary, ATornTailIsOne) {
+  const std::string whole = unchanged();
+  const std::string cut = whole.substr(0, whole.find("\"name\":\"good\""));
+  EXPECT_TRUE(read_journal(Journal::write(cut), wants_load).torn_tail);
+}
+
 }  // namespace
 }  // namespace reports

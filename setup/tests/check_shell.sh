@@ -6,4 +6,4 @@ if ! command -v shellcheck >/dev/null; then
   echo "skipped: no shellcheck here"
   exit 77
 fi
-shellcheck -x nsa-validate nsa-train run-tests .ci/run setup/*.sh setup/tests/*.sh
+shellcheck -x nsa-validate nsa-train run-tests .ci/run setup/*.sh setup/tests/*.sh configs/slurm/*.sh
