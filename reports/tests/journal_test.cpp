@@ -268,7 +268,7 @@ TEST(JournalSummary, LinesThatAreLeftOutMustBeOneObjectInTheSequence) {
     return "was accepted";
   };
   EXPECT_EQ(refusal_of(4, "load", "xxxx"), "was accepted") << "another text";
-  EXPECT_THAT(refusal_of(4, "}", ""), HasSubstr("events.jsonl:6: not an event: cut off"));
+  EXPECT_THAT(refusal_of(4, "}}", "}"), HasSubstr("events.jsonl:5: not an event: cut off"));
   EXPECT_THAT(refusal_of(4, "}}", "}}}"), HasSubstr("events.jsonl:5: not an event: invalid JSON"));
   EXPECT_THAT(refusal_of(5, "\"good\"", "\"good"), HasSubstr("not an event"));
   EXPECT_THAT(refusal_of(5, "good", std::string("g\0d", 3)), HasSubstr("events.jsonl:6: not an event"));
