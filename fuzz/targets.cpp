@@ -27,6 +27,7 @@
 #include "reports/bundle.hpp"
 #include "reports/causes.hpp"
 #include "reports/compare.hpp"
+#include "reports/fleet.hpp"
 #include "reports/journal.hpp"
 #include "reports/read_run.hpp"
 #include "reports/writers.hpp"
@@ -208,6 +209,20 @@ void compare_runs(reports::Run run, reports::Run good) {
   }
 }
 
+// As hosts of a fleet, with all of its texts.
+void merge_runs(const reports::Run& run, const reports::Run& good) try {
+  std::vector<reports::FleetHost> hosts{reports::host_of(run, "run/read"), reports::host_of(good, "run/good"),
+                                        reports::host_of(good, "run/again")};
+  reports::FleetOptions options;
+  options.code = [](reports::FleetTrouble) { return reports::Finding{}; };
+  const reports::Fleet fleet = reports::merge(std::move(hosts), options);
+  (void)reports::to_text(fleet);
+  (void)reports::to_markdown(fleet);
+  (void)reports::to_html(fleet);
+  (void)reports::dump(reports::to_json(fleet));
+} catch (const std::invalid_argument&) {  // more figures than a fleet keeps
+}
+
 // Of the first case that failed.
 std::string a_bundle(const reports::Run& run) {
   for (const reports::Suite& suite : run.suites)
@@ -270,6 +285,15 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    (void)reports::to_junit(run);
                    (void)reports::to_console(run, true);
                    compare_runs(run, *good);
+                 },
+                 corpus("journal") + Words{base::read_head(sample, Mutator::kMostBytes)}, kJsonWords});
+  all.push_back({"host", "events.jsonl of a host, in a fleet",
+                 [good](const std::string& input) {
+                   std::istringstream stream(input);
+                   try {
+                     merge_runs(reports::read_journal(stream, "events.jsonl", reports::fact_of_fleet), *good);
+                   } catch (const reports::JournalError&) {
+                   }
                  },
                  corpus("journal") + Words{base::read_head(sample, Mutator::kMostBytes)}, kJsonWords});
   all.push_back({"report", "report.json of a run that is compared",

@@ -40,25 +40,25 @@ void add_missing_names(std::vector<FleetHost>& hosts, const std::vector<std::str
   std::move(missing.begin(), missing.end(), std::back_inserter(hosts));
 }
 
-// A launch knows how many it is of; a run that cannot be read may be any of those that are not there.
+// A launch knows how many it is of; a host that is missing by its name, or cannot be read, may be any of those that are
+// not there.
 void add_missing_ranks(std::vector<FleetHost>& hosts) {
-  constexpr std::int64_t kMostRanks = 100000;
   std::map<std::string, std::pair<std::int64_t, std::set<std::int64_t>>> launches;
   for (const FleetHost& host : hosts)
-    if (host.rank && host.size && *host.size <= kMostRanks) {
+    if (host.rank && host.size) {
       auto& [size, ranks] = launches[host.launch];
       size = std::max(size, *host.size);
       ranks.insert(*host.rank);
     }
-  const auto unreadable = static_cast<std::size_t>(
-      std::count_if(hosts.begin(), hosts.end(), [](const FleetHost& host) { return host.state == State::unreadable; }));
+  const auto named = static_cast<std::size_t>(
+      std::count_if(hosts.begin(), hosts.end(), [](const FleetHost& host) { return !host.has_run(); }));
   std::vector<FleetHost> missing;
   for (const auto& [launch, told] : launches)
     for (std::int64_t rank = 0; rank < told.first; ++rank)
       if (!told.second.contains(rank))
         missing.push_back(missing_host(fmt::format("rank {} of {}", rank, told.first),
                                        fmt::format("{}: the others say that there are {}", launch, told.first)));
-  missing.resize(missing.size() - std::min(missing.size(), unreadable));
+  missing.resize(missing.size() - std::min(missing.size(), named));
   std::move(missing.begin(), missing.end(), std::back_inserter(hosts));
 }
 
@@ -311,7 +311,7 @@ Verdict verdict_of(const FleetHost& host) { return host.has_run() ? host.verdict
 Fleet merge(std::vector<FleetHost> hosts, const FleetOptions& options) {
   Fleet fleet;
   fleets::add_missing_names(hosts, options.expected_names);
-  if (options.expected_names.empty()) fleets::add_missing_ranks(hosts);
+  fleets::add_missing_ranks(hosts);
   if (options.expected_number) fleets::add_missing_number(hosts, *options.expected_number);
   std::stable_sort(hosts.begin(), hosts.end(), [](const FleetHost& a, const FleetHost& b) { return a.name < b.name; });
   fleet.hosts = std::move(hosts);

@@ -16,6 +16,7 @@ namespace reports {
 
 namespace {
 
+constexpr std::int64_t kMostRanks = 100'000;
 constexpr std::size_t kMostEntries = 20000;  // of each kind: a folder may hold anything
 constexpr const char *kLoad = "load", *kGpuState = "gpu.state", *kClocks = "gpu.clocks_under_load", *kTrace = "trace/";
 constexpr std::size_t kValueBytes = 160, kMessageBytes = 600, kNameBytes = 200;
@@ -92,8 +93,12 @@ void add_launch(const Run& run, FleetHost& host) {
   const Json::json_pointer where("/launch");
   if (!run.provenance.is_object() || !run.provenance.contains(where) || !run.provenance.at(where).is_object()) return;
   const Json& launch = run.provenance.at(where);
-  for (const auto& [key, to] : {std::pair{"rank", &host.rank}, {"size", &host.size}})
-    if (launch.contains(key) && launch.at(key).is_number_integer()) *to = launch.at(key).get<std::int64_t>();
+  for (const auto& [key, to] : {std::pair{"rank", &host.rank}, {"size", &host.size}}) {
+    if (!launch.contains(key) || !launch.at(key).is_number_integer()) continue;
+    *to = launch.at(key).get<std::int64_t>();
+    if (**to < 0 || **to > kMostRanks)
+      throw std::invalid_argument(fmt::format("launch.{} is {}, allowed is 0 to {}", key, **to, kMostRanks));
+  }
   host.launch = view::cut(
       fmt::format("{} {}", text_at(run.provenance, "/launch/launcher"), text_at(run.provenance, "/launch/job")),
       kNameBytes);

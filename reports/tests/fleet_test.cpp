@@ -145,6 +145,22 @@ TEST(Fleet, ALaunchKnowsHowManyItIsOf) {
   EXPECT_EQ(fleet.hosts[2].state, FleetHost::State::missing);
 }
 
+TEST(Fleet, ALaunchThatCannotBeIsRefused) {
+  EXPECT_THROW((void)host_of(ranked("a", 0, 100001), "run/a"), std::invalid_argument);
+  EXPECT_THROW((void)host_of(ranked("a", -1, 2), "run/a"), std::invalid_argument);
+}
+
+TEST(Fleet, ARankThatIsMissingIsToldBesideTheNames) {
+  FleetOptions with = options();
+  with.expected_names = {"a", "b"};
+  Fleet fleet = fleet_of({ranked("a.0", 0, 4), ranked("a.1", 1, 4), ranked("b.2", 2, 4)}, with);
+  EXPECT_EQ(fleet.exit_code, ExitCode::inconclusive);
+  EXPECT_THAT(fleet.reasons[0], HasSubstr("missing: rank 3 of 4"));
+  fleet = fleet_of({ranked("a", 0, 2)}, with);
+  EXPECT_EQ(fleet.hosts.size(), 2U) << "b is rank 1";
+  EXPECT_THAT(fleet.reasons[0], HasSubstr("missing: b"));
+}
+
 TEST(Fleet, AnUnreadableHostIsNotMissingToo) {
   const Fleet fleet =
       merge({host_of(ranked("a", 0, 2), "run/a"), unreadable_host("b", "run/b", "run/b: torn", false)}, options());
