@@ -15,8 +15,8 @@ TEST(Codes, EveryOwnCodeSaysWhatItMeansAndWhatToDo) {
     EXPECT_FALSE(code.cause.empty()) << code.id;
     EXPECT_FALSE(code.next.empty()) << code.id;
     EXPECT_TRUE(code.category == "crash" || code.category == "harness" || code.category == "memory" ||
-                code.category == "environment" || code.category == "infrastructure" ||
-                code.category == "performance" || code.category == "numerics")
+                code.category == "environment" || code.category == "infrastructure" || code.category == "performance" ||
+                code.category == "numerics")
         << code.id;
   }
 }

@@ -179,8 +179,10 @@ TEST_F(MergeVerb, AHalfWrittenRunIsTakenAsFarAsItGoesAndNeverReady) {
 
 TEST_F(MergeVerb, ARunThatIsGoingOnIsTold) {
   add_hosts(2);
-  const pid_t pid = fake.start({"--case", "good/first", "--case", "good/until_told", "--level", "standard", "--out", "run/h2"});
-  for (int i = 0; i < 300 && read_text(path("run/h2/events.jsonl")).find("good/until_told\",\"worker") == std::string::npos; ++i)
+  const pid_t pid =
+      fake.start({"--case", "good/first", "--case", "good/until_told", "--level", "standard", "--out", "run/h2"});
+  for (int i = 0;
+       i < 300 && read_text(path("run/h2/events.jsonl")).find("good/until_told\",\"worker") == std::string::npos; ++i)
     usleep(20000);
   FakeRun other;
   EXPECT_EQ(other({"merge", path("run").string(), "--json"}), 8);
