@@ -116,8 +116,8 @@ struct Program {
   std::string configuration;
 };
 
-// Runs the command line (verbs: run, list, describe, report, compare, merge, replay, explain, doctor, schema, version; hidden:
-// __worker) and returns the process's exit code. Never throws. See README.md for the interface.
+// Runs the command line (verbs: run, list, describe, report, compare, merge, replay, explain, doctor, schema, version;
+// hidden: __worker) and returns the process's exit code. Never throws. See README.md for the interface.
 [[nodiscard]] int run_program(const Program& program, int argc, char** argv);
 
 // Where configs/ and fixtures/ lie: <prefix>/share/<name> beside an installed binary, else the source tree that it was
