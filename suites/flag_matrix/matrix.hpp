@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nsa/flags.hpp"
-#include "suites/flag_matrix/covering.hpp"
+#include "suites/probes/covering.hpp"
 
 namespace suites::flag_matrix_rows {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "harness/suite.hpp"
-#include "suites/s_sweep/covering.hpp"
+#include "suites/s_sweep/design.hpp"
 #include "suites/subject.hpp"
 
 namespace suites::s_sweep_cases {
@@ -29,12 +29,12 @@ struct Plan {
 
 // Standard. ops[backend,op]: the points of a covering design over length, content, scale, dtype, layout and widths.
 [[nodiscard]] Cases plan_ops(const Plan& plan);
-[[nodiscard]] Covering op_design(const nsa::Geometry& geometry, const std::vector<double>& scales);
+[[nodiscard]] Design op_design(const nsa::Geometry& geometry, const std::vector<double>& scales);
 [[nodiscard]] const std::vector<std::string>& op_exclusions();  // what its points never hold together, in words
 
 // Standard. model[way]: the same with a model of two layers, over length, scale, dtype, layout and compression.
 [[nodiscard]] Cases plan_models(const Plan& plan);
-[[nodiscard]] Covering model_design(const nsa::Geometry& geometry, const std::vector<double>& scales);
+[[nodiscard]] Design model_design(const nsa::Geometry& geometry, const std::vector<double>& scales);
 [[nodiscard]] const std::vector<std::string>& model_exclusions();
 
 // Standard. long[S,way]: one layer at lengths up to 65,536.

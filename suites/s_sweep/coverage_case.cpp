@@ -12,7 +12,7 @@ using harness::Case;
 using harness::Context;
 using harness::Json;
 
-Json figures(const Covering& design, const std::vector<std::string>& exclusions) {
+Json figures(const Design& design, const std::vector<std::string>& exclusions) {
   Json axes = Json::object(), impossible = Json::array();
   for (const Axis& axis : design.axes) axes[axis.name] = axis.values;
   for (const Pair& p : design.impossible) {
@@ -36,7 +36,7 @@ void coverage(Context& context, const Subject& subject) {
   const std::vector<double> scales = context.settings().reals("s_sweep.standard_scales");
   struct Named {
     const char* name;
-    Covering design;
+    Design design;
     std::vector<std::string> exclusions;
   };
   for (const auto& [name, design, exclusions] : {Named{"ops", op_design(geometry, scales), op_exclusions()},

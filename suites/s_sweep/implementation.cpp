@@ -34,7 +34,7 @@ std::vector<std::int64_t> lengths_of(const Context& context, const nsa::Geometry
   return {all.begin(), all.end()};
 }
 
-Covering design_of(const Context& context, const Description& d, const nsa::Geometry& geometry, Op op) {
+Design design_of(const Context& context, const Description& d, const nsa::Geometry& geometry, Op op) {
   const auto claimed = [](const std::vector<std::string>& list, const std::string& word) {
     return std::find(list.begin(), list.end(), word) != list.end();
   };
@@ -51,7 +51,7 @@ Covering design_of(const Context& context, const Description& d, const nsa::Geom
   return {{length, dtype, layout, content}, [](const Pair&) { return true; }};
 }
 
-OpPoint point_of(const Covering& design, const Point& point, const oracle::OpShape& shape, Op op) {
+OpPoint point_of(const Design& design, const Point& point, const oracle::OpShape& shape, Op op) {
   const auto value = [&](ForeignAxis axis) { return design.axes[axis].values[point[axis]]; };
   OpPoint at{kImplementation, {}};
   at.input.op = op;
@@ -80,7 +80,7 @@ void sweep(Context& context, const Subject& subject, Op op, bool attention) {
   const oracle::OpShape own = oracle::parity_shape(subject.config(context).model.nsa);
   const oracle::OpShape shape =
       shape_for(subject, way_named(kImplementation), attention ? oracle::as_attention(own) : own);
-  const Covering design = design_of(context, d, shape.geometry, op);
+  const Design design = design_of(context, d, shape.geometry, op);
   SweepLog log(context, design);
   int number = 0, served = 0;
   std::string refused;

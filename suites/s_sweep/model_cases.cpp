@@ -105,7 +105,7 @@ void sweep_models(Context& context, const Subject& subject, std::size_t way) {
   skip_unserved(context, subject, model_ways()[way]);
   const nsa::Geometry geometry = subject.config(context).model.nsa;
   const std::vector<double> scales = context.settings().reals("s_sweep.standard_scales");
-  const Covering design = model_design(geometry, scales);
+  const Design design = model_design(geometry, scales);
   Models models(context, subject, model_ways()[way]);
   SweepLog log(context, design);
   for (const Point& point : design.points) {
@@ -160,7 +160,7 @@ Case standard_case(const std::string& name) {
 
 }  // namespace
 
-Covering model_design(const nsa::Geometry& geometry, const std::vector<double>& scales) {
+Design model_design(const nsa::Geometry& geometry, const std::vector<double>& scales) {
   Axis length{"S", {}}, scale{"scale", {}}, layout{"layout", {}};
   for (const std::int64_t S : standard_lengths(geometry)) length.values.push_back(std::to_string(S));
   for (const double s : scales) scale.values.push_back(fmt::format("{:g}", s));

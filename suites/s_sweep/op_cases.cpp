@@ -89,7 +89,7 @@ class Allowed {
   std::vector<std::int64_t> lengths_;
 };
 
-OpPoint op_point(const Covering& design, const Point& point, const nsa::Geometry& geometry,
+OpPoint op_point(const Design& design, const Point& point, const nsa::Geometry& geometry,
                  const std::vector<double>& scales) {
   const Computation& c = computations()[point[kComputation]];
   OpPoint op{c.way, {}};
@@ -110,7 +110,7 @@ OpPoint op_point(const Covering& design, const Point& point, const nsa::Geometry
 void sweep_ops(Context& context, const Subject& subject, std::size_t computation) {
   const nsa::Geometry geometry = subject.config(context).model.nsa;
   const std::vector<double> scales = context.settings().reals("s_sweep.standard_scales");
-  const Covering design = op_design(geometry, scales);
+  const Design design = op_design(geometry, scales);
   SweepLog log(context, design);
   int number = 0;
   for (const Point& point : design.points) {
@@ -130,7 +130,7 @@ void sweep_ops(Context& context, const Subject& subject, std::size_t computation
 
 }  // namespace
 
-Covering op_design(const nsa::Geometry& geometry, const std::vector<double>& scales) {
+Design op_design(const nsa::Geometry& geometry, const std::vector<double>& scales) {
   Axis length{"S", {}}, computation{"computation", {}}, content{"content", {}}, scale{"scale", {}}, dtype{"dtype", {}},
       layout{"layout", {}};
   const std::vector<std::int64_t> lengths = standard_lengths(geometry);

@@ -7,13 +7,13 @@
 
 #include "harness/context.hpp"
 #include "suites/probes/finite_check.hpp"
-#include "suites/s_sweep/covering.hpp"
+#include "suites/s_sweep/design.hpp"
 
 namespace suites::s_sweep_cases {
 
 class SweepLog {
  public:
-  SweepLog(harness::Context& context, const Covering& design) : context_(context), design_(design) {}
+  SweepLog(harness::Context& context, const Design& design) : context_(context), design_(design) {}
 
   // The phase of the case: the point that is about to run.
   void begin(const Point& point) { context_.phase(design_.name(point)); }
@@ -29,7 +29,7 @@ class SweepLog {
   [[nodiscard]] std::string pattern() const;
 
   harness::Context& context_;
-  const Covering& design_;
+  const Design& design_;
   std::vector<Point> passing_, failing_;
 };
 

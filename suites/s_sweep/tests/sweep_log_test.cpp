@@ -8,9 +8,9 @@
 namespace suites::s_sweep_cases {
 namespace {
 
-const Covering& design() {
-  static const Covering small({{"S", {"1", "2", "3"}}, {"scale", {"1", "30", "120"}}, {"dtype", {"fp32", "bf16"}}},
-                              [](const Pair&) { return true; });
+const Design& design() {
+  static const Design small({{"S", {"1", "2", "3"}}, {"scale", {"1", "30", "120"}}, {"dtype", {"fp32", "bf16"}}},
+                            [](const Pair&) { return true; });
   return small;
 }
 

@@ -1,4 +1,4 @@
-#include "suites/s_sweep/covering.hpp"
+#include "suites/s_sweep/design.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace suites::s_sweep_cases {
 namespace {
 
-const Covering::Allowed kAll = [](const Pair&) { return true; };
+const Design::Allowed kAll = [](const Pair&) { return true; };
 
 std::vector<Axis> axes_of(const std::vector<std::size_t>& sizes) {
   std::vector<Axis> axes;
@@ -21,7 +21,7 @@ std::vector<Axis> axes_of(const std::vector<std::size_t>& sizes) {
   return axes;
 }
 
-std::size_t all_pairs(const Covering& design) {
+std::size_t all_pairs(const Design& design) {
   std::size_t all = 0;
   for (std::size_t i = 0; i < design.axes.size(); ++i) {
     for (std::size_t j = i + 1; j < design.axes.size(); ++j) {
@@ -31,9 +31,9 @@ std::size_t all_pairs(const Covering& design) {
   return all;
 }
 
-TEST(Covering, HoldsEveryPairInFewPoints) {
+TEST(Design, HoldsEveryPairInFewPoints) {
   for (const auto& sizes : {std::vector<std::size_t>{3, 3, 3, 3}, {7, 5, 2, 4, 3}, {1, 1}, {12, 1, 2}}) {
-    const Covering design(axes_of(sizes), kAll);
+    const Design design(axes_of(sizes), kAll);
     EXPECT_EQ(design.pairs, all_pairs(design));
     EXPECT_EQ(design.excluded, 0U);
     EXPECT_TRUE(design.impossible.empty());
@@ -43,20 +43,20 @@ TEST(Covering, HoldsEveryPairInFewPoints) {
     EXPECT_GE(design.points.size(), least);
     EXPECT_LE(design.points.size(), 2 * least);
   }
-  EXPECT_THROW(Covering(axes_of({2, 0}), kAll), std::invalid_argument);
+  EXPECT_THROW(Design(axes_of({2, 0}), kAll), std::invalid_argument);
 }
 
-TEST(Covering, IsTheSameEveryTime) {
-  EXPECT_EQ(Covering(axes_of({4, 3, 5}), kAll).points, Covering(axes_of({4, 3, 5}), kAll).points);
+TEST(Design, IsTheSameEveryTime) {
+  EXPECT_EQ(Design(axes_of({4, 3, 5}), kAll).points, Design(axes_of({4, 3, 5}), kAll).points);
 }
 
-TEST(Covering, KeepsApartWhatMayNotMeetAndSaysWhatCannot) {
+TEST(Design, KeepsApartWhatMayNotMeetAndSaysWhatCannot) {
   // a=0 goes with no b=0; c=0 asks for a=0 and b=0 both away, so that a=1 with b=1 are all that it can have.
   const auto allowed = [](const Pair& p) {
     if (p.first == 0 && p.second == 1) return !(p.a == 0 && p.b == 0);
     return !(p.first == 0 && p.second == 2 && p.b == 0 && p.a != 1) && !(p.first == 1 && p.b == 0 && p.a == 0);
   };
-  const Covering design(axes_of({2, 2, 2}), allowed);
+  const Design design(axes_of({2, 2, 2}), allowed);
   for (const Point& point : design.points) {
     EXPECT_FALSE(point[0] == 0 && point[1] == 0);
     EXPECT_FALSE(point[2] == 0 && (point[0] == 0 || point[1] == 0));
@@ -67,7 +67,7 @@ TEST(Covering, KeepsApartWhatMayNotMeetAndSaysWhatCannot) {
 
   // Nothing on c can stand beside a=0 with b=0, though the two may meet.
   const auto nothing_left = [](const Pair& p) { return !(p.second == 2 && p.a == 0 && p.b == p.first); };
-  const Covering stuck(axes_of({2, 2, 2}), nothing_left);
+  const Design stuck(axes_of({2, 2, 2}), nothing_left);
   ASSERT_EQ(stuck.impossible.size(), 1U);
   EXPECT_EQ(stuck.impossible[0].a, 0U);
   EXPECT_EQ(stuck.impossible[0].b, 0U);
@@ -75,7 +75,7 @@ TEST(Covering, KeepsApartWhatMayNotMeetAndSaysWhatCannot) {
 }
 
 TEST(SeparatingValues, NameTheFewestThatDoIt) {
-  const std::vector<Point> all = Covering(axes_of({4, 3, 3}), kAll).points;
+  const std::vector<Point> all = Design(axes_of({4, 3, 3}), kAll).points;
   const auto split = [&](const std::function<bool(const Point&)>& fails) {
     std::vector<Point> failing, passing;
     for (const Point& point : all) (fails(point) ? failing : passing).push_back(point);
@@ -100,12 +100,12 @@ std::size_t place(const Axis& axis, const std::string& value) {
 
 TEST_P(Designs, HoldEveryLegalPairOfTheSweep) {
   const std::vector<double> scales = {1e-3, 1, 30, 120, 1e4};
-  for (const Covering& design : {op_design(GetParam(), scales), model_design(GetParam(), scales)}) {
+  for (const Design& design : {op_design(GetParam(), scales), model_design(GetParam(), scales)}) {
     EXPECT_TRUE(design.impossible.empty());
     EXPECT_EQ(design.held(design.points) + design.excluded, all_pairs(design));
     EXPECT_LT(design.points.size(), 900U);
   }
-  const Covering ops = op_design(GetParam(), scales);
+  const Design ops = op_design(GetParam(), scales);
   EXPECT_EQ(ops.axes[0].name, "S");
   const std::size_t fp32 = place(ops.axes[4], "fp32"), poison = place(ops.axes[2], "poison");
   for (const Point& point : ops.points) {

@@ -1,4 +1,4 @@
-#include "suites/flag_matrix/covering.hpp"
+#include "suites/probes/covering.hpp"
 
 #include <gtest/gtest.h>
 

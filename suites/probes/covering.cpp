@@ -1,4 +1,4 @@
-#include "suites/flag_matrix/covering.hpp"
+#include "suites/probes/covering.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -9,28 +9,57 @@ namespace suites::covering {
 
 namespace {
 
-constexpr int kOpen = -1;        // a factor of a row that has no value yet
-constexpr int kCandidates = 30;  // rows that are tried for each one that is taken
+constexpr int kOpen = -1;  // a factor of a row that has no value yet
 
-// Also of a row with open factors: whether what is set is forbidden already.
-bool allowed(const Problem& problem, const Row& row) {
-  return std::none_of(problem.forbidden.begin(), problem.forbidden.end(), [&](const Forbidden& f) {
-    return std::all_of(f.choices.begin(), f.choices.end(),
-                       [&](const Choice& c) { return row[static_cast<std::size_t>(c.factor)] == c.value; });
-  });
-}
-
-// Whether the open factors from `first` on can be given values.
-bool completable(const Problem& problem, Row row, std::size_t first = 0) {
-  if (!allowed(problem, row)) return false;
-  while (first < row.size() && row[first] != kOpen) ++first;
-  if (first == row.size()) return true;
-  for (int value = 0; value < std::ssize(problem.factors[first].values); ++value) {
-    row[first] = value;
-    if (completable(problem, row, first + 1)) return true;
+// The forbidden sets of a problem, found by the choice that was made last.
+class Rules {
+ public:
+  explicit Rules(const Problem& problem) : problem_(problem) {
+    for (const Factor& factor : problem.factors) of_.emplace_back(factor.values.size());
+    for (const Forbidden& forbidden : problem.forbidden)
+      for (const Choice& c : forbidden.choices)
+        of_[static_cast<std::size_t>(c.factor)][static_cast<std::size_t>(c.value)].push_back(&forbidden);
   }
-  return false;
-}
+
+  // Also of a row with open factors: whether what the factor has completes nothing that is forbidden.
+  [[nodiscard]] bool allow(const Row& row, std::size_t factor) const {
+    const auto& rules = of_[factor][static_cast<std::size_t>(row[factor])];
+    return std::none_of(rules.begin(), rules.end(), [&](const Forbidden* forbidden) {
+      return std::all_of(forbidden->choices.begin(), forbidden->choices.end(),
+                         [&](const Choice& c) { return row[static_cast<std::size_t>(c.factor)] == c.value; });
+    });
+  }
+  // Of a whole row.
+  [[nodiscard]] bool allow(const Row& row) const {
+    for (std::size_t factor = 0; factor < row.size(); ++factor)
+      if (!allow(row, factor)) return false;
+    return true;
+  }
+  // Whether the open factors from `first` on can be given values, where what is set is allowed.
+  [[nodiscard]] bool completable(Row& row, std::size_t first = 0) const {
+    while (first < row.size() && row[first] != kOpen) ++first;
+    if (first == row.size()) return true;
+    bool can = false;
+    for (int value = 0; !can && value < std::ssize(problem_.factors[first].values); ++value) {
+      row[first] = value;
+      can = allow(row, first) && completable(row, first + 1);
+    }
+    row[first] = kOpen;
+    return can;
+  }
+  // Whether a legal row can hold both.
+  [[nodiscard]] bool can_stand(const Pair& pair) const {
+    Row row(problem_.factors.size(), kOpen);
+    row[static_cast<std::size_t>(pair.a.factor)] = pair.a.value;
+    row[static_cast<std::size_t>(pair.b.factor)] = pair.b.value;
+    return allow(row, static_cast<std::size_t>(pair.a.factor)) && allow(row, static_cast<std::size_t>(pair.b.factor)) &&
+           completable(row);
+  }
+
+ private:
+  const Problem& problem_;
+  std::vector<std::vector<std::vector<const Forbidden*>>> of_;  // by factor and value
+};
 
 // Which pairs stand together, as a square of bits over all values.
 class PairSet {
@@ -78,18 +107,12 @@ void for_all_pairs(const Problem& problem, const Visit& visit) {
         for (int b = 0; b < count(j); ++b) visit(Pair{{i, a}, {j, b}});
 }
 
-bool can_stand(const Problem& problem, const Pair& pair) {
-  Row row(problem.factors.size(), kOpen);
-  row[static_cast<std::size_t>(pair.a.factor)] = pair.a.value;
-  row[static_cast<std::size_t>(pair.b.factor)] = pair.b.value;
-  return completable(problem, row);
-}
-
 class Greedy {
  public:
-  Greedy(const Problem& problem, std::uint64_t seed) : problem_(problem), covered_(problem), random_(seed) {
+  Greedy(const Problem& problem, std::uint64_t seed, int candidates)
+      : problem_(problem), rules_(problem), candidates_(candidates), covered_(problem), random_(seed) {
     for_all_pairs(problem, [&](const Pair& pair) {
-      if (can_stand(problem, pair)) open_.push_back(pair);
+      if (rules_.can_stand(pair)) open_.push_back(pair);
     });
   }
 
@@ -98,7 +121,7 @@ class Greedy {
     while (!open_.empty()) {
       Row best;
       std::size_t most = 0;
-      for (int i = 0; i < kCandidates; ++i) {
+      for (int i = 0; i < candidates_; ++i) {
         Row row = candidate();
         const std::size_t gain = new_pairs(row);
         if (gain > most) std::tie(best, most) = std::pair(std::move(row), gain);
@@ -137,7 +160,7 @@ class Greedy {
       const int value = (start + i) % count;
       Row trial = row;
       trial[static_cast<std::size_t>(factor)] = value;
-      if (!completable(problem_, trial)) continue;
+      if (!rules_.allow(trial, static_cast<std::size_t>(factor)) || !rules_.completable(trial)) continue;
       int gain = 0;
       for (int other = 0; other < std::ssize(row); ++other) {
         const int set = row[static_cast<std::size_t>(other)];
@@ -155,6 +178,8 @@ class Greedy {
   }
 
   const Problem& problem_;
+  const Rules rules_;
+  const int candidates_;
   PairSet covered_;
   std::vector<Pair> open_;
   std::mt19937_64 random_;
@@ -162,18 +187,19 @@ class Greedy {
 
 }  // namespace
 
-bool legal(const Problem& problem, const Row& row) { return allowed(problem, row); }
+bool legal(const Problem& problem, const Row& row) { return Rules(problem).allow(row); }
 
 Coverage coverage(const Problem& problem, const std::vector<Row>& rows) {
+  const Rules rules(problem);
   PairSet together(problem);
   for (const Row& row : rows)
-    if (legal(problem, row)) together.add(row);
+    if (rules.allow(row)) together.add(row);
   Coverage result;
   for_all_pairs(problem, [&](const Pair& pair) {
     ++result.possible;
     if (together.has(pair.a, pair.b))
       ++result.covered;
-    else if (can_stand(problem, pair))
+    else if (rules.can_stand(pair))
       result.missed.push_back(pair);
     else
       result.illegal.push_back(pair);
@@ -181,6 +207,8 @@ Coverage coverage(const Problem& problem, const std::vector<Row>& rows) {
   return result;
 }
 
-std::vector<Row> pairwise(const Problem& problem, std::uint64_t seed) { return Greedy(problem, seed).rows(); }
+std::vector<Row> pairwise(const Problem& problem, std::uint64_t seed, int candidates) {
+  return Greedy(problem, seed, candidates).rows();
+}
 
 }  // namespace suites::covering

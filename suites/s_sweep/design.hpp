@@ -1,5 +1,5 @@
-// Covering designs: few points such that every two values of different axes meet in some point (strength 2). What
-// fails because of one value, or of two together, fails at some point; the full product would only repeat it.
+// The covering designs of the sweep (probes/covering.hpp): axes, what may not meet, and points such that every two
+// values of different axes meet in some point; and what failing points have in common.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,11 @@
 #include <vector>
 
 #include "reports/json.hpp"
+#include "suites/probes/covering.hpp"
 
 namespace suites::s_sweep_cases {
 
-struct Axis {
-  std::string name;
-  std::vector<std::string> values;
-};
+using Axis = covering::Factor;
 // The number of a value for every axis.
 using Point = std::vector<std::size_t>;
 
@@ -23,13 +21,13 @@ struct Pair {
   std::size_t first = 0, a = 0, second = 0, b = 0;
 };
 
-class Covering {
+class Design {
  public:
   using Allowed = std::function<bool(const Pair&)>;
   // Deterministic. A pair that `allowed` refuses stands in no point; a pair that it allows but that no point can
   // hold, because other axes leave no value for it, is listed in `impossible`. Throws std::invalid_argument for an
   // axis without values.
-  Covering(std::vector<Axis> axes, const Allowed& allowed);
+  Design(std::vector<Axis> axes, const Allowed& allowed);
 
   std::vector<Axis> axes;
   std::vector<Point> points;
