@@ -1,6 +1,6 @@
-// The signals that ask a program to stop in good order: SIGINT, SIGTERM, SIGHUP (the terminal or connection is gone;
-// not under nohup), SIGUSR1 (a batch system's word that the time is almost up) and SIGXCPU (the limit on CPU time is
-// near).
+// The signals that ask a program to stop in good order: SIGINT, SIGTERM, SIGHUP (the terminal or connection is
+// gone; not under nohup), SIGUSR1 (a batch system's word that the time is almost up) and SIGXCPU (the limit on CPU
+// time is near).
 #pragma once
 
 #include <signal.h>

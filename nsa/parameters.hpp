@@ -27,8 +27,8 @@ inline constexpr std::string_view kCheckpointParameters = "model/";
 [[nodiscard]] std::map<std::string, at::Tensor> load_tensors(const std::filesystem::path& file,
                                                              std::string_view prefix = "");
 
-// Tensors that are not the parameters of this model: what() names every one that differs, as `differences` does one by
-// one.
+// Tensors that are not the parameters of this model: what() names every one that differs, as `differences` does
+// one by one.
 class ParametersMismatch : public std::invalid_argument {
  public:
   explicit ParametersMismatch(std::vector<std::string> differences);

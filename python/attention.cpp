@@ -1,6 +1,6 @@
-// Compression and all of attention as one operator: half of the host's work, and no result whose size stands in the
-// values of cu_seqlens. A packed batch's compressed blocks lie at the front of room for S/d of them, which are never
-// fewer.
+// Compression and all of attention as one operator: half of the host's work, and no result whose size stands in
+// the values of cu_seqlens. A packed batch's compressed blocks lie at the front of room for S/d of them, which
+// are never fewer.
 #include <ATen/ATen.h>
 
 #include "python/call.hpp"

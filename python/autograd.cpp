@@ -183,8 +183,8 @@ struct AttendNode : torch::autograd::Function<AttendNode> {
   }
 };
 
-// Of what it is given only q, the keys and values of two branches and the gates are kept: the compressed ones are
-// results.
+// Of what it is given only q, the keys and values of two branches and the gates are kept: the compressed
+// ones are results.
 struct AttentionNode : torch::autograd::Function<AttentionNode> {
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
                                const Tensor& k_sel, const Tensor& v_sel, const Tensor& k_win, const Tensor& v_win,

@@ -81,8 +81,8 @@ Gradients attend_backward(const Tensor& dout, const Tensor& q, const Tensor& k_c
                           std::int64_t l_sel, std::int64_t n_sel, std::int64_t w, std::array<bool, 8> wanted,
                           std::string_view backend);
 
-// attend and the compression before it: its results, and (k_cmp, v_cmp), which in a packed batch have room for S/d
-// blocks.
+// attend and the compression before it: its results, and (k_cmp, v_cmp), which in a packed batch have room
+// for S/d blocks.
 using AttentionOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 AttentionOutputs attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& k_sel, const Tensor& v_sel,
                            const Tensor& k_win, const Tensor& v_win, const Tensor& gates, const MaybeTensor& blocks,

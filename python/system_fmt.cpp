@@ -1,5 +1,5 @@
-// The implementation of the system's fmt, of which a wheel cannot say that it is installed. As in
-// setup/cmake/torch_fmt.cpp.
+// The implementation of the system's fmt, of which a wheel cannot say that it is installed.
+// As in setup/cmake/torch_fmt.cpp.
 #include <fmt/format-inl.h>
 
 #include <locale>

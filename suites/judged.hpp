@@ -12,10 +12,10 @@ namespace suites {
 // Null where the settings name none. Nothing is started yet.
 [[nodiscard]] std::shared_ptr<implementation::Client> implementation_of(const harness::Settings& settings);
 
-// Starts it and lets it describe itself: what a report says of it, or null where the settings name none; "claims" is
-// the description itself. Throws harness::UsageError for a file that is not there and a description that contradicts
-// itself, harness::InfrastructureError for a Python that cannot be started, a torch or an adapter that cannot be
-// loaded.
+// Starts it and lets it describe itself: what a report says of it, or null where the settings name none; "claims"
+// is the description itself. Throws harness::UsageError for a file that is not there and a description that
+// contradicts itself, harness::InfrastructureError for a Python that cannot be started, a torch or an adapter that
+// cannot be loaded.
 [[nodiscard]] reports::Json described_implementation(const harness::Settings& settings);
 
 }  // namespace suites

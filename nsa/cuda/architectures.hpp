@@ -14,9 +14,9 @@ namespace nsa {
 // The first GPU of `list` that a kernel is written for, as {major, minor}; {0, 0} for a list without one.
 [[nodiscard]] std::pair<int, int> first_architecture(std::string_view list);
 
-// "" where code of `list` runs on a GPU of this compute capability, else what it would need: machine code runs on its
-// own major version from its minor one on, that of an "a" on its very version alone; "+PTX" is translated for newer
-// GPUs.
+// "" where code of `list` runs on a GPU of this compute capability, else what it would need: machine code runs
+// on its own major version from its minor one on, that of an "a" on its very version alone; "+PTX" is translated
+// for newer GPUs.
 [[nodiscard]] std::string architecture_refusal(std::string_view list, int major, int minor);
 
 }  // namespace nsa

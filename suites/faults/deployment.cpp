@@ -73,8 +73,8 @@ Ops illegal_access(Ops ops, const nsa::Call& call) {
   })(std::move(ops), call);
 }
 
-// Window and compressed branch by sdpa wherever FlashAttention-2 would serve them, and the record keeps its word for
-// it.
+// Window and compressed branch by sdpa wherever FlashAttention-2 would serve them, and the record keeps its
+// word for it.
 Ops without_flash(Ops ops, const nsa::Call& call) {
   const Ops sdpa = nsa::backend_ops(nsa::Backend::sdpa);
   if (nsa::flash_refusal(call, nsa::Op::attend_window).empty()) ops.replace(&Ops::attend_window, sdpa.attend_window);

@@ -1,5 +1,5 @@
-// What the mutants of operations share: a function of the ops table with its arguments changed before, or its result
-// after.
+// What the mutants of operations share: a function of the ops table with its arguments changed before, or
+// its result after.
 #pragma once
 
 #include <functional>

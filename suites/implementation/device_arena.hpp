@@ -1,8 +1,8 @@
 // Memory of a GPU that this process shares with the one that serves an adapter: there tensors cross without leaving the
 // GPU. It is allocated here and opened there (CUDA IPC); what becomes of the other process does not harm it.
 //
-// Filled from the front, emptied as a whole. It grows by becoming other memory, which the other side has to open. Not
-// thread-safe.
+// Filled from the front, emptied as a whole. It grows by becoming other memory, which the other side has to
+// open. Not thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>

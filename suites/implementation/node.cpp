@@ -26,8 +26,8 @@ void refuse_changed(const std::string& what, const std::vector<std::string>& inp
                               fmt::format("{} wrote to {}, which it was given to read", what, fmt::join(inputs, ", ")));
 }
 
-// The graph in the other process. The context of a node holds only IValues, and a capsule is the one that takes
-// anything.
+// The graph in the other process. The context of a node holds only IValues, and a capsule is the one
+// that takes anything.
 struct FarEnd : torch::CustomClassHolder {
   FarEnd(std::shared_ptr<Client> to, Graph kept) : client(std::move(to)), graph(std::move(kept)) {}
   ~FarEnd() override {

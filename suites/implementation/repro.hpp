@@ -1,5 +1,5 @@
-// The last call of an implementation as a script of its own: it needs Python, torch and the adapter, and nothing of
-// ours.
+// The last call of an implementation as a script of its own: it needs Python, torch and the adapter, and
+// nothing of ours.
 #pragma once
 
 #include <cstdint>

@@ -134,8 +134,8 @@ struct Pass {
 class PlainDecoder {
  public:
   explicit PlainDecoder(PlainModel model);
-  // tokens [B,1]; `blocks` for each layer [B,1,G,n], or empty. The stages are those of the one token, without cmp.k and
-  // cmp.v.
+  // tokens [B,1]; `blocks` for each layer [B,1,G,n], or empty. The stages are those of the one token, without
+  // cmp.k and cmp.v.
   [[nodiscard]] Pass step(const at::Tensor& tokens, const std::vector<at::Tensor>& blocks = {});
   [[nodiscard]] std::int64_t length() const { return length_; }
   // A layer's complete compressed keys [B,N_c,G,Dk]; undefined before the first token, or where no branch needs them.

@@ -52,8 +52,8 @@ Rules rules_of(const Subject& subject) {
   return rules;
 }
 
-// `tie`: gap between scores, of a row's largest, within which another choice is as good. `how`: of the scores, in
-// words.
+// `tie`: gap between scores, of a row's largest, within which another choice is as good. `how`: of the
+// scores, in words.
 void judge_blocks(Context& context, const OpCase& c, const at::Tensor& chosen, const Rules& rules, double tie,
                   const std::string& how = "") {
   const at::Tensor q = c.inputs[0].to(at::kDouble), k_cmp = c.inputs[1].to(at::kDouble);

@@ -27,9 +27,9 @@ void add_options(CLI::App& app, Options& options);
 
 [[nodiscard]] std::vector<std::string> names_of(std::span<const Planted> faults);
 
-// In the catalogue's order; with --sample a part of them, the same one for the same seed. `cuda`: there is a GPU, so
-// that a sample may have what needs one. Throws UsageError for a group or fault that there is not, with the nearest
-// name.
+// In the catalogue's order; with --sample a part of them, the same one for the same seed. `cuda`: there is a
+// GPU, so that a sample may have what needs one. Throws UsageError for a group or fault that there is not, with
+// the nearest name.
 [[nodiscard]] std::vector<Planted> chosen(const std::vector<Planted>& catalogue, const Options& options, bool cuda);
 
 }  // namespace suites::selftest

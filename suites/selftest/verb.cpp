@@ -129,8 +129,8 @@ bool Selftest::runs_alone(const Planted* fault) const {
   return std::find(suites.begin(), suites.end(), "preflight") != suites.end();
 }
 
-// No fault: a clean run, of all that any of them runs. Of a mutant of the sources one finding is enough, and there are
-// hundreds.
+// No fault: a clean run, of all that any of them runs. Of a mutant of the sources one finding is enough, and
+// there are hundreds.
 std::vector<std::string> Selftest::arguments(const Planted* fault) const {
   const bool mutant = fault != nullptr && fault->any_code;
   const std::string what = mutant ? options_.level : fault != nullptr ? fault->found_by : suites_of_all();

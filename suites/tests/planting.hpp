@@ -1,5 +1,5 @@
-// What the tests of suites share: something planted through the seams, and what a suite or one of its cases makes of
-// it.
+// What the tests of suites share: something planted through the seams, and what a suite or one of its cases
+// makes of it.
 #pragma once
 
 #include <functional>

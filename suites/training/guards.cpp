@@ -208,9 +208,9 @@ void halt_file(const Subject& subject, Context& context) {
   std::filesystem::remove(file);
 }
 
-// What the watchdog of nsa-train calls hung, told to its judge second by second: only silence without work, or a
-// silence that no work explains. A step that works on is slow, and a run that goes on is no hang, however little it
-// computes.
+// What the watchdog of nsa-train calls hung, told to its judge second by second: only silence without work, or
+// a silence that no work explains. A step that works on is slow, and a run that goes on is no hang, however
+// little it computes.
 void hang(Context& context) {
   using nsa::train::HangJudge;
   using nsa::train::Liveness;

@@ -237,8 +237,8 @@ void judge_synthetic(Context& context, const StreamOptions& base, const OpenStre
   claims.conclude(context);
 }
 
-// A line that holds no document ends the run with an error that names it, read ahead or not, and every time it is
-// asked.
+// A line that holds no document ends the run with an error that names it, read ahead or not, and every time
+// it is asked.
 void judge_bad_line(Context& context, const StreamOptions& options, const OpenStream& open) {
   Claims claims("a JSONL with a bad line", codes::kBatchOrder);
   for (const bool ahead : {false, true}) {

@@ -28,8 +28,8 @@ struct UpdateRule {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // torch's defaults
   double decay = 1, rate = 1;                         // times those of the configuration and of the step
   bool decay_is_decoupled = true, corrects_bias = true, keeps_moments = true;
-  // By the norm of all gradients; not; by the tensor's own norm; also what is below the bound, which is scaled up to
-  // it.
+  // By the norm of all gradients; not; by the tensor's own norm; also what is below the bound, which is scaled
+  // up to it.
   enum class Clipping { whole, none, alone, always } clipping = Clipping::whole;
   double clears_until = kAlways;  // the last step, from 0, before which gradients are cleared
   static constexpr double kAlways = std::numeric_limits<double>::infinity();

@@ -1,7 +1,7 @@
-// The keys that a query sees in the compressed and the window branch: an interval whose both ends never fall as the
-// token grows, also across the documents of a packed batch. So a tile of neighbouring queries needs the keys from the
-// first query's lower end to the last query's upper end, and a tile of neighbouring keys is needed by neighbouring
-// queries.
+// The keys that a query sees in the compressed and the window branch: an interval whose both ends never fall as
+// the token grows, also across the documents of a packed batch. So a tile of neighbouring queries needs the
+// keys from the first query's lower end to the last query's upper end, and a tile of neighbouring keys is
+// needed by neighbouring queries.
 #pragma once
 
 #include "nsa/kernels/attention.hpp"

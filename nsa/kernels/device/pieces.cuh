@@ -111,9 +111,9 @@ __device__ inline void store_keys(const AttentionBackward& p, const KeyTile& key
   store.template operator()<Dv>(p.dv, dv, 1.f, partial + kKeyTile * Dk);
 }
 
-// Adds the pieces of every tile of keys that was cut, in order. Grid: (shares of a tile, tiles of keys, B*G). Nothing
-// but waits for memory costs time here: few tiles are divided among many CTAs, and pieces are asked for kAtOnce at a
-// time.
+// Adds the pieces of every tile of keys that was cut, in order. Grid: (shares of a tile, tiles of keys, B*G).
+// Nothing but waits for memory costs time here: few tiles are divided among many CTAs, and pieces are asked for
+// kAtOnce at a time.
 inline constexpr int kSumThreads = 128;
 template <typename T, int Dk, int Dv, bool Lists>
 __global__ void __launch_bounds__(kSumThreads)

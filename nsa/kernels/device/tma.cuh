@@ -5,8 +5,8 @@
 
 namespace nsa::kernels::hopper {
 
-// A box of a 5-dimensional tensor (see tensor_map.hpp); rows outside the tensor arrive as zeros. `barrier` counts the
-// bytes.
+// A box of a 5-dimensional tensor (see tensor_map.hpp); rows outside the tensor arrive as zeros. `barrier`
+// counts the bytes.
 __device__ inline void tma_load(std::uint32_t destination, const void* map, int row, int head, int batch,
                                 std::uint32_t barrier) {
   asm volatile(

@@ -13,9 +13,9 @@
 //     rows further is 1024 bytes (stride offset); a step of sixteen rows is 2048 bytes further.
 //
 // Note [Accumulators]
-// c[n][0..3] of a thread, g = lane / 4, i = lane % 4: rows 16*warp + g (c[n][0], c[n][1]) and 16*warp + g + 8, columns
-// 8*n + 2*i and 8*n + 2*i + 1. That is m16n8k16's layout, so as_a() turns a result into the left operand of the next
-// product.
+// c[n][0..3] of a thread, g = lane / 4, i = lane % 4: rows 16*warp + g (c[n][0], c[n][1]) and 16*warp + g + 8,
+// columns 8*n + 2*i and 8*n + 2*i + 1. That is m16n8k16's layout, so as_a() turns a result into the left operand of
+// the next product.
 #pragma once
 
 #include "nsa/kernels/device/tma.cuh"

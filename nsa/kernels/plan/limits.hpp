@@ -33,9 +33,9 @@ struct Limits {
   std::int64_t lane_tokens = 16384;
   // There a piece of a list has so many rows (token, head): each but the first writes and reads its 64 keys' sums.
   int piece_rows = 2048;
-  // Of the query lists that are made in one go, for parts or for dK and dV, and of the partial sums of dK and dV that
-  // exist at once. For dK and dV a single group is not divided: its lists are as long as its rows of the table of
-  // blocks.
+  // Of the query lists that are made in one go, for parts or for dK and dV, and of the partial sums of dK and dV
+  // that exist at once. For dK and dV a single group is not divided: its lists are as long as its rows of the
+  // table of blocks.
   std::int64_t lists_bytes = std::int64_t{128} << 20, partials_bytes = std::int64_t{128} << 20;
   // The merged backward pass over intervals (interval/sm90_backward/backward.cuh): from so many meetings of 64 rows
   // with 128 keys on (fewer do not fill a GPU); the compressed branch in about so many items, of so many tiles of rows

@@ -1,5 +1,5 @@
-// The best of the scores that come by (Eq 11), kept by a warp for a few tokens at once, without a place for every
-// score.
+// The best of the scores that come by (Eq 11), kept by a warp for a few tokens at once, without a place
+// for every score.
 #pragma once
 
 #include <cstdint>
@@ -101,8 +101,8 @@ struct Best {
   int least =
       -1;  // of the bits of the best `want` known: what is not above them is not among the best (a tie is later)
 
-  // Offers eight consecutive blocks, lane / 4 the lane's; the lane's score is its token's. `lists` are the tokens'
-  // lists.
+  // Offers eight consecutive blocks, lane / 4 the lane's; the lane's score is its token's. `lists` are
+  // the tokens' lists.
   __device__ void offer(Entry* lists, int block, float score, int want) {
     const int lane = threadIdx.x & 31, token = lane % Tokens;
     const int bits = bits_of(score);

@@ -1,10 +1,10 @@
 // The selected branch, one query token at a time: forward pass and dQ.
 //
 // All heads of the group share the token's blocks and are the 16 rows of the matrix product (a group of fewer leaves
-// rows empty). The CTA's warps deal the visible tokens out among themselves, 16 at a time; each warp runs through its
-// share on its own, with its own ring of stages and its own softmax, and the shares are put together at the end in a
-// fixed order. Nothing synchronises the warps in between. K and V come from L2 once a token: this is what bounds the
-// kernel.
+// rows empty). The CTA's warps deal the visible tokens out among themselves, 16 at a time; each warp runs through
+// its share on its own, with its own ring of stages and its own softmax, and the shares are put together at the end
+// in a fixed order. Nothing synchronises the warps in between. K and V come from L2 once a token: this is what
+// bounds the kernel.
 #pragma once
 
 #include "nsa/kernels/device/eight.cuh"

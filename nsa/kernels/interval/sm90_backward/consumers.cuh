@@ -283,8 +283,8 @@ class IntervalConsumer {
     wgmma_wait<0>();
     pin(dp);
   }
-  // From P^T and dP^T of a tile to those of the next one, and dQ and dK of the one before, see Note [Ends under
-  // products].
+  // From P^T and dP^T of a tile to those of the next one, and dQ and dK of the one before, see Note
+  // [Ends under products].
   template <bool First, bool More>
   __device__ void step(int i) {
     const IntervalTurn turn = shared.turn[q.last().place()];

@@ -206,8 +206,8 @@ class PartsBackwardWarpgroup {
   const T *const q, *const dout;
   const int q_token, q_head, o_token, o_head;
   const std::int64_t group_statistics;
-  // Half of the threads ask for statistics, the other half for tokens: see Note [Rows ahead]. Both in the same
-  // registers.
+  // Half of the threads ask for statistics, the other half for tokens: see Note [Rows ahead]. Both in
+  // the same registers.
   const bool asks_statistics;
   const int own_place, warp, lane, own_row;
   const float factor;

@@ -22,8 +22,8 @@ struct Items {
 };
 
 // A CTA a set. Long pieces come first, so that the last CTAs of parts_kernel are short ones, and what
-// is left of the capacity stands at the end. The order of pieces of one length is left to chance: no result hangs on
-// it.
+// is left of the capacity stands at the end. The order of pieces of one length is left to chance: no result
+// hangs on it.
 static __global__ void __launch_bounds__(1024)
     items_kernel(const QueryLists lists, const SelectionBlocks selection, const int S, const int l_sel,
                  const int tokens, const Items items) {

@@ -20,8 +20,8 @@ struct TokenParts {
   int count, l_sel;    // parts of a token; tokens of a block
   Divisor by_tiles;    // parts of a block of keys
 
-  // The parts from `base` on, a bit each, by `Lanes` lanes of a warp of which this is the lane-th and `first_lane` the
-  // first.
+  // The parts from `base` on, a bit each, by `Lanes` lanes of a warp of which this is the lane-th and
+  // `first_lane` the first.
   template <int Lanes, int Parts>
   __device__ unsigned find(int base, int lane, int first_lane) const {
     constexpr int kOwn = Parts / Lanes;

@@ -13,8 +13,8 @@ namespace nsa::kernels::hopper {
 
 __device__ inline bool has(unsigned found, int i) { return (found >> i & 1) != 0; }
 
-// Of the lanes of a quad rows g and g + 8, as in m16n8k16's layout. Round after round of up to 32 parts, all lanes
-// together.
+// Of the lanes of a quad rows g and g + 8, as in m16n8k16's layout. Round after round of up to 32 parts,
+// all lanes together.
 template <typename T, int D, int Places>
 class PartStream {
  public:

@@ -1,5 +1,5 @@
-// How the kernel that computes neighbours jointly cuts its work and its shared memory, and what a tile of rows walks
-// through.
+// How the kernel that computes neighbours jointly cuts its work and its shared memory, and what a tile of
+// rows walks through.
 #pragma once
 
 #include <algorithm>

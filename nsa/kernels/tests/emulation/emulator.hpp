@@ -121,8 +121,8 @@ void cp_async_commit();
 void cp_async_wait(int pending);
 // The address of 16 bytes that the thread is about to write for a product to read.
 char* to_be_published(std::uint32_t address);
-// The thread's finished copies, and what it wrote to to_be_published(), become visible to products, and its barriers to
-// TMA.
+// The thread's finished copies, and what it wrote to to_be_published(), become visible to products, and its
+// barriers to TMA.
 void fence_proxy_async();
 
 // ---- barriers that count arrivals and bytes (mbarrier), barriers with a number; setmaxnreg

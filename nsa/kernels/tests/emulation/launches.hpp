@@ -1,7 +1,7 @@
 // What orders the accesses of different launches: their stream, where a second one begins and is joined (Fork), and
-// griddepcontrol_wait() in kernels that begin early. Two accesses to the same word of global memory by launches that
-// nothing of this orders, one of them a write, are an error, whatever the order in which the emulation ran them. See
-// README.md.
+// griddepcontrol_wait() in kernels that begin early. Two accesses to the same word of global memory by launches
+// that nothing of this orders, one of them a write, are an error, whatever the order in which the emulation ran
+// them. See README.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
