@@ -2,11 +2,12 @@
 // and the warp's matrix product m16n8k16. Own wrappers rather than CuTe: they compile in a fraction of the time and
 // bring no dependency; a reader needs the fragment layouts below and nothing else.
 //
-// m16n8k16 of one warp, g = lane / 4, i = lane % 4 (each register holds two 16-bit values, the lower column in the low
-// half):
-//   A [16 x 16]  a0: row g, columns 2i,2i+1   a1: row g+8   a2: row g, columns 2i+8,2i+9   a3: row g+8, columns
-//   2i+8,2i+9 B [16 x 8]   b0: rows 2i,2i+1, column g   b1: rows 2i+8,2i+9 C [16 x 8]   c0,c1: row g, columns 2i,2i+1
-//   c2,c3: row g+8
+// m16n8k16 of one warp, g = lane / 4, i = lane % 4. A register of A and B holds two 16-bit values, the lower column (B:
+// the lower row) in the low half:
+//   A [16 x 16]  a0: row g,       columns 2i, 2i+1      a1: row g + 8, the same columns
+//                a2: row g,       columns 2i+8, 2i+9    a3: row g + 8, the same columns
+//   B [16 x 8]   b0: column g,    rows 2i, 2i+1         b1: column g,  rows 2i+8, 2i+9
+//   C [16 x 8]   c0, c1: row g,   columns 2i, 2i+1      c2, c3: row g + 8, the same columns
 #pragma once
 
 #include <cuda_bf16.h>

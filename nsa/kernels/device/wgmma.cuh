@@ -3,14 +3,14 @@
 //
 // Note [Operands in shared memory]
 // A tile [rows][D] of 16-bit values lies as D/64 slabs [rows][64], so that a row of a slab is 128 bytes; its 16-byte
-// chunk c lies at place c ^ (row % 8). This is what TMA writes and wgmma reads as "128-byte swizzle"; a
-// slab starts at a multiple of 1024 bytes.
-//   D is summed over (Q and K in Q*K^T, "K-major"): eight rows are 1024 bytes apart from the next eight (stride
-//   offset);
+// chunk c lies at place c ^ (row % 8). This is what TMA writes and wgmma reads as "128-byte swizzle"; a slab starts at
+// a multiple of 1024 bytes.
+//   D is summed over (Q and K in Q*K^T, "K-major"):
+//     eight rows are 1024 bytes apart from the next eight (stride offset);
 //     sixteen columns further is 32 bytes further, inside the swizzle.
-//   rows are summed over (V in P*V, "MN-major", transposed): 64 columns further is one slab further (leading offset),
-//   eight
-//     rows further is 1024 bytes (stride offset); a step of sixteen rows is 2048 bytes further.
+//   rows are summed over (V in P*V, "MN-major", transposed):
+//     64 columns further is one slab further (leading offset);
+//     eight rows further is 1024 bytes (stride offset); a step of sixteen rows is 2048 bytes further.
 //
 // Note [Accumulators]
 // c[n][0..3] of a thread, g = lane / 4, i = lane % 4: rows 16*warp + g (c[n][0], c[n][1]) and 16*warp + g + 8,

@@ -2,9 +2,8 @@
 //
 //   rows of a tile: 64 (token, head of the group) pairs a consumer warpgroup; keys in steps of Shape::kKeys
 //   shared memory: Q [rows][Dk], one tile ahead where two fit; rings of K [keys][Dk] and V [keys][Dv]
-//   producer warpgroup: warp 0 has TMA fill the rings, warps 1..3 copy the rows of Q (the h heads of a
-//   token
-//     are no box for TMA when h does not divide the rows)
+//   producer warpgroup: warp 0 has TMA fill the rings, warps 1..3 copy the rows of Q
+//                       (the h heads of a token are no box for TMA when h does not divide the rows)
 //   consumer warpgroups: scores and output in registers; the weights take the scores' place
 //
 // Barriers: `full` when a place is filled, `empty` when every consumer warp has read it.
