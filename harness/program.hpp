@@ -43,15 +43,6 @@ struct OwnVerb {
   std::string meaning;  // "write or check an adapter: ..."
 };
 
-// A setting that is a size: integers that `replay --minimize` may make smaller (replay.hpp).
-struct SizeSetting {
-  std::string key;
-  std::int64_t smallest = 1;  // of one element
-  // Cases of the suite that the key begins with are made for each element of the list, which is their parameter of this
-  // name: a smaller one is another case. "": none are.
-  std::string parameter = {};
-};
-
 // What the supervisor learns of the machine from a short-lived worker, because it must not touch CUDA or torch itself.
 struct DeviceProbe {
   bool cuda_usable = false;
@@ -108,7 +99,7 @@ struct Program {
 
   // -- what a bundle needs (bundles.hpp)
   std::vector<std::string> variables;  // names or patterns of the environment variables that the program obeys
-  std::vector<SizeSetting> sizes;
+  std::vector<SizeSetting> sizes;      // the program's own and those of its suites
   // Settings that name something which is executed: a bundle cannot set them, its user must.
   std::vector<std::string> executed;
   // The setting that names the file which provenance tells in full as "config" {file, resolved: {key: value}}; each of

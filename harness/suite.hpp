@@ -35,13 +35,22 @@ class Params {
 
 struct Case {
   std::string name;  // [a-z0-9_]+
-  Params params;
+  Params params = {};
   Level level = Level::smoke;
   bool needs_cuda = false;            // without a usable GPU: skip(no_cuda), not required
   std::chrono::seconds timeout{120};  // absolute; the hang limit (no progress) is a setting
   std::function<void(Context&)> run;
   // Settings that nobody looks at where this case is left out: named by a user, one makes it a case of smoke.
   std::vector<std::string> brought_by = {};
+};
+
+// A setting that is a size: integers that `replay --minimize` may make smaller (replay.hpp).
+struct SizeSetting {
+  std::string key;
+  std::int64_t smallest = 1;  // of one element
+  // Cases of the suite that the key begins with are made for each element of the list, which is their parameter of this
+  // name: a smaller one is another case. "": none are.
+  std::string parameter = {};
 };
 
 struct Suite {
@@ -54,6 +63,7 @@ struct Suite {
   // them brings is planned beside whatever suites are selected.
   bool guards = false;
   std::vector<SettingSpec> settings = {};  // the keys that it declares; they begin with its name
+  std::vector<SizeSetting> sizes = {};     // those among them that are sizes
 };
 
 // "suite/name[k=v,k=v]" (no brackets without parameters) and the first 8 hex digits of its FNV-1a 64 hash.

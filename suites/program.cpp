@@ -30,8 +30,10 @@ harness::Program make_program() {
   program.build_id = build_info::kBuildId;
   program.source_dir = build_info::kSourceDir;
   program.settings = common_settings();
+  program.sizes = common_sizes();
   for (harness::Suite& suite : all_suites(subject)) {
     program.settings.insert(program.settings.end(), suite.settings.begin(), suite.settings.end());
+    program.sizes.insert(program.sizes.end(), suite.sizes.begin(), suite.sizes.end());
     program.suites.push_back(recorded(std::move(suite), subject));
   }
   program.codes = finding_codes();
@@ -49,13 +51,6 @@ harness::Program make_program() {
       {"scenario", "plant a day of a seed report and say fact by fact what is found: scenario NAME, --list"},
       {"selftest", "plant every fault of the catalogue, one run each, and say which are found: selftest --help"}};
   program.variables = {"NSA_*"};  // one that is misspelt too: nothing obeys it, and preflight finds it
-  program.sizes = common_sizes();
-  program.sizes.push_back({"s_sweep.lengths", 1, "S"});
-  program.sizes.push_back({"parity.lengths", 1, "S"});
-  program.sizes.push_back({"parity.handover_steps"});
-  program.sizes.push_back({"training.steps", 4});
-  program.sizes.push_back({"training.floor_steps", 10});
-  program.sizes.push_back({"throughput.lengths"});
   program.executed = {"implementation", "python"};
   program.configuration = "model";
   program.probe_device = probe_device;

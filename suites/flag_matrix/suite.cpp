@@ -57,7 +57,7 @@ harness::Suite flag_matrix(const Subject& subject) {
   suite.cases = [subject](const harness::Settings&) {
     std::vector<Case> cases;
     const auto add = [&](const std::string& name, std::function<void(Context&)> run) -> Case& {
-      cases.push_back({.name = name, .params = {}, .run = std::move(run)});
+      cases.push_back({.name = name, .run = std::move(run)});
       return cases.back();
     };
     add("fa2_truth_table", checks::fa2_truth_table);

@@ -32,7 +32,7 @@ harness::Suite init_stats(const Subject& subject) {
     };
     using Check = void (*)(Context&, const ModelOptions&, nsa::LanguageModelImpl&);
     const auto add = [&](const std::string& name, Check check, harness::Level level = harness::Level::smoke) {
-      cases.push_back({.name = name, .params = {}, .level = level, .run = [=](Context& context) {
+      cases.push_back({.name = name, .level = level, .run = [=](Context& context) {
                          const ModelOptions asked = options(context);
                          context.phase("model");
                          Instance instance = subject.model(asked);
@@ -41,7 +41,7 @@ harness::Suite init_stats(const Subject& subject) {
     };
     // These only look at the model, and drawing a large one takes most of their time: the first that runs draws it.
     const auto look = [&](const std::string& name, Check check) {
-      cases.push_back({.name = name, .params = {}, .run = [=](Context& context) {
+      cases.push_back({.name = name, .run = [=](Context& context) {
                          ModelOptions asked = options(context);
                          asked.seed = common;
                          context.phase("model");
@@ -63,14 +63,14 @@ harness::Suite init_stats(const Subject& subject) {
                        checks::laws(context, asked, *instance.model);
                      }});
     add("gates", checks::gates);  // runs it, and tells its routes
-    cases.push_back({.name = "seeds", .params = {}, .run = [=](Context& context) {
+    cases.push_back({.name = "seeds", .run = [=](Context& context) {
                        ModelOptions asked = options(context);  // a draw of all layers takes half a second
                        asked.config.n_layers = std::min<std::int64_t>(asked.config.n_layers, 3);
                        asked.device = at::kCPU;  // where initial values are drawn, in fp32, whatever becomes of them
                        asked.precision = nsa::Precision::fp32;
                        checks::seeds(subject, context, asked);
                      }});
-    cases.push_back({.name = "loaded_parameters", .params = {}, .run = [=](Context& context) {
+    cases.push_back({.name = "loaded_parameters", .run = [=](Context& context) {
                        ModelOptions asked = options(context);
                        asked.config.n_layers = std::min<std::int64_t>(asked.config.n_layers, 2);
                        asked.precision = nsa::Precision::fp32;  // which has more to lose
@@ -82,10 +82,9 @@ harness::Suite init_stats(const Subject& subject) {
     add("gradient_scale", checks::gradient_scale, harness::Level::standard);
     add("gate_entropy", checks::gate_entropy, harness::Level::standard);
     add("initial_loss", checks::initial_loss, harness::Level::standard);
-    cases.push_back(
-        {.name = "processes", .params = {}, .level = harness::Level::standard, .run = [=](Context& context) {
-           checks::processes(context, options(context), "/proc/self/exe");
-         }});
+    cases.push_back({.name = "processes", .level = harness::Level::standard, .run = [=](Context& context) {
+                       checks::processes(context, options(context), "/proc/self/exe");
+                     }});
     return cases;
   };
   return suite;

@@ -311,7 +311,8 @@ harness::Suite parity(const Subject& subject) {
           {"preflight"},
           [subject](const harness::Settings& settings) { return plan_cases(subject, settings); },
           /*guards=*/false,
-          settings()};
+          settings(),
+          {{"parity.lengths", 1, "S"}, {"parity.handover_steps"}}};
 }
 
 }  // namespace suites

@@ -23,7 +23,7 @@ harness::Suite preflight(const Subject& subject) {
   suite.cases = [subject](const harness::Settings& settings) {
     std::vector<Case> cases;
     const auto add = [&](const std::string& name, std::function<void(Context&)> run) -> Case& {
-      cases.push_back({.name = name, .params = {}, .run = std::move(run)});
+      cases.push_back({.name = name, .run = std::move(run)});
       return cases.back();
     };
     const auto flash = [&](const std::string& kind, checks::FlashKind which) {

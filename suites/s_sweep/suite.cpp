@@ -78,7 +78,8 @@ harness::Suite s_sweep(const Subject& subject) {
           {"forward"},
           [subject](const harness::Settings& settings) { return plan(subject, settings); },
           /*guards=*/false,
-          settings()};
+          settings(),
+          {{"s_sweep.lengths", 1, "S"}}};
 }
 
 }  // namespace suites

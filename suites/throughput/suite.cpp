@@ -66,7 +66,7 @@ harness::Suite throughput(const Subject& subject) {
   const auto standard = [with_subject](std::string name, void (*run)(const Subject&, Context&),
                                        std::vector<std::string> brought_by = {}) {
     return Case{.name = std::move(name),
-                .params = {},
+
                 .level = harness::Level::standard,
                 .timeout = std::chrono::seconds(600),
                 .run = with_subject(run),
@@ -79,6 +79,7 @@ harness::Suite throughput(const Subject& subject) {
       "and nothing but the work costs time.";
   suite.requires_suites = {"forward"};
   suite.settings = throughput_settings();
+  suite.sizes = {{"throughput.lengths"}};
   suite.cases = [=](const harness::Settings& settings) -> std::vector<Case> {
     using namespace throughput_cases;
     check_baseline(settings);
@@ -91,12 +92,12 @@ harness::Suite throughput(const Subject& subject) {
     Case table = standard("backends", backends);
     table.needs_cuda = true;
     return {
-        {.name = "training_step", .params = {}, .run = with_subject(training_step)},
-        {.name = "inference", .params = {}, .run = with_subject(inference)},
-        {.name = "kv_expansion", .params = {}, .run = with_subject(kv_expansion)},
-        {.name = "decoding_bytes", .params = {}, .run = with_subject(decoding_bytes)},
-        {.name = "work_law", .params = {}, .run = with_subject(work_law)},
-        {.name = "packing", .params = {}, .run = with_subject(packing)},
+        {.name = "training_step", .run = with_subject(training_step)},
+        {.name = "inference", .run = with_subject(inference)},
+        {.name = "kv_expansion", .run = with_subject(kv_expansion)},
+        {.name = "decoding_bytes", .run = with_subject(decoding_bytes)},
+        {.name = "work_law", .run = with_subject(work_law)},
+        {.name = "packing", .run = with_subject(packing)},
         table,
         standard("rate", rate, of_rate),
         standard("stage_shares", stage_shares),

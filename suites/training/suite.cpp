@@ -131,19 +131,20 @@ harness::Suite training(const Subject& subject) {
       "their pace and their size, stop before a bad update, resume bit for bit, and write down what they did.";
   suite.requires_suites = {"forward"};
   suite.settings = settings();
+  suite.sizes = {{"training.steps", 4}, {"training.floor_steps", 10}};
   suite.cases = [subject](const harness::Settings& settings) {
     const auto with_subject = [&](void (*run)(const Subject&, Context&)) {
       return guarded([subject, run](Context& context) { run(subject, context); });
     };
     std::vector<Case> cases = {
-        {.name = "real_text", .params = {}, .run = with_subject(training_cases::real_text)},
-        {.name = "loss_floor", .params = {}, .run = with_subject(training_cases::loss_floor)},
-        {.name = "guards", .params = {}, .run = with_subject(training_cases::guards)},
-        {.name = "streams", .params = {}, .run = with_subject(training_cases::streams)},
-        {.name = "trainer_parts", .params = {}, .run = with_subject(training_cases::trainer_parts)},
+        {.name = "real_text", .run = with_subject(training_cases::real_text)},
+        {.name = "loss_floor", .run = with_subject(training_cases::loss_floor)},
+        {.name = "guards", .run = with_subject(training_cases::guards)},
+        {.name = "streams", .run = with_subject(training_cases::streams)},
+        {.name = "trainer_parts", .run = with_subject(training_cases::trainer_parts)},
         // What is captured nowhere but on a GPU is the same step in other words elsewhere.
         {.name = "captured_step",
-         .params = {},
+
          .level = settings.text("run.device") == "cuda" ? Level::smoke : Level::standard,
          .run = with_subject(training_cases::captured_step)},
     };
