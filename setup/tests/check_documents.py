@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Documents that stay true: READMEs are short, what they name exists, and the figures are those that were measured.
 
-Run at the root. Of each README.md, GUIDE.md and CONTRIBUTING.md:
+Run at the root. Of every document (*.md):
 - a README has at most 120 lines;
 - the target of a relative link exists;
 - a path in backticks that begins with a folder of this tree exists (`*` and `NAME` stand for anything);
@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 MOST_LINES = 120
-FOLDERS = ("base", "configs", "fixtures", "fuzz", "harness", "nsa", "python", "reports", "setup", "suites")
+FOLDERS = ("adapters", "base", "configs", "docs", "example", "fixtures", "fuzz", "harness", "nsa", "python", "reports", "setup", "suites")
 SOURCES = (".cpp", ".hpp", ".def", ".cu", ".cuh", ".cc", ".in", ".cmake", ".txt", ".sh", ".py", ".json")
 
 
@@ -47,7 +47,7 @@ def main():
     places = [root / folder for folder in FOLDERS]
     files = sorted(file for place in places for file in place.rglob("*") if file.is_file())
     words = "\n".join(file.read_text(errors="replace") for file in files if file.suffix in SOURCES)
-    documents = [*(root / name for name in ("README.md", "GUIDE.md", "CONTRIBUTING.md")), *(file for file in files if file.name == "README.md")]
+    documents = [*(root / name for name in ("README.md", "GUIDE.md", "CONTRIBUTING.md")), *(file for file in files if file.suffix == ".md")]
     found = [f"{document.relative_to(root)}: {fault}" for document in documents for fault in faults(root, document, words)]
     print("\n".join(found) or f"{len(documents)} documents: all true")
     generated = subprocess.run([root / "nsa/bench/figures.py", "--check"], check=False)
