@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tidy.sh [REVISION]: clang-tidy on the lines of sources that differ from REVISION (HEAD unless said otherwise), with the flags
 # of the release build and the checks of .clang-tidy. Exit code 0, or 1 with what was found. No test: 25 s of a processor for a
-# file that sees LibTorch.
+# file that sees LibTorch. 77: there is no clang-tidy that can.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 cd "$root"
@@ -9,9 +9,18 @@ revision=${1:-HEAD}
 toolchain=build/release/.setup/toolchain
 commands=build/tidy/compile_commands.json
 
-tidy=$(command -v clang-tidy || true)
+# Older ones refuse lambdas that capture structured bindings.
+readonly oldest=16
+tidy=''
+for candidate in clang-tidy clang-tidy-{20..16}; do
+  version=$("$candidate" --version 2>/dev/null | sed -nE 's/.*version ([0-9]+)\..*/\1/p' | head -n 1 || true)
+  if ((${version:-0} >= oldest)); then
+    tidy=$(command -v "$candidate")
+    break
+  fi
+done
 if [[ -z $tidy ]]; then
-  echo "tidy: no clang-tidy here"
+  echo "tidy: no clang-tidy of version $oldest or newer here (Debian 12: clang-tidy-16)"
   exit 77
 fi
 if [[ ! -s $toolchain ]]; then
