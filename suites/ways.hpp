@@ -1,5 +1,5 @@
 // The ways in which attention is computed, one table for all suites: the flags that choose each, what computes each
-// function by it, what it serves, and where it shows. A new backend is a row of it.
+// function by it, what it serves, and where it shows. A new backend is a row of it; CONTRIBUTING.md has the rest.
 #pragma once
 
 #include <c10/core/ScalarType.h>
