@@ -1,0 +1,93 @@
+// The processes that train together: they meet at a store, and sum tensors over all of them. Gloo on CPUs, NCCL on
+// GPUs. Every wait has an end, and every collective is recorded, so that a hang tells who is missing from what.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nsa/parallel/errors.hpp"
+#include "nsa/parallel/world.hpp"
+
+namespace nsa::parallel {
+
+struct CollectiveRecord {
+  std::uint64_t sequence = 0;  // 1, 2, ...; the same number on all ranks is the same collective
+  std::string name;            // "gradients bucket 3", "figures"
+  std::int64_t elements = 0;
+  std::string dtype;
+  double began_s = 0;   // since the group stands
+  double ended_s = -1;  // -1: it has not ended
+};
+[[nodiscard]] std::string describe(const CollectiveRecord& record);
+
+// Where a test may do what must not happen. Called in the thread that makes the collective, on this rank alone.
+struct GroupSeams {
+  // Before the collective is begun: a rank that hangs here is outside of any. May replace the tensor.
+  std::function<void(const std::string& name, at::Tensor& tensor)> before = {};
+  // It is begun, and nothing is sent yet.
+  std::function<void(const std::string& name)> inside = {};
+};
+
+struct GroupOptions {
+  World world;
+  at::Device device = at::kCPU;
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of the meeting, and of each collective
+  // The signature of every collective is compared through the store before it runs, until stop_checking().
+  bool check_collectives = true;
+  std::function<void(std::string_view)> phase = {};  // told the name of each collective; from any thread
+  std::function<void()> alive = {};  // some four times a second while this rank waits for the others, in their time
+  // Stacks and last collectives of all ranks that could be asked, after a wait that did not end.
+  std::function<void(const std::string& text)> keep = {};
+  // When this rank is told of the end of the others and does not come to a collective to be told itself (it hangs
+  // outside of any). Default: says why on standard error and ends the process with 6.
+  std::function<void(const std::string& why)> give_up = {};
+  GroupSeams seams = {};
+};
+
+class Group {
+ public:
+  // All ranks meet. Throws Unreachable, PortTaken, RankTwice, RankAbsent (names the ranks), NotBuilt.
+  [[nodiscard]] static std::shared_ptr<Group> join(const GroupOptions& options);
+  ~Group();  // leaves; the others are not told of a failure
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int size() const;
+  [[nodiscard]] const GroupOptions& options() const;
+  [[nodiscard]] const char* backend() const;  // "gloo", "nccl"
+
+  // The sum over all ranks, in place; on a GPU in its stream. Throws Timeout, PeerDied, Disagreement.
+  void sum(at::Tensor& tensor, std::string_view name);
+  // A text of every rank, in their order, through the store. `key` may be used again: each time is another gathering.
+  [[nodiscard]] std::vector<std::string> gather(const std::string& key, const std::string& mine);
+  // The same signatures were seen: they are compared no longer (unless options().check_collectives is asked for good).
+  void stop_checking();
+
+  // Why this rank ends, for the others: they end with PeerDied and this sentence.
+  void tell_failure(const std::string& why) noexcept;
+  // Throws what was found in the background: a rank that told of a failure or that somebody saw die.
+  void check();
+  // What an exception out of a collective (of c10d, of gloo) means: looks at the other ranks, and throws Timeout,
+  // PeerDied or Disagreement. Rethrows one that is no fault of communication.
+  [[noreturn]] void explain(const std::exception& error);
+
+  [[nodiscard]] std::vector<CollectiveRecord> collectives() const;  // the last 64, oldest first
+  [[nodiscard]] double now_s() const;                               // since the group stands, as in the records
+
+  struct Inside;  // c10d's objects, for gradient_sums.cpp (inside.hpp)
+  [[nodiscard]] Inside& inside() { return *inside_; }
+
+ private:
+  explicit Group(const GroupOptions& options);
+  std::unique_ptr<Inside> inside_;
+};
+
+}  // namespace nsa::parallel
