@@ -43,6 +43,7 @@ struct GroupOptions {
   bool check_collectives = true;
   std::function<void(std::string_view)> phase = {};  // told the name of each collective; from any thread
   std::function<void()> alive = {};  // some four times a second while this rank waits for the others, in their time
+  std::function<std::string()> doing = {};  // what this rank is at, for the others; from any thread
   // Stacks and last collectives of all ranks that could be asked, after a wait that did not end.
   std::function<void(const std::string& text)> keep = {};
   // When this rank is told of the end of the others and does not come to a collective to be told itself (it hangs

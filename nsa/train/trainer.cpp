@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "nsa/model/make.hpp"
+#include "nsa/train/deal.hpp"
 #include "nsa/train/evaluation.hpp"
 #include "nsa/train/gradients.hpp"
 
@@ -19,6 +20,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+constexpr const char* kNoGraphOfRanks =
+    "several ranks sum their gradients while backward runs, which the captured step does not hold";
 
 at::Device device_of(const LanguageModel& model) { return model->parameters().front().device(); }
 
@@ -55,8 +59,9 @@ std::unique_ptr<GraphStep> make_graph(const LanguageModel& model, const TrainCon
   return std::make_unique<GraphStep>(model, config, optimizer);
 }
 
-std::string why_automatic_is_not(const LanguageModel& model, const TrainConfig& config) {
+std::string why_automatic_is_not(const LanguageModel& model, const TrainConfig& config, const parallel::Group* group) {
   if (config.cuda_graph != CudaGraph::automatic || !device_of(model).is_cuda()) return "";
+  if (group != nullptr) return kNoGraphOfRanks;
   return graph_refusal(config, model->runtime->flags);
 }
 
@@ -109,13 +114,17 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, BatchSource batches,
       parameters_(model_->parameters()),
       device_(parameters_.front().device()),
       optimizer_(*model_, config_.weight_decay, config_.master_weights),
-      why_not_captured_(why_automatic_is_not(model_, config_)),
+      why_not_captured_(why_automatic_is_not(model_, config_, nullptr)),
       graph_(make_graph(model_, config_, optimizer_)),
       divergence_(model_->config.vocab),
       origin_(origin()) {}
 
 Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchStream> stream,
                  std::optional<std::filesystem::path> halt_file)
+    : Trainer(std::move(model), std::move(config), std::move(stream), std::move(halt_file), nullptr) {}
+
+Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchStream> stream,
+                 std::optional<std::filesystem::path> halt_file, std::shared_ptr<parallel::Group> group)
     : model_(prepare(std::move(model), config)),
       config_(std::move(config)),
       stream_(std::move(stream)),
@@ -123,8 +132,9 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchS
       parameters_(model_->parameters()),
       device_(parameters_.front().device()),
       optimizer_(*model_, config_.weight_decay, config_.master_weights),
-      why_not_captured_(why_automatic_is_not(model_, config_)),
-      graph_(make_graph(model_, config_, optimizer_)),
+      group_(std::move(group)),
+      why_not_captured_(why_automatic_is_not(model_, config_, group_.get())),
+      graph_(group_ ? nullptr : make_graph(model_, config_, optimizer_)),
       divergence_(model_->config.vocab) {
   if (stream_ == nullptr) throw std::invalid_argument("trainer: no stream");
   next_batch_ = [stream = stream_] {
@@ -137,6 +147,7 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchS
     }
   };
   origin_ = origin();
+  if (group_) join_group();
 }
 
 StepReport Trainer::step() {
@@ -164,18 +175,21 @@ StepReport Trainer::step() {
 }
 
 void Trainer::guarded_step(StepReport& report) {
+  std::vector<Batch> batches;
   const auto stop = [&](Stop reason, std::string anomaly) {
     report.stop = reason;
     report.anomaly = std::move(anomaly);
     if (reason != Stop::nonfinite_loss && reason != Stop::nonfinite_gradient) return;
     report.parameter = first_nonfinite_parameter(*model_);
-    if (report.parameter.empty()) report.parameter = first_nonfinite_gradient(*model_);
+    if (!report.parameter.empty()) return;  // the same on all ranks
+    if (group_) return find_culprit(batches, report);
+    report.parameter = first_nonfinite_gradient(*model_);
   };
   if (halt_file_ && std::filesystem::exists(*halt_file_))
     return stop(Stop::halted, fmt::format("{} exists", halt_file_->string()));
   if (const auto why = diverged()) return stop(Stop::diverged, *why);
 
-  const std::vector<Batch> batches = fetch(report);
+  batches = fetch(report);
   if (const auto wanted = config_.accumulate_grad_batches; static_cast<std::int64_t>(batches.size()) < wanted)
     return stop(Stop::end_of_data, fmt::format("no batch {} of {} for this step", batches.size() + 1, wanted));
   std::optional<torch::autograd::DetectAnomalyGuard> detect_anomaly;
@@ -197,8 +211,13 @@ void Trainer::guarded_step(StepReport& report) {
       found_by_autograd = accumulate(batches, report, loss);
     }
     // The only synchronisation of a step, and the last moment before the update: NaN and infinities must not pass.
-    const at::Tensor norm = global_norm(*model_).to(loss.device(), loss.scalar_type());
-    figures = at::stack({loss, norm}).to(at::kCPU, at::kDouble);
+    if (group_) {
+      figures = figures_of_all(loss, !found_by_autograd.empty());
+      if (found_by_autograd.empty() && figures[2].item<double>() > 0) found_by_autograd = "autograd found a NaN";
+    } else {
+      const at::Tensor norm = global_norm(*model_).to(loss.device(), loss.scalar_type());
+      figures = at::stack({loss, norm}).to(at::kCPU, at::kDouble);
+    }
   }
   report.loss = figures[0].item<double>();
   report.grad_norm = figures[1].item<double>();
@@ -251,18 +270,35 @@ std::vector<Batch> Trainer::fetch(StepReport& report) {
   return batches;
 }
 
-std::string Trainer::accumulate(const std::vector<Batch>& batches, const StepReport& report, at::Tensor& loss) {
-  for (const Batch& batch : batches) {
+std::string Trainer::accumulate(const std::vector<Batch>& batches, const StepReport& report, at::Tensor& loss,
+                                bool reduce) {
+  const std::vector<Batch> own = own_share(batches);
+  const bool reduces = reduce && sums_;
+  // Where autograd may stop a backward half-way, the others would wait for its reduction: then that comes afterwards.
+  const bool with_the_last = reduces && !torch::autograd::AnomalyMode::is_enabled();
+  std::string found_by_autograd;
+  for (const Batch& batch : own) {
     phase("forward");
+    const bool sums = with_the_last && &batch == &own.back();
     // 1/batches for batches of equal size; at the end of the data and between packed rows they differ.
     const double parts = static_cast<double>(report.tokens) / static_cast<double>(predictions(batch));
     const at::Tensor share = model_->loss(batch.tokens.to(device_), batch.cu_seqlens) / parts;
     phase("backward");
-    const std::string found_by_autograd = backward(share);
+    if (sums) sums_->begin();
+    if (sums)
+      sums_->backward(share);
+    else
+      found_by_autograd = backward(share);
     loss = loss.defined() ? loss + share.detach() : share.detach();
-    if (!found_by_autograd.empty()) return found_by_autograd;
+    if (!found_by_autograd.empty()) break;
   }
-  return "";
+  if (!loss.defined()) loss = at::zeros({}, at::TensorOptions().device(device_).dtype(at::kFloat));
+  if (reduces && (!with_the_last || own.empty())) {
+    phase("backward");
+    sums_->begin();
+    sums_->backward_of_nothing();
+  }
+  return found_by_autograd;
 }
 
 std::vector<StepReport> Trainer::run(const std::function<void(const StepReport&)>& each) {

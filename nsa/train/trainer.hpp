@@ -3,6 +3,7 @@
 // trainer, which then goes on bit for bit as this one would.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -14,6 +15,8 @@
 
 #include "nsa/config.hpp"
 #include "nsa/model/lm.hpp"
+#include "nsa/parallel/gradient_sums.hpp"
+#include "nsa/parallel/handshake.hpp"
 #include "nsa/train/adamw.hpp"
 #include "nsa/train/batch.hpp"
 #include "nsa/train/divergence.hpp"
@@ -46,6 +49,9 @@ struct StepReport {
   // After a stop for a value that is not finite: the first parameter, in the order of registration, that is not finite
   // or, when all are, whose gradient is not; "" when there is none.
   std::string parameter;
+  // With several ranks, after such a stop: the first whose own share was not finite; -1 when all were (their sum is
+  // not).
+  int rank = -1;
 };
 
 // Yields [batch, seq_len + 1] int64 tokens on the CPU, or an empty tensor at the end of the data.
@@ -72,6 +78,11 @@ class Trainer {
   // The same from a stream, whose position is part of the state; at the end of the data its batches may be smaller.
   Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchStream> stream,
           std::optional<std::filesystem::path> halt_file = std::nullopt);
+  // With the ranks of a group, each of which has a trainer of the same model, configuration and stream: a step is that
+  // of all (deal.hpp), and so are all figures of its report. All ranks make the same calls. No step goes by a graph:
+  // CudaGraph::on is refused. Throws parallel::Error where the ranks do not agree or one is lost.
+  Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchStream> stream,
+          std::optional<std::filesystem::path> halt_file, std::shared_ptr<parallel::Group> group);
   Trainer(const Trainer&) = delete;  // its graph holds the optimizer's tensors
   Trainer& operator=(const Trainer&) = delete;
 
@@ -100,6 +111,19 @@ class Trainer {
   // Throws StateMismatch naming every key, tensor and property of the data that differs, and then changes nothing.
   void load(const TrainState& state);
 
+  // With a group. What this rank wants of all (to stop, say), asked at the end of a step's backward and summed over all
+  // ranks with its figures: so all ranks learn of it with the same step. wishes(): of the last step.
+  using Wishes = std::array<double, 4>;
+  void on_wish(std::function<Wishes()> ask) { ask_wishes_ = std::move(ask); }
+  [[nodiscard]] const Wishes& wishes() const { return wishes_; }
+  [[nodiscard]] const std::shared_ptr<parallel::Group>& group() const { return group_; }  // null: alone
+  // Of the last step; zeros without a group.
+  [[nodiscard]] parallel::GradientSums::Overlap overlap() const;
+  // What all ranks must have in common before a step; throws parallel::Disagreement where they have not.
+  void compare_with_all(const parallel::Facts& more = {});
+  // The parameters, bit for bit; throws parallel::Disagreement.
+  void compare_weights_with_all();
+
   // Called at the beginning of each part of a step: "fetch", "forward", "backward", "update"; of a replayed
   // one: "fetch", "replay".
   void on_phase(std::function<void(std::string_view)> tell) { tell_phase_ = std::move(tell); }
@@ -117,7 +141,15 @@ class Trainer {
   // {loss, norm} by the graph; undefined when it could not hold the step and was given up (CudaGraph::automatic).
   at::Tensor step_by_graph(const std::vector<Batch>& batches, StepReport& report);
   // Loss and gradients of all batches, weighted by their predictions; "" or what autograd's anomaly mode found.
-  std::string accumulate(const std::vector<Batch>& batches, const StepReport& report, torch::Tensor& loss);
+  // With a group: of this rank's share, and reduced where `reduce`.
+  std::string accumulate(const std::vector<Batch>& batches, const StepReport& report, torch::Tensor& loss,
+                         bool reduce = true);
+  void join_group();
+  // The mean loss, the norm and what autograd's anomaly mode found, of all ranks.
+  at::Tensor figures_of_all(const at::Tensor& loss, bool found_by_autograd);
+  // Whose share is not finite: each rank looks at its own once more, without a reduction.
+  void find_culprit(const std::vector<Batch>& batches, StepReport& report);
+  [[nodiscard]] std::vector<Batch> own_share(const std::vector<Batch>& batches) const;
   [[nodiscard]] Origin origin() const;
   void forget_gradients();
   void phase(std::string_view name);
@@ -131,6 +163,11 @@ class Trainer {
   std::vector<torch::Tensor> parameters_;
   torch::Device device_;
   AdamW optimizer_;
+  std::shared_ptr<parallel::Group> group_;        // null: alone
+  std::unique_ptr<parallel::GradientSums> sums_;  // with a group
+  std::function<Wishes()> ask_wishes_;
+  Wishes wishes_{};
+  bool first_step_checked_ = false;  // the signatures of a whole step's collectives were the same on all ranks
   std::string why_not_captured_;
   std::unique_ptr<GraphStep> graph_;  // null: every step is an ordinary one
   std::function<void(std::string_view)> tell_phase_;

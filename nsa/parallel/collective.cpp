@@ -1,0 +1,77 @@
+// What a rank does in a collective: recorded, its signature compared, then given to the backend.
+#include <fmt/format.h>
+
+#include "nsa/parallel/inside.hpp"
+
+namespace nsa::parallel {
+
+namespace {
+
+std::string signature_of(const std::string& name, const at::Tensor& tensor) {
+  return fmt::format("sum '{}' of {} x {} on {}", name, tensor.numel(), c10::toString(tensor.scalar_type()),
+                     c10::DeviceTypeName(tensor.device().type(), /*lower_case=*/true));
+}
+
+// The value that most ranks have; rank 0's where two are as frequent.
+std::string usual_of(const std::vector<std::string>& all) {
+  std::map<std::string, int> counts;
+  for (const auto& one : all) ++counts[one];
+  std::string usual = all.front();
+  for (const auto& [value, count] : counts)
+    if (count > counts[usual]) usual = value;
+  return usual;
+}
+
+}  // namespace
+
+Group::Inside::Future Group::Inside::begin_sum(at::Tensor& tensor, const std::string& name) {
+  throw_if_troubled();
+  if (options.seams.before) options.seams.before(name, tensor);
+  if (options.phase) options.phase(name);
+  const std::uint64_t sequence = ring.begin(name, tensor.numel(), c10::toString(tensor.scalar_type()), now_s());
+  if (checking || options.check_collectives) compare_signature(sequence, signature_of(name, tensor));
+  if (options.seams.inside) options.seams.inside(name);
+  std::vector<at::Tensor> tensors = {tensor};
+  const auto work = processes.group->allreduce(tensors);
+  ring.sent(sequence);
+  const Future future = work->getFuture();
+  future->addCallback([this, sequence](c10::ivalue::Future& done) {
+    if (!done.hasError()) ring.end(sequence, now_s());
+  });
+  return future;
+}
+
+void Group::Inside::recorded(const std::string& name, const std::function<void()>& collective) {
+  throw_if_troubled();
+  if (options.phase) options.phase(name);
+  const std::uint64_t sequence = ring.begin(name, 0, "", now_s());
+  ring.sent(sequence);
+  collective();
+  ring.end(sequence, now_s());
+}
+
+void Group::Inside::compare_signature(std::uint64_t sequence, const std::string& signature) {
+  const std::string place = fmt::format("signature/{}", sequence);
+  meeting.store->set(fmt::format("{}/{}", place, options.world.rank), signature);
+  const auto all = await_all(place, {sequence, signature, 0, "", 0, -1});
+  if (sequence > 1)  // all are here, so all have read those of the one before
+    meeting.store->deleteKey(fmt::format("signature/{}/{}", sequence - 1, options.world.rank));
+  const std::string usual = usual_of(all);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] != usual)
+      throw Disagreement(
+          fmt::format("collective {}: rank {} calls {}, the others {}", sequence, rank, all[rank], usual),
+          {static_cast<int>(rank)}, "collective");
+}
+
+std::vector<std::string> Group::Inside::await_all(const std::string& key, const CollectiveRecord& record) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < options.world.size; ++rank) keys.push_back(fmt::format("{}/{}", key, rank));
+  const auto between = [this] { throw_if_troubled(); };
+  if (!await_keys(*meeting.store, keys, options.timeout, between)) fail(record, true, "");
+  std::vector<std::string> all;
+  for (const auto& one : keys) all.push_back(meeting.store->get_to_str(one));
+  return all;
+}
+
+}  // namespace nsa::parallel

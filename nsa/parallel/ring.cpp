@@ -1,0 +1,52 @@
+#include "nsa/parallel/ring.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace nsa::parallel {
+
+std::string describe(const CollectiveRecord& record) {
+  return record.dtype.empty()
+             ? fmt::format("{} '{}'", record.sequence, record.name)
+             : fmt::format("{} '{}' ({} x {})", record.sequence, record.name, record.elements, record.dtype);
+}
+
+std::uint64_t Ring::begin(std::string_view name, std::int64_t elements, std::string dtype, double now_s) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  kept_.push_back({{next_, std::string(name), elements, std::move(dtype), now_s, -1}, false});
+  if (kept_.size() > kKept) kept_.pop_front();
+  return next_++;
+}
+
+void Ring::sent(std::uint64_t sequence) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Open& one : kept_)
+    if (one.record.sequence == sequence) one.sent = true;
+}
+
+void Ring::end(std::uint64_t sequence, double now_s) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Open& one : kept_)
+    if (one.record.sequence == sequence) one.record.ended_s = now_s;
+}
+
+std::vector<CollectiveRecord> Ring::all() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<CollectiveRecord> records;
+  for (const Open& one : kept_) records.push_back(one.record);
+  return records;
+}
+
+std::optional<Ring::Open> Ring::open() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::find_if(kept_.begin(), kept_.end(), [](const Open& one) { return one.record.ended_s < 0; });
+  return found == kept_.end() ? std::nullopt : std::optional<Open>(*found);
+}
+
+std::optional<CollectiveRecord> Ring::last() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return kept_.empty() ? std::nullopt : std::optional<CollectiveRecord>(kept_.back().record);
+}
+
+}  // namespace nsa::parallel

@@ -1,0 +1,36 @@
+// The last collectives of this rank: which were begun, which ended. Thread-safe.
+#pragma once
+
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "nsa/parallel/group.hpp"
+
+namespace nsa::parallel {
+
+class Ring {
+ public:
+  static constexpr std::size_t kKept = 64;
+
+  std::uint64_t begin(std::string_view name, std::int64_t elements, std::string dtype, double now_s);
+  void sent(std::uint64_t sequence);  // it is the backend's from here on
+  void end(std::uint64_t sequence, double now_s);
+
+  [[nodiscard]] std::vector<CollectiveRecord> all() const;
+  // The oldest that has not ended, and whether it was given to the backend.
+  struct Open {
+    CollectiveRecord record;
+    bool sent = false;
+  };
+  [[nodiscard]] std::optional<Open> open() const;
+  [[nodiscard]] std::optional<CollectiveRecord> last() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::deque<Open> kept_;
+  std::uint64_t next_ = 1;
+};
+
+}  // namespace nsa::parallel

@@ -1,0 +1,181 @@
+// One rank of the tests of nsa/parallel: joins the group that its environment describes and plays the role that it is
+// given, `rank_main ROLE [TIMEOUT_MS]`. Prints one line a fact, "error TYPE RANKS: WHAT" for an error of the group, and
+// ends with 0, with 1 after such an error, with 3 for any other.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "base/fnv1a.hpp"
+#include "nsa/parallel/gradient_sums.hpp"
+#include "nsa/parallel/group.hpp"
+#include "nsa/parallel/handshake.hpp"
+
+extern char** environ;
+
+namespace {
+
+using namespace nsa::parallel;
+
+std::map<std::string, std::string> variables() {
+  std::map<std::string, std::string> all;
+  for (char** one = environ; *one != nullptr; ++one) {
+    const std::string text = *one;
+    all[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
+  }
+  return all;
+}
+
+[[noreturn]] void sleep_for_ever() {
+  for (;;) ::pause();
+}
+
+// A small model of three layers, the same on all ranks.
+struct Layers {
+  NamedTensors parameters;
+  Layers() {
+    at::manual_seed(7);
+    for (int i = 0; i < 3; ++i)
+      parameters.emplace_back(fmt::format("layer.{}", i), at::randn({33, 33}).mul_(0.2).set_requires_grad(true));
+  }
+  [[nodiscard]] at::Tensor loss(const at::Tensor& rows, bool skips_one = false) const {
+    at::Tensor x = rows;
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (!(skips_one && i == 1)) x = at::tanh(at::matmul(x, parameters[i].second));
+    return x.pow(2).sum();
+  }
+};
+
+void print_gradients(const Layers& layers) {
+  for (const auto& [name, parameter] : layers.parameters)
+    fmt::print("gradient {} {:.9g} {:x}\n", name, parameter.grad().norm().item<double>(),
+               bit_sums({{name, parameter.grad()}}).front());
+}
+
+// Twelve rows, shared by the ranks; the gradient is that of all twelve whatever their number.
+void gradients(const std::shared_ptr<Group>& group, const std::string& fault) {
+  const Layers layers;
+  at::manual_seed(11);
+  const at::Tensor all = at::randn({12, 33});
+  GradientSums sums(layers.parameters, group, 5000);
+  fmt::print("buckets {}\n", sums.buckets());
+  const int rank = group->rank(), size = group->size();
+  const bool none = fault == "none" && rank == 1;
+  const at::Tensor mine = none ? at::Tensor()
+                          : fault == "none"
+                              ? all.narrow(0, rank == 0 ? 0 : 12 / size * (rank - 1), 12 / size)
+                              : all.narrow(0, rank * 12 / size, (rank + 1) * 12 / size - rank * 12 / size);
+  for (int step = 0; step < 3; ++step) {
+    for (const auto& [name, parameter] : layers.parameters) const_cast<at::Tensor&>(parameter).mutable_grad().reset();
+    if (fault == "accumulates" && mine.size(0) > 1) {
+      layers.loss(mine.narrow(0, 0, 1)).backward();
+      sums.begin();
+      sums.backward(layers.loss(mine.narrow(0, 1, mine.size(0) - 1)));
+    } else {
+      sums.begin();
+      if (none)
+        sums.backward_of_nothing();
+      else
+        sums.backward(layers.loss(mine, fault == "skips" && rank == 1 && step == 2));
+    }
+  }
+  print_gradients(layers);
+  fmt::print("overlap {}\n", sums.overlap().reducing_s > 0);
+}
+
+void play(const std::string& role, GroupOptions options) {
+  const int rank = options.world.rank;
+  if (role == "late" && rank == 1) sleep_for_ever();
+  if (role == "inside" && rank == 1)
+    options.seams.inside = [](const std::string& name) {
+      if (name == "third") sleep_for_ever();
+    };
+  if (role == "shape" && rank == 1)
+    options.seams.before = [](const std::string& name, at::Tensor& tensor) {
+      if (name == "third") tensor = at::ones({tensor.numel() + 1});
+    };
+  if (role == "dtype" && rank == 1)
+    options.seams.before = [](const std::string& name, at::Tensor& tensor) {
+      if (name == "third") tensor = at::ones({tensor.numel()}, at::kDouble);
+    };
+  const auto group = Group::join(options);
+  fmt::print("joined {} of {} by {}\n", group->rank(), group->size(), group->backend());
+  std::fflush(stdout);
+  if (role == "gradients" || role == "none" || role == "skips" || role == "accumulates") return gradients(group, role);
+  if (role == "facts") {
+    Facts facts = {{"build", "a"}, {"seed", rank == 1 ? "8" : "7"}};
+    return agree(*group, "handshake", facts);
+  }
+  if (role == "clock") {
+    static const int me = rank;
+    return agree_on_time(*group, kMostClockSkew_s, [] { return wall_clock_s() + (me == 1 ? 90 : 0); });
+  }
+  if (role == "bit") {
+    Layers layers;
+    const at::NoGradGuard no_grad;
+    if (rank == 1) layers.parameters[2].second.view(at::kInt)[0][0].bitwise_xor_(1);
+    return agree_on_bits(*group, "weights", layers.parameters);
+  }
+  for (const char* name : {"first", "second", "third", "fourth"}) {
+    if (std::string(name) == "third" && rank == 1) {
+      if (role == "dies") ::raise(SIGKILL);
+      if (role == "stopped") ::raise(SIGSTOP);
+      if (role == "outside") sleep_for_ever();
+      if (role == "fails") {
+        group->tell_failure("its disk is full");
+        std::exit(3);
+      }
+      if (role == "other") (void)group->gather("something", "else");
+    }
+    at::Tensor value = at::full({1000}, static_cast<double>(rank + 1), at::kFloat);
+    group->sum(value, name);
+    fmt::print("sum {} {}\n", name, value[0].item<double>());
+    if (role == "unchecked") group->stop_checking();
+  }
+  for (const auto& record : group->collectives()) fmt::print("record {}\n", describe(record));
+  fmt::print("gathered {}\n", fmt::join(group->gather("names", fmt::format("rank {}", rank)), ","));
+  fmt::print("gathered {}\n", fmt::join(group->gather("names", fmt::format("again {}", rank)), ","));
+}
+
+const char* type_of(const Error& error) {
+  if (dynamic_cast<const Timeout*>(&error) != nullptr) return "Timeout";
+  if (dynamic_cast<const PeerDied*>(&error) != nullptr) return "PeerDied";
+  if (dynamic_cast<const Disagreement*>(&error) != nullptr) return "Disagreement";
+  if (dynamic_cast<const RankAbsent*>(&error) != nullptr) return "RankAbsent";
+  if (dynamic_cast<const RankTwice*>(&error) != nullptr) return "RankTwice";
+  if (dynamic_cast<const PortTaken*>(&error) != nullptr) return "PortTaken";
+  if (dynamic_cast<const Unreachable*>(&error) != nullptr) return "Unreachable";
+  return "Error";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  GroupOptions options;
+  const std::string role = argc > 1 ? argv[1] : "";
+  options.timeout = std::chrono::milliseconds(argc > 2 ? std::stoi(argv[2]) : 20'000);
+  options.check_collectives = role != "unchecked";
+  options.doing = [role] { return "role " + role; };
+  options.keep = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+  try {
+    options.world = world_of(variables());
+    play(role, options);
+    return 0;
+  } catch (const Error& error) {
+    fmt::print("error {} {}: {}\n", type_of(error), fmt::join(error.ranks, ","), error.what());
+    return 1;
+  } catch (const std::exception& error) {
+    fmt::print("other {}\n", error.what());
+    return 3;
+  }
+}

@@ -1,0 +1,195 @@
+// The thread that watches, and what a rank does when a wait has failed: it asks all ranks where they stand, and each
+// answers from its own watching thread, whatever its training thread is stuck in.
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/stacks.hpp"
+#include "base/streams.hpp"
+#include "nsa/parallel/inside.hpp"
+
+namespace nsa::parallel {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook{250}, kForAnswers{4'000}, kForNews{3'000}, kForDiagnosis{8'000};
+// After trouble is known, for the training thread to meet it; and how much later than the backend this thread ends a
+// wait.
+constexpr std::chrono::seconds kToFaceIt{15}, kLate{2};
+
+std::string answer_key(int rank) { return fmt::format("state/{}", rank); }
+
+}  // namespace
+
+Group::Inside::Inside(const GroupOptions& given)
+    : options(given), meeting(meet(given)), processes(make_processes(meeting.backend, given)), began(Clock::now()) {
+  sigset_t all, before;  // signals are for the thread that trains
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  watcher = std::thread([this] { watch(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Group::Inside::~Inside() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    over = true;
+  }
+  wake.notify_all();
+  watcher.join();
+}
+
+void Group::Inside::watch() {
+  std::unique_lock<std::mutex> lock(mutex);
+  while (!wake.wait_for(lock, kLook, [this] { return over; })) {
+    lock.unlock();
+    look();
+    lock.lock();
+  }
+}
+
+void Group::Inside::look() {
+  const auto open = ring.open();
+  const double waits = open ? now_s() - open->record.began_s : 0;
+  const double longest = std::chrono::duration<double>(options.timeout).count() + kLate.count();
+  if (open && waits < longest && options.alive) options.alive();
+  if (const auto known_here = trouble()) {
+    const std::unique_lock<std::mutex> lock(mutex);
+    if (faced || Clock::now() - known_since < kToFaceIt) return;
+    faced = true;
+    if (options.give_up) return options.give_up(known_here->why);
+    base::err("rank {}: {}; this rank does not come to an end by itself, and is ended\n", options.world.rank,
+              known_here->why);
+    ::_exit(6);
+  }
+  if (store_lost) return;
+  try {
+    if (const auto told = look_up(*meeting.watching, kTroubleKey)) return on_trouble(trouble_of(*told));
+    if (open && waits > longest)  // the backend has not ended it
+      on_trouble({"waits", options.world.rank, fmt::format("collective {} has not ended", describe(open->record))});
+  } catch (const std::exception&) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    store_lost = true;  // its server is dead: what follows shows in the collectives
+  }
+}
+
+void Group::Inside::on_trouble(const Trouble& told) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (known) return;
+    known = told;
+    known_since = Clock::now();
+  }
+  try {
+    meeting.watching->set(answer_key(options.world.rank), to_text(my_state()));
+  } catch (const std::exception&) {
+  }
+  if (options.device.is_cuda()) processes.backend->abort();  // lets go whoever waits for the GPU
+}
+
+std::optional<Trouble> Group::Inside::trouble() const {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return known;
+}
+
+void Group::Inside::declare(const Trouble& mine) noexcept {
+  try {
+    const Trouble first = trouble_of(meeting.store->compareSet(kTroubleKey, "", to_text(mine)));
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!known) known_since = Clock::now();
+    if (!known) known = first;
+    faced = true;
+  } catch (const std::exception&) {
+  }
+}
+
+RankState Group::Inside::my_state() const {
+  RankState state;
+  state.rank = options.world.rank;
+  state.answered = true;
+  if (options.doing) state.doing = options.doing();
+  if (const auto open = ring.open()) {
+    state.open = open->record;
+    state.sent = open->sent;
+  }
+  state.last = ring.last();
+  state.records = ring.all();
+  state.stacks = base::readable_stacks(base::all_stacks());
+  if (const std::string flight = flight_record(options); !flight.empty()) state.stacks += "NCCL: " + flight + "\n";
+  return state;
+}
+
+std::vector<RankState> Group::Inside::states(milliseconds longest) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < options.world.size; ++rank) keys.push_back(answer_key(rank));
+  std::vector<RankState> all;
+  try {
+    (void)await_keys(*meeting.store, keys, longest);
+    for (int rank = 0; rank < options.world.size; ++rank)
+      all.push_back(state_of(rank, look_up(*meeting.store, keys[static_cast<std::size_t>(rank)]).value_or("")));
+  } catch (const std::exception&) {  // the store is gone: nobody's state is known
+    all.clear();
+  }
+  return all;
+}
+
+// A rank that only hears of trouble throws the same sentence as the one that looked into it.
+void Group::Inside::throw_if_troubled() {
+  std::optional<Trouble> told = trouble();
+  if (!told) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    faced = true;
+  }
+  if (told->kind == "waits") fail(ring.last().value_or(CollectiveRecord{}), true, told->why);
+  if (told->kind == "twice") throw RankTwice(told->why, {told->rank});
+  throw PeerDied(told->why, {told->rank});
+}
+
+void Group::Inside::fail(const CollectiveRecord& record, bool timed_out, const std::string& told) {
+  const int me = options.world.rank;
+  // A rank that ends tells so, or its starter does, a moment after its connections are closed.
+  if (!timed_out) {
+    const auto until = Clock::now() + kForNews;
+    while (!trouble() && !store_lost && Clock::now() < until) std::this_thread::sleep_for(milliseconds(20));
+  }
+  declare({"waits", me, told});
+  if (const auto first = trouble(); first && first->kind != "waits") throw_if_troubled();
+  on_trouble({"waits", me, told});
+  const double seconds =
+      record.began_s > 0 ? now_s() - record.began_s : std::chrono::duration<double>(options.timeout).count();
+  const bool mine = !trouble() || trouble()->rank == me;
+  if (!mine) {  // another looks into it
+    try {
+      if (await_keys(*meeting.store, {kDiagnosisKey}, kForDiagnosis)) {
+        const Trouble all = trouble_of(meeting.store->get_to_str(kDiagnosisKey));
+        if (all.kind == "gone") throw PeerDied(all.why, {all.rank});
+        throw Timeout(all.why, all.rank < 0 ? std::vector<int>{} : std::vector<int>{all.rank}, record.sequence,
+                      record.name);
+      }
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception&) {
+    }
+  }
+  const auto found = states(kForAnswers);
+  if (found.empty())
+    throw PeerDied(
+        fmt::format("rank {}: collective {} failed ({}), and the store at {}:{} is gone: whoever served it has died",
+                    me, describe(record), told, options.world.address, options.world.port),
+        options.world.store_is_served ? std::vector<int>{} : std::vector<int>{0});
+  Diagnosis diagnosis = diagnose(me, record, seconds, found);
+  if (!timed_out) diagnosis.what = fmt::format("{} ({})", diagnosis.what, told);
+  if (options.keep) options.keep(full_text(diagnosis.what, found));
+  const int first = diagnosis.culprits.empty() ? -1 : diagnosis.culprits.front();
+  try {
+    meeting.store->set(kDiagnosisKey, to_text(Trouble{timed_out ? "timeout" : "gone", first, diagnosis.what}));
+  } catch (const std::exception&) {
+  }
+  if (!timed_out) throw PeerDied(diagnosis.what, diagnosis.culprits);
+  throw Timeout(diagnosis.what, diagnosis.culprits, record.sequence, record.name);
+}
+
+}  // namespace nsa::parallel

@@ -1,0 +1,115 @@
+// A trainer among others: what its ranks must have in common, the figures of a step of all, and whose share was bad.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+#include "nsa/train/deal.hpp"
+#include "nsa/train/gradients.hpp"
+#include "nsa/train/trainer.hpp"
+
+namespace nsa::train {
+
+namespace {
+
+parallel::NamedTensors named_parameters_of(const torch::nn::Module& module) {
+  parallel::NamedTensors all;
+  for (const auto& parameter : module.named_parameters()) all.emplace_back(parameter.key(), parameter.value());
+  return all;
+}
+
+// Names, shapes and dtypes: without them a sum over all would add what does not belong together.
+parallel::Facts shapes_of(const parallel::NamedTensors& parameters) {
+  parallel::Facts facts;
+  for (const auto& [name, tensor] : parameters)
+    facts.emplace_back("parameter " + name,
+                       fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", ")));
+  return facts;
+}
+
+}  // namespace
+
+void Trainer::join_group() {
+  if (config_.cuda_graph == CudaGraph::on)
+    throw std::invalid_argument(
+        "trainer: train.cuda_graph: true: several ranks sum their gradients while backward runs, "
+        "which the captured step does not hold");
+  if (const auto reason = deal_refusal(config_, group_->size()); !reason.empty())
+    throw std::invalid_argument("trainer: " + reason);
+  const auto parameters = named_parameters_of(*model_);
+  parallel::agree(*group_, "parameters", shapes_of(parameters));
+  sums_ = std::make_unique<parallel::GradientSums>(parameters, group_);
+}
+
+std::vector<Batch> Trainer::own_share(const std::vector<Batch>& batches) const {
+  if (!group_) return batches;
+  std::vector<Batch> own;
+  for (std::size_t place = 0; place < batches.size(); ++place) {
+    Batch share = share_of(batches[place], static_cast<std::int64_t>(place), group_->rank(), group_->size());
+    if (share.tokens.defined()) own.push_back(std::move(share));
+  }
+  return own;
+}
+
+at::Tensor Trainer::figures_of_all(const at::Tensor& loss, bool found_by_autograd) {
+  const Wishes asked = ask_wishes_ ? ask_wishes_() : Wishes{};
+  at::Tensor own = at::empty({2 + static_cast<std::int64_t>(asked.size())}, at::kDouble);
+  own[1] = found_by_autograd ? 1.0 : 0.0;
+  for (std::size_t i = 0; i < asked.size(); ++i) own[2 + static_cast<std::int64_t>(i)] = asked[i];
+  own = own.to(device_);
+  own[0].copy_(loss);
+  group_->sum(own, "figures");
+  const at::Tensor norm = global_norm(*model_).to(device_, at::kDouble).reshape({1});
+  const at::Tensor all = at::cat({own, norm}).to(at::kCPU);  // the wait for the device
+  group_->check();
+  for (std::size_t i = 0; i < asked.size(); ++i) wishes_[i] = all[2 + static_cast<std::int64_t>(i)].item<double>();
+  if (!std::exchange(first_step_checked_, true)) group_->stop_checking();
+  return at::cat({all.narrow(0, 0, 1), all.narrow(0, all.size(0) - 1, 1), all.narrow(0, 1, 1)});
+}
+
+void Trainer::find_culprit(const std::vector<Batch>& batches, StepReport& report) {
+  const std::string in_the_sum = first_nonfinite_gradient(*model_);
+  forget_gradients();
+  set_random_states(origin_.random, device_);
+  at::Tensor loss;
+  const std::string found = accumulate(batches, report, loss, /*reduce=*/false);
+  nlohmann::json own = {{"loss", std::isfinite(loss.item<double>())},
+                        {"gradient", first_nonfinite_gradient(*model_)},
+                        {"autograd", found}};
+  const auto all = group_->gather("not finite", own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  report.parameter = in_the_sum;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto told = nlohmann::json::parse(all[rank]);
+    const std::string gradient = told.at("gradient"), autograd = told.at("autograd");
+    if (told.at("loss").get<bool>() && gradient.empty() && autograd.empty()) continue;
+    report.rank = static_cast<int>(rank);
+    if (!gradient.empty()) report.parameter = gradient;
+    if (!autograd.empty()) report.anomaly = autograd;
+    report.anomaly += fmt::format(" (first on rank {})", rank);
+    return;
+  }
+  report.anomaly += " (of the sum over all ranks; each rank's own share is finite)";
+}
+
+void Trainer::compare_with_all(const parallel::Facts& more) {
+  if (!group_) return;
+  parallel::Facts facts = more;
+  facts.emplace_back("step", std::to_string(steps_made_));
+  facts.emplace_back("data", origin_.data.dump());
+  for (const auto& [key, value] : identity(Config{model_->config, config_, ""})) facts.emplace_back(key, value);
+  parallel::agree(*group_, "handshake", facts);
+  compare_weights_with_all();
+}
+
+void Trainer::compare_weights_with_all() {
+  if (group_)
+    parallel::agree_on_bits(*group_, fmt::format("weights after step {}", steps_made_), named_parameters_of(*model_));
+}
+
+parallel::GradientSums::Overlap Trainer::overlap() const {
+  return sums_ ? sums_->overlap() : parallel::GradientSums::Overlap{};
+}
+
+}  // namespace nsa::train
