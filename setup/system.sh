@@ -18,6 +18,7 @@ missing_packages() {
   has_header yaml-cpp/yaml.h || echo libyaml-cpp-dev
   has_header gtest/gtest.h || echo libgtest-dev
   has_header gmock/gmock.h || echo libgmock-dev
+  has_header gloo/context.h || echo libgloo-dev
   has_header benchmark/benchmark.h || echo libbenchmark-dev
 }
 

@@ -33,7 +33,7 @@ Group::Inside::Future Group::Inside::begin_sum(at::Tensor& tensor, const std::st
   if (options.seams.inside) options.seams.inside(name);
   std::vector<at::Tensor> tensors = {tensor};
   const auto work = processes.group->allreduce(tensors);
-  ring.sent(sequence);
+  ring.waits(sequence, true);
   const Future future = work->getFuture();
   future->addCallback([this, sequence](c10::ivalue::Future& done) {
     if (!done.hasError()) ring.end(sequence, now_s());
@@ -45,7 +45,7 @@ void Group::Inside::recorded(const std::string& name, const std::function<void()
   throw_if_troubled();
   if (options.phase) options.phase(name);
   const std::uint64_t sequence = ring.begin(name, 0, "", now_s());
-  ring.sent(sequence);
+  ring.waits(sequence, true);
   collective();
   ring.end(sequence, now_s());
 }
@@ -53,7 +53,9 @@ void Group::Inside::recorded(const std::string& name, const std::function<void()
 void Group::Inside::compare_signature(std::uint64_t sequence, const std::string& signature) {
   const std::string place = fmt::format("signature/{}", sequence);
   meeting.store->set(fmt::format("{}/{}", place, options.world.rank), signature);
-  const auto all = await_all(place, {sequence, signature, 0, "", 0, -1});
+  ring.waits(sequence, true);
+  const auto all = await_all(place);
+  ring.waits(sequence, false);
   if (sequence > 1)  // all are here, so all have read those of the one before
     meeting.store->deleteKey(fmt::format("signature/{}/{}", sequence - 1, options.world.rank));
   const std::string usual = usual_of(all);
@@ -64,11 +66,11 @@ void Group::Inside::compare_signature(std::uint64_t sequence, const std::string&
           {static_cast<int>(rank)}, "collective");
 }
 
-std::vector<std::string> Group::Inside::await_all(const std::string& key, const CollectiveRecord& record) {
+std::vector<std::string> Group::Inside::await_all(const std::string& key) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < options.world.size; ++rank) keys.push_back(fmt::format("{}/{}", key, rank));
   const auto between = [this] { throw_if_troubled(); };
-  if (!await_keys(*meeting.store, keys, options.timeout, between)) fail(record, true, "");
+  if (!await_keys(*meeting.store, keys, options.timeout, between)) fail(/*timed_out=*/true, "");
   std::vector<std::string> all;
   for (const auto& one : keys) all.push_back(meeting.store->get_to_str(one));
   return all;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace nsa::parallel {
@@ -41,17 +42,30 @@ std::string elsewhere(const RankState& state, const CollectiveRecord& waited) {
   return fmt::format("is outside of any collective; its last was {}{}", describe(*state.last), doing);
 }
 
+// The collective in which most ranks are; `waited` where none is in front.
+CollectiveRecord most_are_in(const CollectiveRecord& waited, const std::vector<RankState>& states) {
+  const auto count = [&](const CollectiveRecord& record) {
+    return std::count_if(states.begin(), states.end(), [&](const RankState& state) {
+      return state.open && state.open->sequence == record.sequence && state.open->name == record.name;
+    });
+  };
+  CollectiveRecord usual = waited;
+  for (const RankState& state : states)
+    if (state.open && count(*state.open) > count(usual)) usual = *state.open;
+  return usual;
+}
+
 }  // namespace
 
 std::string to_text(const Trouble& trouble) {
-  const json text = {{"kind", trouble.kind}, {"rank", trouble.rank}, {"why", trouble.why}};
+  const json text = {{"kind", trouble.kind}, {"ranks", trouble.ranks}, {"why", trouble.why}};
   return text.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 Trouble trouble_of(const std::string& text) {
   const json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) return {"failed", -1, text};
-  return {parsed.value("kind", "failed"), parsed.value("rank", -1), parsed.value("why", "")};
+  if (!parsed.is_object()) return {"failed", {}, text};
+  return {parsed.value("kind", "failed"), parsed.value("ranks", std::vector<int>()), parsed.value("why", "")};
 }
 
 std::string to_text(const RankState& state) {
@@ -80,8 +94,9 @@ RankState state_of(int rank, const std::string& text) {
 Diagnosis diagnose(int rank, const CollectiveRecord& waited, double seconds, const std::vector<RankState>& states) {
   Diagnosis found;
   std::vector<std::string> sentences;
+  const CollectiveRecord usual = most_are_in(waited, states);
   for (const RankState& state : states) {
-    const std::string where = elsewhere(state, waited);
+    const std::string where = elsewhere(state, usual);
     if (where.empty()) continue;
     found.culprits.push_back(state.rank);
     sentences.push_back(fmt::format("rank {} {}", state.rank, where));

@@ -11,8 +11,9 @@ namespace nsa::parallel {
 
 // Why the ranks end, as the first of them that saw it wrote it into the store.
 struct Trouble {
-  std::string kind;  // "failed": by its own word; "died": seen by the starter; "twice"; "waits": asks for all states
-  int rank = -1;     // whose, -1: not known
+  std::string
+      kind;  // "failed": by its own word; "died": seen by the starter; "twice"; "waits": who asks for all states
+  std::vector<int> ranks;  // whose; none: not known
   std::string why;
 };
 [[nodiscard]] std::string to_text(const Trouble& trouble);
@@ -23,7 +24,7 @@ struct RankState {
   bool answered = false;                 // the rest only then
   std::string doing;                     // its phase
   std::optional<CollectiveRecord> open;  // the collective that it is in
-  bool sent = false;                     // it has given its part of it to the backend
+  bool sent = false;                     // it has done its own part of it, and waits for the others
   std::optional<CollectiveRecord> last;  // that it began
   std::string stacks;
   std::vector<CollectiveRecord> records;

@@ -42,6 +42,11 @@ class Disagreement : public Error {
   std::string subject;  // the fact; "collective"; the parameter
 };
 
+// The same tensors, but other bits in them.
+class WeightsDiffer : public Disagreement {
+  using Disagreement::Disagreement;
+};
+
 // Of a collective that did not end in time.
 class Timeout : public Error {
  public:

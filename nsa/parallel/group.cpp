@@ -72,8 +72,8 @@ std::vector<std::string> Group::gather(const std::string& key, const std::string
     if (in.options.phase) in.options.phase(name);
     const std::uint64_t sequence = in.ring.begin(name, 0, "", in.now_s());
     in.meeting.store->set(fmt::format("{}/{}", place(count), rank()), mine);
-    in.ring.sent(sequence);
-    auto all = in.await_all(place(count), {sequence, name, 0, "", 0, -1});
+    in.ring.waits(sequence, true);
+    auto all = in.await_all(place(count));
     in.ring.end(sequence, in.now_s());
     // All are here, so all have read what was gathered before.
     if (count > 1) in.meeting.store->deleteKey(fmt::format("{}/{}", place(count - 1), rank()));
@@ -86,7 +86,7 @@ std::vector<std::string> Group::gather(const std::string& key, const std::string
 void Group::stop_checking() { inside_->checking = false; }
 
 void Group::tell_failure(const std::string& why) noexcept {
-  inside_->declare({"failed", rank(), fmt::format("rank {} has ended: {}", rank(), why)});
+  inside_->declare({"failed", {rank()}, fmt::format("rank {} has ended: {}", rank(), why)});
 }
 
 void Group::check() { inside_->throw_if_troubled(); }
@@ -94,10 +94,7 @@ void Group::check() { inside_->throw_if_troubled(); }
 void Group::explain(const std::exception& error) {
   if (dynamic_cast<const Error*>(&error) != nullptr || !is_of_communication(error)) throw;
   const std::string text = text_of(error);
-  const auto open = inside_->ring.open();
-  const auto last = inside_->ring.last();
-  inside_->fail(open ? open->record : last.value_or(CollectiveRecord{}), is_of_time(text),
-                text.substr(0, text.find('\n')));
+  inside_->fail(is_of_time(text), text.substr(0, text.find('\n')));
 }
 
 }  // namespace nsa::parallel

@@ -134,7 +134,7 @@ void agree_on_bits(Group& group, const std::string& about, const NamedTensors& t
   for (std::size_t i = 0; i < sums.size(); ++i) facts.emplace_back(tensors[i].first, fmt::format("{:x}", sums[i]));
   const auto found = differences(gathered(group, about, facts));
   if (found.empty()) return;
-  throw Disagreement(
+  throw WeightsDiffer(
       fmt::format("{}: the bits of {} are not those of the other ranks on {} {} ({} of {} tensors differ)", about,
                   found.front().fact, found.front().ranks.size() == 1 ? "rank" : "ranks",
                   fmt::join(found.front().ranks, ", "), found.size(), tensors.size()),

@@ -34,18 +34,21 @@ struct Group::Inside {
 
   // collective.cpp
   void compare_signature(std::uint64_t sequence, const std::string& signature);
-  [[nodiscard]] std::vector<std::string> await_all(const std::string& key, const CollectiveRecord& record);
+  [[nodiscard]] std::vector<std::string> await_all(const std::string& key);
 
   // watch.cpp: the thread that watches
   void watch();
   void look();                                           // once
-  void on_trouble(const Trouble& trouble);               // answers with this rank's state
+  void learn(const Trouble& trouble);                    // the first that is known here stays
+  void answer();                                         // with this rank's state, once
   [[nodiscard]] std::optional<Trouble> trouble() const;  // that is known here
   void declare(const Trouble& trouble) noexcept;         // for all, unless another was first
   [[nodiscard]] RankState my_state() const;
   [[nodiscard]] std::vector<RankState> states(std::chrono::milliseconds longest);  // of all ranks
-  [[noreturn]] void fail(const CollectiveRecord& record, bool timed_out, const std::string& told);
+  [[noreturn]] void fail(bool timed_out, const std::string& told);                 // in the collective that is open
   void throw_if_troubled();
+  void throw_their_diagnosis();
+  void end_if_stuck();
 
   GroupOptions options;
   Meeting meeting;
@@ -58,9 +61,10 @@ struct Group::Inside {
   mutable std::mutex mutex;
   std::condition_variable wake;
   bool over = false;
-  bool store_lost = false;
+  std::atomic<bool> store_lost{false};
   std::optional<Trouble> known;
   Clock::time_point known_since;
+  bool answered = false;
   bool faced = false;  // the thread that trains has been told
   std::thread watcher;
 };

@@ -60,7 +60,7 @@ void claim_rank(c10d::Store& store, const World& world) {
   const auto first = look_up(store, mine);
   const std::string what = fmt::format("rank {} is there twice: {} and {}", world.rank,
                                        first ? first->substr(first->find('|') + 1) : "another process", who_i_am());
-  store.compareSet(kTroubleKey, "", to_text(Trouble{"twice", world.rank, what}));
+  store.compareSet(kTroubleKey, "", to_text(Trouble{"twice", {world.rank}, what}));
   throw RankTwice(what, {world.rank});
 }
 
@@ -84,7 +84,7 @@ void await_all(c10d::Store& store, const GroupOptions& options) {
     const auto trouble = look_up(store, kTroubleKey);
     if (!trouble) return;
     const Trouble told = trouble_of(*trouble);
-    throw PeerDied(fmt::format("the ranks did not meet: {}", told.why), {told.rank});
+    throw PeerDied(fmt::format("the ranks did not meet: {}", told.why), told.ranks);
   };
   if (await_keys(store, keys, options.timeout, between)) return;
   std::vector<int> absent;
@@ -178,7 +178,7 @@ int StoreServer::port() const { return inside_->port; }
 void StoreServer::tell_death(int rank, const std::string& how) {
   World world;  // of attempt 0, as the starter makes them
   c10d::PrefixStore store(prefix_of(world), inside_->store);
-  store.compareSet(kTroubleKey, "", to_text(Trouble{"died", rank, how}));
+  store.compareSet(kTroubleKey, "", to_text(Trouble{"died", {rank}, how}));
 }
 
 }  // namespace nsa::parallel

@@ -19,10 +19,10 @@ std::uint64_t Ring::begin(std::string_view name, std::int64_t elements, std::str
   return next_++;
 }
 
-void Ring::sent(std::uint64_t sequence) {
+void Ring::waits(std::uint64_t sequence, bool does) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Open& one : kept_)
-    if (one.record.sequence == sequence) one.sent = true;
+    if (one.record.sequence == sequence) one.sent = does;
 }
 
 void Ring::end(std::uint64_t sequence, double now_s) {

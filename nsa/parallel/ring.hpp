@@ -15,7 +15,7 @@ class Ring {
   static constexpr std::size_t kKept = 64;
 
   std::uint64_t begin(std::string_view name, std::int64_t elements, std::string dtype, double now_s);
-  void sent(std::uint64_t sequence);  // it is the backend's from here on
+  void waits(std::uint64_t sequence, bool does);  // for the others: it has done its own part
   void end(std::uint64_t sequence, double now_s);
 
   [[nodiscard]] std::vector<CollectiveRecord> all() const;

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLook{250}, kForAnswers{4'000}, kForNews{3'000}, kForDiagnosis{8'000};
 // After trouble is known, for the training thread to meet it; and how much later than the backend this thread ends a
 // wait.
-constexpr std::chrono::seconds kToFaceIt{15}, kLate{2};
+constexpr std::chrono::seconds kToFaceIt{60}, kLate{2};
 
 std::string answer_key(int rank) { return fmt::format("state/{}", rank); }
 
@@ -55,36 +55,43 @@ void Group::Inside::look() {
   const double waits = open ? now_s() - open->record.began_s : 0;
   const double longest = std::chrono::duration<double>(options.timeout).count() + kLate.count();
   if (open && waits < longest && options.alive) options.alive();
-  if (const auto known_here = trouble()) {
-    const std::unique_lock<std::mutex> lock(mutex);
-    if (faced || Clock::now() - known_since < kToFaceIt) return;
-    faced = true;
-    if (options.give_up) return options.give_up(known_here->why);
-    base::err("rank {}: {}; this rank does not come to an end by itself, and is ended\n", options.world.rank,
-              known_here->why);
-    ::_exit(6);
-  }
-  if (store_lost) return;
   try {
-    if (const auto told = look_up(*meeting.watching, kTroubleKey)) return on_trouble(trouble_of(*told));
-    if (open && waits > longest)  // the backend has not ended it
-      on_trouble({"waits", options.world.rank, fmt::format("collective {} has not ended", describe(open->record))});
+    if (!trouble() && !store_lost) {
+      if (const auto told = look_up(*meeting.watching, kTroubleKey)) learn(trouble_of(*told));
+      if (open && waits > longest) declare({"waits", {options.world.rank}, "the backend has not ended it"});
+    }
   } catch (const std::exception&) {
-    const std::lock_guard<std::mutex> lock(mutex);
     store_lost = true;  // its server is dead: what follows shows in the collectives
   }
+  if (trouble()) answer();
+  end_if_stuck();
 }
 
-void Group::Inside::on_trouble(const Trouble& told) {
+void Group::Inside::end_if_stuck() {
+  const std::unique_lock<std::mutex> lock(mutex);
+  if (!known || faced || Clock::now() - known_since < std::min<milliseconds>(options.timeout, kToFaceIt)) return;
+  faced = true;
+  if (options.give_up) return options.give_up(known->why);
+  base::err("rank {}: {}; this rank does not come to an end by itself, and is ended\n", options.world.rank, known->why);
+  ::_exit(6);
+}
+
+void Group::Inside::learn(const Trouble& told) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (known) return;
+  known = told;
+  known_since = Clock::now();
+}
+
+void Group::Inside::answer() {
   {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (known) return;
-    known = told;
-    known_since = Clock::now();
+    if (std::exchange(answered, true)) return;
   }
   try {
     meeting.watching->set(answer_key(options.world.rank), to_text(my_state()));
   } catch (const std::exception&) {
+    store_lost = true;
   }
   if (options.device.is_cuda()) processes.backend->abort();  // lets go whoever waits for the GPU
 }
@@ -96,12 +103,9 @@ std::optional<Trouble> Group::Inside::trouble() const {
 
 void Group::Inside::declare(const Trouble& mine) noexcept {
   try {
-    const Trouble first = trouble_of(meeting.store->compareSet(kTroubleKey, "", to_text(mine)));
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (!known) known_since = Clock::now();
-    if (!known) known = first;
-    faced = true;
+    learn(trouble_of(meeting.store->compareSet(kTroubleKey, "", to_text(mine))));
   } catch (const std::exception&) {
+    learn(mine);  // the store is gone
   }
 }
 
@@ -135,61 +139,67 @@ std::vector<RankState> Group::Inside::states(milliseconds longest) {
   return all;
 }
 
-// A rank that only hears of trouble throws the same sentence as the one that looked into it.
 void Group::Inside::throw_if_troubled() {
-  std::optional<Trouble> told = trouble();
+  const std::optional<Trouble> told = trouble();
   if (!told) return;
   {
     const std::lock_guard<std::mutex> lock(mutex);
     faced = true;
   }
-  if (told->kind == "waits") fail(ring.last().value_or(CollectiveRecord{}), true, told->why);
-  if (told->kind == "twice") throw RankTwice(told->why, {told->rank});
-  throw PeerDied(told->why, {told->rank});
+  if (told->kind == "waits") fail(/*timed_out=*/true, told->why);
+  if (told->kind == "twice") throw RankTwice(told->why, told->ranks);
+  throw PeerDied(told->why, told->ranks);
 }
 
-void Group::Inside::fail(const CollectiveRecord& record, bool timed_out, const std::string& told) {
-  const int me = options.world.rank;
+// One rank, the first, looks into it, and all throw its sentence.
+void Group::Inside::fail(bool timed_out, const std::string& told) {
+  const std::vector<int> me = {options.world.rank};
   // A rank that ends tells so, or its starter does, a moment after its connections are closed.
-  if (!timed_out) {
-    const auto until = Clock::now() + kForNews;
-    while (!trouble() && !store_lost && Clock::now() < until) std::this_thread::sleep_for(milliseconds(20));
+  for (const auto until = Clock::now() + kForNews; !timed_out && !trouble() && !store_lost && Clock::now() < until;)
+    std::this_thread::sleep_for(milliseconds(20));
+  if (!trouble()) declare({"waits", me, told});
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    faced = true;
   }
-  declare({"waits", me, told});
-  if (const auto first = trouble(); first && first->kind != "waits") throw_if_troubled();
-  on_trouble({"waits", me, told});
-  const double seconds =
-      record.began_s > 0 ? now_s() - record.began_s : std::chrono::duration<double>(options.timeout).count();
-  const bool mine = !trouble() || trouble()->rank == me;
-  if (!mine) {  // another looks into it
-    try {
-      if (await_keys(*meeting.store, {kDiagnosisKey}, kForDiagnosis)) {
-        const Trouble all = trouble_of(meeting.store->get_to_str(kDiagnosisKey));
-        if (all.kind == "gone") throw PeerDied(all.why, {all.rank});
-        throw Timeout(all.why, all.rank < 0 ? std::vector<int>{} : std::vector<int>{all.rank}, record.sequence,
-                      record.name);
-      }
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception&) {
-    }
-  }
+  const Trouble first = trouble().value();
+  if (first.kind != "waits") throw_if_troubled();
+  answer();
+  if (first.ranks != me) throw_their_diagnosis();
+  const auto open = ring.open();
+  const CollectiveRecord record = open ? open->record : ring.last().value_or(CollectiveRecord{});
+  const double seconds = now_s() - record.began_s;
   const auto found = states(kForAnswers);
   if (found.empty())
     throw PeerDied(
-        fmt::format("rank {}: collective {} failed ({}), and the store at {}:{} is gone: whoever served it has died",
-                    me, describe(record), told, options.world.address, options.world.port),
+        fmt::format("rank {}: collective {} failed ({}), and the store at {}:{} is gone: whoever served it has "
+                    "died",
+                    options.world.rank, describe(record), told, options.world.address, options.world.port),
         options.world.store_is_served ? std::vector<int>{} : std::vector<int>{0});
-  Diagnosis diagnosis = diagnose(me, record, seconds, found);
+  Diagnosis diagnosis = diagnose(options.world.rank, record, seconds, found);
   if (!timed_out) diagnosis.what = fmt::format("{} ({})", diagnosis.what, told);
   if (options.keep) options.keep(full_text(diagnosis.what, found));
-  const int first = diagnosis.culprits.empty() ? -1 : diagnosis.culprits.front();
   try {
-    meeting.store->set(kDiagnosisKey, to_text(Trouble{timed_out ? "timeout" : "gone", first, diagnosis.what}));
-  } catch (const std::exception&) {
+    const Trouble text{timed_out ? "timeout" : "gone", diagnosis.culprits, diagnosis.what};
+    meeting.store->set(kDiagnosisKey, to_text(text));
+  } catch (const std::exception&) {  // the others look for themselves
   }
   if (!timed_out) throw PeerDied(diagnosis.what, diagnosis.culprits);
   throw Timeout(diagnosis.what, diagnosis.culprits, record.sequence, record.name);
+}
+
+// Returns when there is none.
+void Group::Inside::throw_their_diagnosis() {
+  Trouble all;
+  try {
+    if (!await_keys(*meeting.store, {kDiagnosisKey}, kForDiagnosis)) return;
+    all = trouble_of(meeting.store->get_to_str(kDiagnosisKey));
+  } catch (const std::exception&) {
+    return;
+  }
+  if (all.kind == "gone") throw PeerDied(all.why, all.ranks);
+  const CollectiveRecord last = ring.last().value_or(CollectiveRecord{});
+  throw Timeout(all.why, all.ranks, last.sequence, last.name);
 }
 
 }  // namespace nsa::parallel

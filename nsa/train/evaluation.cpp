@@ -1,6 +1,7 @@
 #include "nsa/train/evaluation.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 
 #include <stdexcept>
 
@@ -33,7 +34,8 @@ std::int64_t predictions(const Batch& batch) {
   return count;
 }
 
-Evaluation evaluate(LanguageModel model, BatchStream& stream, std::int64_t batches, const std::function<void()>& each) {
+Evaluation evaluate(LanguageModel model, BatchStream& stream, std::int64_t batches, const std::function<void()>& each,
+                    parallel::Group* group) {
   const at::NoGradGuard no_grad;
   const EvalMode eval_mode(model);
   const at::Device device = model->parameters().front().device();
@@ -43,12 +45,18 @@ Evaluation evaluate(LanguageModel model, BatchStream& stream, std::int64_t batch
     const Batch batch = stream.next();
     if (!batch.tokens.defined()) break;
     const std::int64_t tokens = predictions(batch);
-    sum += model->loss(batch.tokens.to(device), batch.cu_seqlens).item<double>() * static_cast<double>(tokens);
+    if (group == nullptr || evaluation.batches % group->size() == group->rank())
+      sum += model->loss(batch.tokens.to(device), batch.cu_seqlens).item<double>() * static_cast<double>(tokens);
     evaluation.tokens += tokens;
     ++evaluation.batches;
     if (each) each();
   }
   if (evaluation.batches == 0) throw std::runtime_error("the validation split holds no batch");
+  if (group != nullptr) {
+    at::Tensor all = at::full({1}, sum, at::TensorOptions().dtype(at::kDouble).device(device));
+    group->sum(all, "validation");
+    sum = all.item<double>();
+  }
   evaluation.loss = sum / static_cast<double>(evaluation.tokens);
   return evaluation;
 }

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "nsa/model/lm.hpp"
+#include "nsa/parallel/group.hpp"
 #include "nsa/train/batch.hpp"
 
 namespace nsa::train {
@@ -18,7 +19,7 @@ struct Evaluation {
 // afterwards that it was in before. `each` is called after every batch. Throws std::runtime_error when the stream has
 // none at all.
 [[nodiscard]] Evaluation evaluate(LanguageModel model, BatchStream& stream, std::int64_t batches,
-                                  const std::function<void()>& each = {});
+                                  const std::function<void()>& each = {}, parallel::Group* group = nullptr);
 
 // Tokens that the loss of a batch predicts: all but the first of each row, and of each document.
 [[nodiscard]] std::int64_t predictions(const Batch& batch);

@@ -22,7 +22,7 @@ anew when there is none, and repeats its last line when it is finished. The last
 
 Exit codes: 0 finished, 1 not finite or diverged (.HALT says what), 2 usage or configuration, 3 end of the data, 4 disk,
 data or device, 5 stopped by a .HALT file, 6 hung, 10 internal error, 12 finished but with values of the reference for
-what was not finite (NSA_STRICT_ASSERTS), 130 and 143 interrupted and terminated after a checkpoint.)";
+what was not finite (NSA_STRICT_ASSERTS), 13 another rank failed or was lost, 130 and 143 interrupted and terminated after a checkpoint.)";
 
 Override setting_of(const std::string& text) {
   const auto equals = text.find('=');
@@ -64,6 +64,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       {"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}};
   app.add_option("--device", options.device, "auto (a GPU if there is one), cpu or cuda")
       ->transform(CLI::CheckedTransformer(devices));
+  app.add_option("--nproc", options.nproc,
+                 "train with N processes on this machine, each with its share of every batch; under torchrun or srun "
+                 "leave it out")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1024}));
   app.add_flag("--quiet", options.quiet, "no progress on stderr");
   try {
     app.parse(argc, argv);

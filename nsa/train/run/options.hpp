@@ -18,6 +18,7 @@ struct Options {
   std::optional<std::int64_t> steps;  // absent: train.steps
   std::vector<Override> overrides;    // --set, and the options that are short for one
   bool resume = false, force = false, quiet = false;
+  std::optional<std::int64_t> nproc;  // ranks to start on this machine
   DeviceChoice device = DeviceChoice::automatic;
 };
 

@@ -9,20 +9,36 @@
 #include <system_error>
 
 #include "base/streams.hpp"
+#include "nsa/train/run/follower.hpp"
 #include "nsa/train/run/session.hpp"
 
 namespace nsa::train {
 
 namespace {
 
-ExitCode train(const Options& options, const std::vector<std::string>& arguments, const Seams& seams) {
-  const StopSignals signals;
-  const Config config = configuration(options);
+// The rank that leads, or the only one.
+ExitCode lead(const Options& options, const Config& config, const StopSignals& signals, const Rank& rank,
+              const std::vector<std::string>& arguments, const Seams& seams) {
   RunFolder folder(options.out, options.force    ? RunFolder::Mode::force
                                 : options.resume ? RunFolder::Mode::resume
                                                  : RunFolder::Mode::fresh);
-  Session session(options, signals, folder, make_training(config, options, seams));
+  Session session(options, signals, folder, rank, make_training(config, options, rank, seams));
   return session.run(arguments);
+}
+
+ExitCode train(const Options& options, const std::vector<std::string>& arguments, const parallel::World& world,
+               const Seams& seams) {
+  const Config config = configuration(options);
+  if (is_starter(options, world)) return start_ranks(options, config, arguments);
+  const StopSignals signals;
+  const Rank rank = join(world, config, options, seams.group);
+  try {
+    if (rank.leads()) return lead(options, config, signals, rank, arguments, seams);
+    return Follower(options, signals, rank, make_training(config, options, rank, seams)).run();
+  } catch (const std::exception& error) {
+    if (rank.group) rank.group->tell_failure(error.what());
+    throw;
+  }
 }
 
 // A run that could not say how it goes and how it ended is refused before it begins.
@@ -51,6 +67,18 @@ Failure explain() {
     return {ExitCode::usage, error.what()};
   } catch (const StateMismatch& error) {
     return {ExitCode::usage, fmt::format("the checkpoint is {}", error.what())};
+  } catch (const parallel::PeerDied& error) {
+    return {ExitCode::peer, error.what()};
+  } catch (const parallel::Timeout& error) {
+    return {ExitCode::hung, error.what()};
+  } catch (const parallel::WeightsDiffer& error) {
+    return {ExitCode::infrastructure, error.what()};
+  } catch (const parallel::Disagreement& error) {
+    return {ExitCode::usage, error.what()};
+  } catch (const parallel::RankTwice& error) {
+    return {ExitCode::usage, error.what()};
+  } catch (const parallel::Error& error) {
+    return {ExitCode::infrastructure, error.what()};
   } catch (const DataError& error) {
     return {ExitCode::infrastructure, error.what()};
   } catch (const FileError& error) {
@@ -75,14 +103,18 @@ Failure explain() {
 }
 
 ExitCode guarded(int argc, const char* const* argv, const Seams& seams) {
+  std::string who = "nsa-train: ";
   try {
-    const auto options = parse_options(argc, argv);
+    auto options = parse_options(argc, argv);
     if (!options) return ExitCode::finished;
     refuse_lost_streams();
-    return train(*options, {argv + 1, argv + argc}, seams);
+    const parallel::World world = world_of_run(*options);
+    if (world.size > 1) who = fmt::format("nsa-train: rank {}: ", world.rank);
+    if (world.rank > 0) options->quiet = true;
+    return train(*options, {argv + 1, argv + argc}, world, seams);
   } catch (const std::exception&) {
     const Failure failure = explain();
-    base::complain(failure.message, "nsa-train: ");
+    base::complain(failure.message, who);
     if (seams.failed) seams.failed(failure.message);
     return failure.code;
   }

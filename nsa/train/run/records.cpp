@@ -91,6 +91,7 @@ std::vector<std::string> changes_since(const json& before, const json& now) {
   compare("/device/type", "the device");
   compare("/device/name", "the GPU");
   compare("/device/torch_threads", "the number of threads");
+  if (before.contains("ranks")) compare("/ranks/count", "the number of ranks");
   for (const auto& [name, flag] : now.at("flags").items())
     compare(("/flags/" + name + "/value").c_str(), "flag " + name);
   return changes;

@@ -26,6 +26,7 @@ constexpr const char* kRecord = "run.json";
 constexpr const char* kLock = ".lock";
 
 constexpr const char* kCheckpoints = "checkpoints";
+constexpr const char* kRanks = "ranks";            // of the ranks besides the first, a folder each: rank_3
 constexpr const char* kSchema = "nsa-train-run/";  // of every version
 
 bool is_number(std::string_view text) {
@@ -41,8 +42,8 @@ std::optional<std::string_view> between(std::string_view name, std::string_view 
 // What a run writes at the top of its folder, by name, but for checkpoints/. `.HALT` is not in it: it may be somebody's
 // order to stop (halt_file.hpp).
 bool belongs_to_run(const std::string& name) {
-  for (const char* own :
-       {kRecord, "metrics.csv", "validation.csv", "heartbeat.jsonl", "dtypes.txt", "stacks_crash.txt"})
+  for (const char* own : {kRecord, "metrics.csv", "validation.csv", "heartbeat.jsonl", "dtypes.txt", "stacks_crash.txt",
+                          "stacks_ranks.txt"})
     for (const std::string_view end :
          {std::string_view(), AtomicFile::kTemporary, std::string_view(".old"), std::string_view(".damaged")})
       if (name == own + std::string(end)) return true;
@@ -69,7 +70,9 @@ bool holds_run(const fs::path& folder) {
 // What would be lost or written over: a name that a run uses; "" when there is none.
 std::string in_the_way(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder))
-    if (const std::string name = entry.path().filename(); name == kCheckpoints || belongs_to_run(name)) return name;
+    if (const std::string name = entry.path().filename();
+        name == kCheckpoints || name == kRanks || belongs_to_run(name))
+      return name;
   return "";
 }
 
@@ -95,6 +98,28 @@ struct OldRun {
   std::vector<fs::path> files, foreign;  // of the run; others among its checkpoints
 };
 
+// ranks/rank_3/heartbeat.jsonl, ...: by their names, as at the top.
+template <typename Refuse>
+void add_files_of_ranks(const fs::path& folder, OldRun& old, const Refuse& refuse) {
+  const fs::path ranks = folder / kRanks;
+  const fs::file_status status = fs::symlink_status(ranks);
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status)) refuse(ranks, fs::is_symlink(status) ? "a link" : "no folder");
+  for (const auto& rank : fs::directory_iterator(ranks)) {
+    const std::string name = rank.path().filename();
+    const auto number = between(name, "rank_", "");
+    if (!number || !is_number(*number) || !rank.is_directory() || is_link(rank.path())) {
+      old.foreign.push_back(rank.path());
+      continue;
+    }
+    for (const auto& entry : fs::directory_iterator(rank.path())) {
+      const bool own = belongs_to_run(entry.path().filename());
+      if (own && !is_file(entry.path())) refuse(entry.path(), is_link(entry.path()) ? "a link" : "no regular file");
+      (own ? old.files : old.foreign).push_back(entry.path());
+    }
+  }
+}
+
 // Throws UsageError when something else has the name of one of its files: a link leads to what is not the run's.
 OldRun files_of_run(const fs::path& folder) {
   const auto refuse = [](const fs::path& path, const char* is) {
@@ -119,6 +144,7 @@ OldRun files_of_run(const fs::path& folder) {
       if (own && !is_file(entry.path())) refuse(entry.path(), is_link(entry.path()) ? "a link" : "no regular file");
       (own ? old.files : old.foreign).push_back(entry.path());
     }
+  add_files_of_ranks(folder, old, refuse);
   // The record last: it is the proof, should this be cut short.
   std::stable_partition(old.files.begin(), old.files.end(),
                         [](const fs::path& file) { return file.filename() != kRecord; });
@@ -132,7 +158,11 @@ void remove_run(const fs::path& folder) {
     if (!fs::remove(file, error) && error) throw FileError("cannot remove", file, error.value());
   for (const fs::path& file : old.foreign)
     base::err("nsa-train: {} is not of the run that --force removes, and stays\n", file.string());
-  fs::remove(folder / kCheckpoints, error);  // when it is empty
+  fs::remove(folder / kCheckpoints, error);  // when it is empty, as the next ones
+  if (!fs::exists(folder / kRanks, error)) return;
+  for (const auto& rank : fs::directory_iterator(folder / kRanks))
+    if (rank.is_directory()) fs::remove(rank.path(), error);
+  fs::remove(folder / kRanks, error);
 }
 
 nlohmann::json read_record(const fs::path& file) {

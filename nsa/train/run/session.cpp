@@ -60,13 +60,17 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
 
 }  // namespace
 
-Session::Session(const Options& options, const StopSignals& signals, RunFolder& folder, Training training)
+Session::Session(const Options& options, const StopSignals& signals, RunFolder& folder, const Rank& rank,
+                 Training training)
     : signals_(signals),
       folder_(folder),
+      rank_(rank),
       training_(std::move(training)),
       last_step_(options.steps.value_or(training_.config.train.steps)),
       progress_({.quiet = options.quiet, .live = base::want_live_line(), .last_step = last_step_}),
+      activity_(*rank.activity),
       halt_(folder.path(), folder.run_id()),
+      together_(rank.group, signals, halt_.path()),
       store_(folder.file("checkpoints"), training_.config.train.keep_checkpoints),
       gates_(training_.model) {
   training_.trainer->on_phase([this](std::string_view name) { activity_.phase(name); });
@@ -74,17 +78,29 @@ Session::Session(const Options& options, const StopSignals& signals, RunFolder& 
 }
 
 ExitCode Session::run(const std::vector<std::string>& arguments) {
-  if (const auto refused = refused_by_halt_file()) return *refused;
-  load_newest_checkpoint();
+  if (const auto refused = refused_by_halt_file()) {
+    (void)together_.told_by_first("begin", {{"refused", static_cast<int>(*refused)}});
+    return *refused;
+  }
+  const std::string checkpoint = load_newest_checkpoint();
+  (void)together_.told_by_first("begin", {{"run", folder_.run_id()}, {"checkpoint", checkpoint}});
+  training_.trainer->compare_with_all(facts_of(training_));
   begin(arguments);
-  const Watchdog watchdog({.hang_s = training_.config.train.hang_timeout_s, .folder = folder_.path()}, activity_,
-                          *heartbeat_);
+  const auto hung = [this](const std::string& why) {
+    if (rank_.group) rank_.group->tell_failure(why);
+  };
+  const Watchdog watchdog({.hang_s = training_.config.train.hang_timeout_s, .folder = folder_.path(), .hung = hung},
+                          activity_, *heartbeat_);
   try {
+    together_.begin(*training_.trainer, *training_.dispatcher);
     const End end = loop();
     check_output();
     print_last_line(end);
+    activity_.phase("end");
+    (void)together_.told_by_first("end", {{"code", static_cast<int>(end.code)}});
     return end.code;
   } catch (const std::exception& error) {
+    if (rank_.group) rank_.group->tell_failure(error.what());
     rescue(error);
     throw;
   }
@@ -100,13 +116,13 @@ std::optional<ExitCode> Session::refused_by_halt_file() {
   return found->own ? ExitCode::anomaly : ExitCode::halted;
 }
 
-void Session::load_newest_checkpoint() {
-  if (!folder_.goes_on()) return;
+std::string Session::load_newest_checkpoint() {
+  if (!folder_.goes_on()) return "";
   auto newest = store_.newest([this](const std::string& text) { progress_.warn(text); });
   if (!newest) {
     progress_.warn(fmt::format("there is no sound checkpoint of this run in {}: training starts anew",
                                folder_.file("checkpoints").string()));
-    return;
+    return "";
   }
   training_.trainer->load(newest->state);
   if (const auto earlier = newest->state.facts.find(kReplaced);
@@ -115,10 +131,12 @@ void Session::load_newest_checkpoint() {
       if (times.is_number_integer()) replaced_before_[op] = times.get<std::int64_t>();
   saved_step_ = steps();
   progress_.say(fmt::format("goes on from step {} ({})", saved_step_, newest->file.string()));
+  return newest->file.filename();
 }
 
 void Session::begin(const std::vector<std::string>& arguments) {
-  const nlohmann::json start = start_record(arguments, training_.device, training_.flags, training_.environment);
+  nlohmann::json start = start_record(arguments, training_.device, training_.flags, training_.environment);
+  start["ranks"] = {{"count", rank_.world.size}, {"started_by", to_string(rank_.world.origin)}};
   for (const auto& change : folder_.goes_on() ? changes_since(folder_.last_start(), start) : std::vector<std::string>{})
     progress_.warn(change);
   for (const auto& flag : unknown_flags(training_.environment))
@@ -130,6 +148,7 @@ void Session::begin(const std::vector<std::string>& arguments) {
   const auto stacks = folder_.file("stacks_crash.txt");
   base::write_stacks_to(
       stacks, fmt::format("nsa-train: CRASHED; stacks in {} (c++filt makes their names readable)\n", stacks.string()));
+  *rank_.may_write = true;
   halt_.remove_with(folder_.replaces());
   log_.emplace(folder_.path(), steps(), training_.validation != nullptr,
                [this](const std::string& text) { progress_.warn(text); });
@@ -141,10 +160,12 @@ void Session::begin(const std::vector<std::string>& arguments) {
   const TrainConfig& train = training_.config.train;
   const std::string work = steps() < last_step_ ? fmt::format("steps {} to {}", steps() + 1, last_step_)
                                                 : fmt::format("all {} steps are made", last_step_);
-  progress_.say(fmt::format("run {}: {}, {} parameters, {}, {}; {} x {} x {} tokens a step; {}; {}", folder_.run_id(),
-                            training_.config.model.name, parameter_count(training_.config.model),
-                            to_string(train.precision), training_.device.str(), train.accumulate_grad_batches,
-                            train.batch_size, train.seq_len, work, folder_.path().string()));
+  progress_.say(
+      fmt::format("run {}: {}, {} parameters, {}, {}; {} x {} x {} tokens a step{}; {}; {}", folder_.run_id(),
+                  training_.config.model.name, parameter_count(training_.config.model), to_string(train.precision),
+                  training_.device.str(), train.accumulate_grad_batches, train.batch_size, train.seq_len,
+                  rank_.group ? fmt::format(", shared by {} ranks ({})", rank_.world.size, rank_.group->backend()) : "",
+                  work, folder_.path().string()));
   if (train.cuda_graph == CudaGraph::on && !training_.device.is_cuda())
     progress_.warn(
         fmt::format("train.cuda_graph: there are no graphs on {}; the same step is made one operation after "
@@ -157,8 +178,7 @@ Session::End Session::loop() {
   while (steps() < last_step_) {
     if (const auto end = wish_to_stop()) return *end;
     const std::int64_t next = steps() + 1;
-    const bool logged = next == 1 || next == last_step_ || next % train.log_every == 0 ||
-                        (train.eval_every > 0 && next % train.eval_every == 0);
+    const bool logged = is_logged(train, next, last_step_);
     activity_.step_begins();
     const StepReport report = training_.trainer->step();
     activity_.step_made(steps(), report.seconds);
@@ -187,7 +207,9 @@ Session::End Session::loop() {
 
 std::optional<Session::End> Session::wish_to_stop() {
   std::optional<End> end;
-  if (const auto signal = signals_.arrived()) {
+  if (rank_.group) {
+    end = wanted_by_any();
+  } else if (const auto signal = signals_.arrived()) {
     end = End{*signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated,
               fmt::format("SIG{}", sigabbrev_np(*signal))};
     heartbeat_->write("signal", {{"signal", end->reason}});
@@ -199,6 +221,23 @@ std::optional<Session::End> Session::wish_to_stop() {
   }
   if (end && saved_step_ != steps()) save();
   return end;
+}
+
+std::optional<Session::End> Session::wanted_by_any() {
+  const AgreedWishes wishes = together_.wishes(*training_.trainer);
+  if (!wishes.stop()) return std::nullopt;
+  if (wishes.interrupted > 0 || wishes.terminated > 0) {
+    const auto signal = signals_.arrived();
+    const bool interrupted = wishes.interrupted > 0;
+    const std::string reason = signal        ? fmt::format("SIG{}", sigabbrev_np(*signal))
+                               : interrupted ? "SIGINT"
+                                             : "SIGTERM";
+    heartbeat_->write("signal", {{"signal", reason}, {"ranks", wishes.interrupted + wishes.terminated}});
+    return End{interrupted ? ExitCode::interrupted : ExitCode::terminated, reason};
+  }
+  progress_.warn(fmt::format("{} stops this run; remove it and use --resume to go on", halt_.path().string()));
+  heartbeat_->write("halted", {{"ranks", wishes.halted}});
+  return End{ExitCode::halted, "halt_file"};
 }
 
 // Before the update: the state is that of the step before, which is saved; the run can go on from there.
@@ -216,6 +255,7 @@ Session::End Session::stopped(const StepReport& report) {
                              {"anomaly", anomaly_name(report.stop)},
                              {"reason", report.anomaly},
                              {"parameter", report.parameter},
+                             {"rank", report.rank < 0 ? nlohmann::json() : nlohmann::json(report.rank)},
                              {"loss", json_number(report.loss)},
                              {"grad_norm", json_number(report.grad_norm)},
                              {"lr", report.lr},
@@ -248,7 +288,7 @@ void Session::after_step(const StepReport& report, bool logged) {
   log_->step(report);
   const TrainConfig& train = training_.config.train;
   Progress::Figures figures{steps(), report.loss, report.lr, 0, activity_.look().median_s};
-  if (train.eval_every > 0 && steps() % train.eval_every == 0) {
+  if (is_validated(train, steps())) {
     try {
       validate();
     } catch (...) {  // the step was made, and has its row
@@ -256,6 +296,7 @@ void Session::after_step(const StepReport& report, bool logged) {
       throw;
     }
   }
+  if (logged || is_saved(train, steps())) training_.trainer->compare_weights_with_all();
   if (logged) {
     const Window window = write_row();
     figures.tok_per_s = window.tok_per_s;
@@ -277,7 +318,7 @@ void Session::after_step(const StepReport& report, bool logged) {
   note_lost_output();
   note_fallbacks();
   note_not_captured();
-  if (train.save_every > 0 && steps() % train.save_every == 0) save();
+  if (is_saved(train, steps())) save();
 }
 
 Window Session::write_row() {
@@ -291,9 +332,12 @@ void Session::validate() {
   training_.validation->seek(validation_start_);  // the same batches every time
   Evaluation result;
   try {
-    result = evaluate(training_.model, *training_.validation, training_.config.train.eval_batches,
-                      [this] { activity_.pulse(); });
+    result = evaluate(
+        training_.model, *training_.validation, training_.config.train.eval_batches, [this] { activity_.pulse(); },
+        rank_.group.get());
   } catch (const ContractError&) {
+    throw;
+  } catch (const parallel::Error&) {
     throw;
   } catch (const std::runtime_error& error) {
     throw DataError(fmt::format("validation: {}", error.what()));
@@ -371,6 +415,11 @@ std::map<std::string, std::int64_t> Session::replaced_so_far() const {
   auto all = replaced_before_;
   for (const auto& [op, record] : training_.dispatcher->strict_fallbacks())
     if (record.replaced > 0) all[op] += record.replaced;
+  std::int64_t own = 0;
+  for (const auto& [op, record] : training_.dispatcher->strict_fallbacks()) own += record.replaced;
+  if (rank_.group)
+    if (const auto others = static_cast<std::int64_t>(together_.wishes(*training_.trainer).replaced) - own; others > 0)
+      all["(on other ranks)"] += others;
   return all;
 }
 

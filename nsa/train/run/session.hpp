@@ -18,13 +18,14 @@
 #include "nsa/train/run/run_folder.hpp"
 #include "nsa/train/run/signals.hpp"
 #include "nsa/train/run/step_log.hpp"
+#include "nsa/train/run/together.hpp"
 #include "nsa/train/run/training.hpp"
 
 namespace nsa::train {
 
 class Session {
  public:
-  Session(const Options& options, const StopSignals& signals, RunFolder& folder, Training training);
+  Session(const Options& options, const StopSignals& signals, RunFolder& folder, const Rank& rank, Training training);
   // The last line stands on stdout afterwards. Throws what the parts throw, after an attempt to save.
   [[nodiscard]] ExitCode run(const std::vector<std::string>& arguments);
 
@@ -34,10 +35,12 @@ class Session {
     std::string reason;
   };
   [[nodiscard]] std::optional<ExitCode> refused_by_halt_file();
-  void load_newest_checkpoint();
+  [[nodiscard]] std::string load_newest_checkpoint();  // its file's name, "" for none
   void begin(const std::vector<std::string>& arguments);
   [[nodiscard]] End loop();
   [[nodiscard]] std::optional<End> wish_to_stop();
+  // What any rank wants, this one included.
+  [[nodiscard]] std::optional<End> wanted_by_any();
   [[nodiscard]] End stopped(const StepReport& report);
   void after_step(const StepReport& report, bool logged);
   Window write_row();
@@ -56,11 +59,13 @@ class Session {
 
   const StopSignals& signals_;
   RunFolder& folder_;
+  const Rank& rank_;
   Training training_;
   std::int64_t last_step_;
   Progress progress_;
-  Activity activity_;
+  Activity& activity_;
   HaltFile halt_;
+  Together together_;
   CheckpointStore store_;
   GateWatch gates_;
   std::optional<Heartbeat> heartbeat_;  // from begin() on

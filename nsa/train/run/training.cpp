@@ -20,7 +20,8 @@ namespace {
 
 constexpr const char* kSynthetic = "synthetic";
 
-at::Device choose_device(DeviceChoice choice) {
+at::Device choose_device(DeviceChoice choice, const Rank& rank) {
+  if (rank.group) return rank.group->options().device;
   if (choice == DeviceChoice::cpu) return at::kCPU;
   if (torch::cuda::is_available()) return {at::kCUDA, 0};
   if (choice == DeviceChoice::cuda) throw DeviceError("--device cuda: torch finds no usable GPU here");
@@ -122,7 +123,7 @@ Config configuration(const Options& options) {
   return load_config(file, longer);
 }
 
-Training make_training(const Config& config, const Options& options, const Seams& seams) {
+Training make_training(const Config& config, const Options& options, const Rank& rank, const Seams& seams) {
   Training training;
   training.config = config;
   training.environment = read_environment();
@@ -130,8 +131,13 @@ Training make_training(const Config& config, const Options& options, const Seams
   const auto reason = graph_refusal(config.train, training.flags);
   if (config.train.cuda_graph == CudaGraph::on && !reason.empty())
     throw UsageError(fmt::format("train.cuda_graph = true: {}", reason));
+  if (config.train.cuda_graph == CudaGraph::on && rank.group)
+    throw UsageError(
+        "train.cuda_graph = true: several ranks sum their gradients while backward runs, which the captured step does "
+        "not "
+        "hold; auto goes by ordinary steps");
   if (config.train.deterministic) make_deterministic();
-  training.device = choose_device(options.device);
+  training.device = choose_device(options.device, rank);
   auto stream = training_data(config);
   if (config.train.eval_every > 0) training.validation = open(config, Split::validation);
   if (seams.data) {
@@ -144,7 +150,8 @@ Training make_training(const Config& config, const Options& options, const Seams
       make_model(config.model, training.flags,
                  {.device = training.device, .seed = config.train.seed, .ops = training.dispatcher->provider()});
   if (seams.model) seams.model(training.model);
-  training.trainer = std::make_unique<Trainer>(training.model, config.train, std::move(stream));
+  training.trainer =
+      std::make_unique<Trainer>(training.model, config.train, std::move(stream), std::nullopt, rank.group);
   training.after_step = seams.after_step;
   return training;
 }

@@ -8,6 +8,7 @@
 #include "nsa/config.hpp"
 #include "nsa/dispatch.hpp"
 #include "nsa/train/run/options.hpp"
+#include "nsa/train/run/ranks.hpp"
 #include "nsa/train/stream.hpp"
 #include "nsa/train/trainer.hpp"
 
@@ -20,6 +21,7 @@ struct Seams {
   // The stream of a split in place of the one given, which is not null: behind what is read ahead, so that next() is
   // called by who trains or evaluates, and gives what they get.
   std::function<std::shared_ptr<BatchStream>(std::shared_ptr<BatchStream>, Split)> data = {};
+  parallel::GroupSeams group = {};
   // After every step that was made, before a word of it is written down.
   std::function<void(const Trainer&)> after_step = {};
   // Why the program ends with an error, as standard error is told.
@@ -42,8 +44,10 @@ struct Training {
   std::shared_ptr<BatchStream> validation;         // with train.eval_every > 0
   std::function<void(const Trainer&)> after_step;  // of the seams; may be empty
 };
-// Opens the data and makes model and trainer; touches no file. Throws UsageError, FlagInvalid, DataError, DeviceError.
-[[nodiscard]] Training make_training(const Config& config, const Options& options, const Seams& seams);
+// Opens the data and makes model and trainer; touches no file. With a group all ranks do so at
+// the same time. Throws UsageError, FlagInvalid, DataError, DeviceError, parallel::Error.
+[[nodiscard]] Training make_training(const Config& config, const Options& options, const Rank& rank,
+                                     const Seams& seams);
 
 // `name` where it is, else below the folder of the sources, else below the installed data; `name` itself when nowhere.
 [[nodiscard]] std::filesystem::path find_file(const std::filesystem::path& name);

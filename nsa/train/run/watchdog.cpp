@@ -57,6 +57,9 @@ void Watchdog::run() {
     if (liveness == Liveness::slow) record("slow", judge.silent_s(now));
     if (liveness == Liveness::hung) {
       record("hung", judge.silent_s(now));
+      if (options_.hung)
+        options_.hung(fmt::format("no progress and no work for {:.0f} s in its phase '{}'", judge.silent_s(now),
+                                  activity_.look().phase));
       ::_exit(static_cast<int>(ExitCode::hung));
     }
     if (now - last_beat >= kBeat_s) {

@@ -18,8 +18,9 @@ class Watchdog {
   static constexpr double kBeat_s = 30;
 
   struct Options {
-    double hang_s = 300;           // 0: only beats
-    std::filesystem::path folder;  // for stacks_*.txt
+    double hang_s = 300;                                    // 0: only beats
+    std::filesystem::path folder;                           // for stacks_*.txt
+    std::function<void(const std::string& why)> hung = {};  // before the process ends
   };
   Watchdog(Options options, const Activity& activity, Heartbeat& heartbeat);
   ~Watchdog();

@@ -1,0 +1,69 @@
+#include "nsa/train/run/together.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <torch/version.h>
+
+#include "build_info.hpp"
+
+namespace nsa::train {
+
+namespace {
+
+AgreedWishes named(const Trainer::Wishes& sums) { return {sums[0], sums[1], sums[2], sums[3]}; }
+
+}  // namespace
+
+nlohmann::json Together::told_by_first(const std::string& about, const nlohmann::json& words) const {
+  if (!group_) return words;
+  return nlohmann::json::parse(
+      group_->gather(about, words.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)).front());
+}
+
+void Together::begin(Trainer& trainer, const Dispatcher& dispatcher) {
+  if (!group_) return;
+  trainer.on_wish([this, &dispatcher] { return own(dispatcher); });
+  Trainer::Wishes sums{};
+  for (const auto& one : group_->gather("wishes", nlohmann::json(own(dispatcher)).dump())) {
+    const auto asked = nlohmann::json::parse(one).get<Trainer::Wishes>();
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += asked[i];
+  }
+  first_ = sums;
+  begun_at_ = trainer.steps_made();
+}
+
+AgreedWishes Together::wishes(const Trainer& trainer) const {
+  if (first_ && trainer.steps_made() == begun_at_) return named(*first_);
+  return named(trainer.wishes());
+}
+
+Trainer::Wishes Together::own(const Dispatcher& dispatcher) const {
+  const auto signal = signals_.arrived();
+  double replaced = 0;
+  for (const auto& [op, record] : dispatcher.strict_fallbacks()) replaced += static_cast<double>(record.replaced);
+  std::error_code error;
+  const bool halted = std::filesystem::exists(std::filesystem::symlink_status(halt_file_, error));
+  return {signal && *signal == SIGINT ? 1.0 : 0.0, signal && *signal != SIGINT ? 1.0 : 0.0, halted ? 1.0 : 0.0,
+          replaced};
+}
+
+bool is_validated(const TrainConfig& config, std::int64_t step) {
+  return config.eval_every > 0 && step % config.eval_every == 0;
+}
+bool is_saved(const TrainConfig& config, std::int64_t step) {
+  return config.save_every > 0 && step % config.save_every == 0;
+}
+bool is_logged(const TrainConfig& config, std::int64_t step, std::int64_t last_step) {
+  return step == 1 || step == last_step || step % config.log_every == 0 || is_validated(config, step);
+}
+
+parallel::Facts facts_of(const Training& training) {
+  parallel::Facts facts = {{"build", build_info::kBuildId},
+                           {"torch", TORCH_VERSION},
+                           {"device", std::string(training.device.type() == at::kCUDA ? "cuda" : "cpu")}};
+  for (const auto& [name, value] : flatten(training.flags)) facts.emplace_back("flag " + name, value);
+  for (const auto& [key, value] : flatten(training.config)) facts.emplace_back(key, value);
+  return facts;
+}
+
+}  // namespace nsa::train

@@ -1,0 +1,52 @@
+// What Session (rank 0) and Follower (all others) say to each other, so that both do the same at the same step. Without
+// a group all of it is about this process alone.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "nsa/parallel/handshake.hpp"
+#include "nsa/train/run/signals.hpp"
+#include "nsa/train/run/training.hpp"
+#include "nsa/train/trainer.hpp"
+
+namespace nsa::train {
+
+// What a rank may want of all, and how many did.
+struct AgreedWishes {
+  double interrupted = 0, terminated = 0, halted = 0;
+  double replaced = 0;  // values of functions that the reference's stand for (strict asserts), so far
+  [[nodiscard]] bool stop() const { return interrupted > 0 || terminated > 0 || halted > 0; }
+};
+
+class Together {
+ public:
+  Together(std::shared_ptr<parallel::Group> group, const StopSignals& signals, std::filesystem::path halt_file)
+      : group_(std::move(group)), signals_(signals), halt_file_(std::move(halt_file)) {}
+
+  // Rank 0's words to all: on rank 0 returns `words` itself.
+  [[nodiscard]] nlohmann::json told_by_first(const std::string& about, const nlohmann::json& words) const;
+  // Before the first step; from then on the trainer brings them with every step.
+  void begin(Trainer& trainer, const Dispatcher& dispatcher);
+  [[nodiscard]] AgreedWishes wishes(const Trainer& trainer) const;
+
+ private:
+  [[nodiscard]] Trainer::Wishes own(const Dispatcher& dispatcher) const;
+
+  std::shared_ptr<parallel::Group> group_;
+  const StopSignals& signals_;
+  std::filesystem::path halt_file_;
+  std::optional<Trainer::Wishes> first_;
+  std::int64_t begun_at_ = 0;
+};
+
+// The steps that have a row: the first, the last, and those that log_every and eval_every ask for.
+[[nodiscard]] bool is_logged(const TrainConfig& config, std::int64_t step, std::int64_t last_step);
+[[nodiscard]] bool is_saved(const TrainConfig& config, std::int64_t step);
+[[nodiscard]] bool is_validated(const TrainConfig& config, std::int64_t step);
+// What all ranks must have in common besides the configuration.
+[[nodiscard]] parallel::Facts facts_of(const Training& training);
+
+}  // namespace nsa::train
