@@ -1,8 +1,10 @@
 #include "nsa/parallel/meeting.hpp"
 
 #include <c10/util/Exception.h>
+#include <c10/util/Flags.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <stdlib.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -13,6 +15,8 @@
 
 #include "nsa/parallel/diagnosis.hpp"
 #include "nsa/parallel/store_server.hpp"
+
+C10_DECLARE_int(caffe2_log_level);  // of c10d's own words too
 
 namespace nsa::parallel {
 
@@ -25,6 +29,12 @@ std::string first_line(const std::exception& error) {
   const auto* torchs = dynamic_cast<const c10::Error*>(&error);
   const std::string text = torchs != nullptr ? torchs->what_without_backtrace() : error.what();
   return text.substr(0, text.find('\n'));
+}
+
+// c10d tells of every lost connection, with a backtrace. What is lost is this room's to tell.
+void quiet_c10d() {
+  constexpr int kErrors = 2;
+  if (::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kErrors;
 }
 
 std::string who_i_am() {
@@ -100,6 +110,7 @@ void await_all(c10d::Store& store, const GroupOptions& options) {
 }  // namespace
 
 StorePointer serve_store(int port, bool local_only) {
+  quiet_c10d();
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
   options.isServer = true;
@@ -118,6 +129,7 @@ StorePointer serve_store(int port, bool local_only) {
 std::string prefix_of(const World& world) { return fmt::format("nsa/{}/", world.attempt); }
 
 Meeting meet(const GroupOptions& options) {
+  quiet_c10d();
   const World& world = options.world;
   if (world.size < 1 || world.rank < 0 || world.rank >= world.size)
     throw WorldInvalid({fmt::format("rank {} of {}: a rank is 0 to size - 1", world.rank, world.size)});

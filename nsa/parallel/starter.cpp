@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <iterator>
 #include <system_error>
 
 extern char** environ;
@@ -87,6 +89,14 @@ pid_t start(const RankProgram& program, int on_orphaned) {
   return child;
 }
 
+// SIGSTOP, or a debugger.
+bool is_stopped(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto end = text.rfind(')');
+  return end != std::string::npos && end + 2 < text.size() && text[end + 2] == 'T';
+}
+
 }  // namespace
 
 std::string describe(const RankEnd& end) {
@@ -157,9 +167,9 @@ void Ranks::signal(int number) {
     if (one.pid != 0) ::kill(one.pid, number);
 }
 
-void Ranks::kill() {
+void Ranks::kill(bool only_stopped) {
   for (One& one : ranks_) {
-    if (one.pid == 0) continue;
+    if (one.pid == 0 || (only_stopped && !is_stopped(one.pid))) continue;
     one.killed = true;
     ::kill(-one.pid, SIGKILL);
     ::kill(one.pid, SIGKILL);  // before it had its group
@@ -178,13 +188,14 @@ std::vector<pid_t> Ranks::pids() const {
 }
 
 std::vector<RankEnd> watch(Ranks& ranks, const WatchOptions& options) {
-  constexpr milliseconds kLook{50};
+  constexpr milliseconds kLook{50}, kForStopped{3'000};
   std::vector<RankEnd> ends;
   std::optional<Clock::time_point> kill_at;
   while (ranks.alive() > 0) {
     if (options.signal_to_pass_on)
       while (const auto signal = options.signal_to_pass_on()) ranks.signal(*signal);
     if (kill_at && Clock::now() >= *kill_at) ranks.kill();
+    if (kill_at && Clock::now() >= *kill_at - options.grace + kForStopped) ranks.kill(/*only_stopped=*/true);
     const auto end = ranks.wait(kLook);
     if (!end) continue;
     ends.push_back(*end);

@@ -36,7 +36,7 @@ struct RankEnd {
 class Ranks {
  public:
   // Starts all. Throws std::system_error when one cannot be started, and then none is left.
-  // `on_orphaned`: what a rank gets when this process dies.
+  // `on_orphaned`: what a rank gets when this process dies, perhaps once for each thread of this process.
   explicit Ranks(const std::vector<RankProgram>& programs, int on_orphaned = SIGTERM);
   ~Ranks();  // kills what is left
   Ranks(const Ranks&) = delete;
@@ -45,7 +45,8 @@ class Ranks {
   // The next that ended; nothing when none did in this time, or none is left.
   [[nodiscard]] std::optional<RankEnd> wait(std::chrono::milliseconds longest);
   void signal(int number);  // to all that live
-  void kill();              // the same with SIGKILL, to their groups: what they started is ended too
+  // SIGKILL to all that live, or to those that are stopped, and to what they started.
+  void kill(bool only_stopped = false);
   [[nodiscard]] std::size_t alive() const;
   [[nodiscard]] std::vector<pid_t> pids() const;  // by rank; 0 for one that has ended
 
@@ -60,7 +61,8 @@ class Ranks {
 };
 
 struct WatchOptions {
-  std::chrono::milliseconds grace{30'000};  // after the first that ended badly, for the others to end by themselves
+  std::chrono::milliseconds grace{30'000};  // after the first that ended badly, for the others to end by themselves;
+                                            // one that is stopped (SIGSTOP) cannot, and gets 3 s
   std::function<std::optional<int>()> signal_to_pass_on = {};  // asked often; each signal given once
   std::function<void(const RankEnd&)> ended = {};              // as they end
 };

@@ -29,7 +29,7 @@ ExitCode lead(const Options& options, const Config& config, const StopSignals& s
 ExitCode train(const Options& options, const std::vector<std::string>& arguments, const parallel::World& world,
                const Seams& seams) {
   const Config config = configuration(options);
-  if (is_starter(options, world)) return start_ranks(options, config, arguments);
+  if (is_starter(options, world)) return start_ranks(options, config);
   const StopSignals signals;
   const Rank rank = join(world, config, options, seams.group);
   try {

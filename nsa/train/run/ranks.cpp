@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <fstream>
 #include <system_error>
 #include <thread>
 
@@ -42,6 +43,16 @@ std::map<std::string, std::string> process_environment() {
     all[text.substr(0, text.find('='))] = text.find('=') == std::string::npos ? "" : text.substr(text.find('=') + 1);
   }
   return all;
+}
+
+// The command line of this process, with the program itself in front.
+std::vector<std::string> own_words() {
+  std::ifstream file("/proc/self/cmdline");
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  if (words.empty()) throw DeviceError("--nproc: /proc/self/cmdline cannot be read, and the ranks cannot be started");
+  words.front() = std::filesystem::read_symlink("/proc/self/exe");
+  return words;
 }
 
 milliseconds timeout_of(const TrainConfig& config) {
@@ -141,7 +152,7 @@ bool is_starter(const Options& options, const parallel::World& world) {
   return options.nproc && world.origin == parallel::World::Origin::alone;
 }
 
-ExitCode start_ranks(const Options& options, const Config& config, const std::vector<std::string>& arguments) {
+ExitCode start_ranks(const Options& options, const Config& config) {
   const int count = static_cast<int>(options.nproc.value());
   if (const auto reason = deal_refusal(config.train, count); !reason.empty()) throw UsageError("--nproc: " + reason);
   refuse_missing_gpus(options, count);
@@ -155,12 +166,12 @@ ExitCode start_ranks(const Options& options, const Config& config, const std::ve
     world.address = "127.0.0.1";
     world.port = store.port();
     parallel::RankProgram program;
-    program.argv = {std::filesystem::read_symlink("/proc/self/exe")};
-    program.argv.insert(program.argv.end(), arguments.begin(), arguments.end());
+    program.argv = own_words();
     program.environment = parallel::environment_of(world);
     programs.push_back(std::move(program));
   }
-  parallel::Ranks ranks(programs);
+  // Not SIGTERM: the kernel may send it once for each thread of this process, and a second one means impatience.
+  parallel::Ranks ranks(programs, /*on_orphaned=*/SIGUSR1);
   parallel::WatchOptions watch;
   watch.grace = timeout_of(config.train) + kGraceBeyond;
   watch.signal_to_pass_on = PassedOn::next;

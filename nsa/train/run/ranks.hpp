@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "nsa/parallel/group.hpp"
 #include "nsa/parallel/world.hpp"
@@ -21,8 +20,7 @@ namespace nsa::train {
 
 // Starts the ranks, this program with the same arguments, and returns how the run ended: with the exit code of the
 // first that did not end well for a reason of its own. Signals that ask to stop are passed on. No rank is left.
-[[nodiscard]] ExitCode start_ranks(const Options& options, const Config& config,
-                                   const std::vector<std::string>& arguments);
+[[nodiscard]] ExitCode start_ranks(const Options& options, const Config& config);
 
 // What a rank has besides its training.
 struct Rank {

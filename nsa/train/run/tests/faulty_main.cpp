@@ -3,6 +3,9 @@
 //   hang           backward never returns  slow       backward takes 30 times as long
 //   spin           backward computes for ever         crash      backward dies by SIGSEGV
 //   nan-window     the window's output has a NaN (STEP counts its calls)
+//   weights        a bit of a weight is another one after the step
+// With FAULT_RANK in the environment on that rank alone. Among several ranks the first backward pass is the rehearsal
+// of nsa::parallel::GradientSums.
 #include <ATen/ops/full_like.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -11,6 +14,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 
@@ -58,6 +62,16 @@ nsa::OpsChange nan_in_window(std::int64_t at) {
   };
 }
 
+void flip_a_bit_after(nsa::train::Seams& seams, std::int64_t step) {
+  const auto weight = std::make_shared<at::Tensor>();
+  seams.model = [weight](nsa::LanguageModel& model) {
+    *weight = model->named_parameters()["layers.0.norm_mlp.weight"].detach();
+  };
+  seams.after_step = [weight, step](const nsa::train::Trainer& trainer) {
+    if (trainer.steps_made() == step) weight->view(at::kInt)[0].bitwise_xor_(1);
+  };
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -70,7 +84,12 @@ int main(int argc, char** argv) {
   nsa::train::Seams seams;
   const std::string fault = word.substr(0, at);
   const std::int64_t step = std::stoll(word.substr(at + 1));
-  if (fault == "nan-window")
+  const char *wanted = std::getenv("FAULT_RANK"), *rank = std::getenv("RANK");
+  if (wanted != nullptr && (rank == nullptr || std::string(wanted) != rank))
+    return nsa::train::run_program(argc - 1, argv + 1, {});
+  if (fault == "weights")
+    flip_a_bit_after(seams, step);
+  else if (fault == "nan-window")
     seams.ops = nan_in_window(step);
   else
     seams.model = [&](nsa::LanguageModel& model) { plant(model, fault, step); };

@@ -1,0 +1,254 @@
+// Several processes that train as one: nsa-train --nproc on the CPU, against one process, and what stops them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "nsa/train/run/tests/program_runner.hpp"
+
+namespace {
+
+using namespace nsa::train::testing;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+using Arguments = std::vector<std::string>;
+
+Arguments with(Arguments first, const Arguments& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
+const Arguments kTwelveRows = {"--set", "train.batch_size=12"};
+
+// step, loss, ..., as numbers; an empty cell is NaN.
+std::vector<std::vector<double>> table(const fs::path& run) {
+  std::vector<std::vector<double>> rows;
+  for (const std::string& line : lines(run / "metrics.csv")) {
+    if (line.starts_with("step")) continue;
+    std::istringstream cells(line + ",");
+    std::vector<double>& row = rows.emplace_back();
+    for (std::string cell; std::getline(cells, cell, ',');)
+      row.push_back(cell.empty() ? std::nan("") : std::stod(cell));
+  }
+  return rows;
+}
+
+// Losses, norms, validation and counts of tokens, within rounding of fp32 sums in another order.
+void expect_same_run(const Place& one, const Place& several, std::size_t steps) {
+  constexpr double kRounding = 2e-6;
+  constexpr std::size_t kStep = 0, kLoss = 1, kNorm = 3, kTokens = 8, kValidation = 10;
+  const auto left = table(one.run()), right = table(several.run());
+  ASSERT_EQ(left.size(), steps);
+  ASSERT_EQ(right.size(), steps);
+  for (std::size_t i = 0; i < steps; ++i) {
+    EXPECT_EQ(left[i][kStep], right[i][kStep]);
+    EXPECT_EQ(left[i][kTokens], right[i][kTokens]);
+    for (const std::size_t column : {kLoss, kNorm})
+      EXPECT_NEAR(left[i][column] / right[i][column], 1, kRounding) << "step " << i + 1 << ", column " << column;
+    EXPECT_EQ(std::isnan(left[i][kValidation]), std::isnan(right[i][kValidation]));
+    if (!std::isnan(left[i][kValidation])) {
+      EXPECT_NEAR(left[i][kValidation] / right[i][kValidation], 1, kRounding);
+    }
+  }
+}
+
+nlohmann::json halt_of_ranks(const Place& place) { return nlohmann::json::parse(content(place.run() / ".HALT")); }
+
+// Processes of this run that are left, by its folder on their command line.
+std::vector<std::string> left_of(const Place& place) {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    if (entry.path().filename().string().find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string line = content(entry.path() / "cmdline");
+    std::string state = content(entry.path() / "stat");
+    state = state.substr(std::min(state.size(), state.rfind(')') + 2), 1);
+    if (line.find(place.run().string()) != std::string::npos && state != "Z") found.push_back(entry.path().filename());
+  }
+  return found;
+}
+
+std::vector<std::string> left_in_the_end(const Place& place) {
+  for (int i = 0; i < 100 && !left_of(place).empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  return left_of(place);
+}
+
+void wait_for_rows(const Place& place, std::size_t rows) {
+  for (int i = 0; i < 600 && lines(place.run() / "metrics.csv").size() <= rows; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_GT(lines(place.run() / "metrics.csv").size(), rows);
+}
+
+// The process of a rank of this run; 0 when there is none.
+pid_t process_of(const Place& place, int rank) {
+  for (const std::string& pid : left_of(place)) {
+    std::istringstream variables(content(fs::path("/proc") / pid / "environ"));
+    for (std::string one; std::getline(variables, one, '\0');)
+      if (one == "RANK=" + std::to_string(rank)) return static_cast<pid_t>(std::stol(pid));
+  }
+  return 0;
+}
+
+TEST(NsaTrainRanks, TwoThenThreeTrainAsOne) {
+  const Place one, several;
+  ASSERT_EQ(one.train(with(kTwelveRows, {"--steps", "8"})).code, 0);
+  const Outcome two = several.train(with(kTwelveRows, {"--steps", "5", "--nproc", "2"}));
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_THAT(two.err, HasSubstr("shared by 2 ranks (gloo)"));
+  const Outcome three = several.train(with(kTwelveRows, {"--steps", "8", "--nproc", "3", "--resume"}));
+  ASSERT_EQ(three.code, 0) << three.err;
+  EXPECT_THAT(three.out, StartsWith("final: step=8 ")) << "once, by the first rank";
+  EXPECT_EQ(std::count(three.out.begin(), three.out.end(), '\n'), 1);
+  EXPECT_THAT(three.err, AllOf(HasSubstr("goes on from step 5"), HasSubstr("the number of ranks was 2 and is 3 now")));
+  expect_same_run(one, several, 8);
+  EXPECT_TRUE(fs::exists(several.run() / "ranks" / "rank_2" / "heartbeat.jsonl"));
+  const Outcome alone = several.train(with(kTwelveRows, {"--steps", "8", "--resume"}));
+  EXPECT_EQ(alone.last_line(), three.last_line()) << "the same file for every number of ranks";
+  EXPECT_EQ(several.train(with(kTwelveRows, {"--steps", "1", "--force"})).code, 0);
+  EXPECT_FALSE(fs::exists(several.run() / "ranks")) << "removed with the run";
+}
+
+// 4 rows a batch, then fewer, then one that is shorter: some ranks have none.
+TEST(NsaTrainRanks, TheSmallBatchesAtTheEndOfTheData) {
+  const Place one, several;
+  std::ofstream(one.file("short.txt")) << std::string(32 * 4 * 2 + 32 * 1 + 9, 'a') + "bcd";
+  const Arguments short_data = {"--data", one.file("short.txt").string(), "--set", "train.batch_size=4",
+                                "--set",  "train.eval_every=0",           "--set", "train.validation_share=0"};
+  const Outcome ends = one.train(short_data);
+  ASSERT_EQ(ends.code, 3) << ends.err;
+  const Outcome outcome = several.train(with(short_data, {"--nproc", "4"}));
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  expect_same_run(one, several, 2);
+}
+
+TEST(NsaTrainRanks, PackedBatchesAreDealtWhole) {
+  const Place one, several;
+  const Arguments packed = {"--set", "train.packed=true", "--set", "train.batch_size=1", "--steps", "4"};
+  ASSERT_EQ(one.train(packed).code, 0);
+  const Outcome outcome = several.train(with(packed, {"--nproc", "2"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  expect_same_run(one, several, 4);
+}
+
+TEST(NsaTrainRanks, AHaltFileAndASignalStopAllAtTheSameStep) {
+  for (const bool by_file : {true, false}) {
+    const Place place;
+    Child child(place.options({"--nproc", "2", "--steps", "100000", "--set", "train.epochs=0"}), place.file("child"));
+    wait_for_rows(place, 2);
+    if (by_file)
+      std::ofstream(place.run() / ".HALT") << "enough";
+    else
+      ::kill(process_of(place, 1), SIGTERM);
+    const Outcome outcome = child.wait();
+    EXPECT_EQ(outcome.code, by_file ? 5 : 143) << outcome.err;
+    EXPECT_THAT(outcome.last_line(), StartsWith("stopped: step="));
+    const auto last = std::to_string(lines(place.run() / "metrics.csv").size() - 1);
+    EXPECT_THAT(outcome.last_line(), HasSubstr("step=" + last + " "));
+    EXPECT_EQ(records(place.run() / "ranks" / "rank_1", "finished").at(0)["step"], std::stoi(last));
+    EXPECT_THAT(left_of(place), IsEmpty());
+  }
+}
+
+TEST(NsaTrainRanks, AKilledRankEndsAllAndTheStepsAreSaved) {
+  const Place place;
+  Child child(
+      place.options({"--nproc", "3", "--steps", "100000", "--set", "train.epochs=0", "--set", "train.batch_size=3"}),
+      place.file("child"));
+  wait_for_rows(place, 2);
+  ::kill(process_of(place, 2), SIGKILL);
+  const Outcome outcome = child.wait();
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 0: error: rank 2 (pid "), HasSubstr("was killed by SIGKILL"),
+                                 HasSubstr("--resume goes on from there")));
+  EXPECT_THAT(names_in(place.run() / "checkpoints"), Not(IsEmpty()));
+  EXPECT_THAT(left_of(place), IsEmpty());
+}
+
+TEST(NsaTrainRanks, AKilledStarterLeavesNobody) {
+  const Place place;
+  Child child(place.options({"--nproc", "2", "--steps", "100000", "--set", "train.epochs=0"}), place.file("child"));
+  wait_for_rows(place, 2);
+  child.send(SIGKILL);
+  EXPECT_EQ(child.wait().code, 128 + SIGKILL);
+  EXPECT_THAT(left_in_the_end(place), IsEmpty());
+  EXPECT_THAT(names_in(place.run() / "checkpoints"), Not(IsEmpty())) << "the ranks stop as after SIGTERM";
+}
+
+// Two accumulated batches a step, and the rehearsal: the sixth pass is of step 3.
+TEST(NsaTrainRanks, ANanOnOneRankIsNamed) {
+  for (const std::string fault : {"nan-gradient", "nan-loss"}) {
+    const Place place;
+    const bool loss = fault == "nan-loss";
+    const Outcome outcome =
+        place.train({"--nproc", "2"}, {.plant = fault + (loss ? "@5" : "@6"), .environment = {{"FAULT_RANK", "1"}}});
+    EXPECT_EQ(outcome.code, 1) << outcome.err;
+    const auto halt = halt_of_ranks(place);
+    EXPECT_EQ(halt["step"], 3);
+    EXPECT_EQ(halt["anomaly"], loss ? "nan_loss" : "nan_gradient");
+    EXPECT_EQ(halt["checkpoint_step"], 2);
+    EXPECT_FALSE(halt["parameter"].get<std::string>().empty());
+  }
+}
+
+TEST(NsaTrainRanks, AHangEndsWithTheCollectiveAndTheStacksOfAll) {
+  const Place place;
+  const Outcome outcome = place.train({"--nproc", "2", "--set", "train.hang_timeout_s=5"},
+                                      {.plant = "hang@6", .environment = {{"FAULT_RANK", "1"}}});
+  EXPECT_EQ(outcome.code, 6) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("rank 0 waited"), HasSubstr("in collective"), HasSubstr("'gradients bucket 0'"),
+                    HasSubstr("rank 1 is outside of any collective"), HasSubstr("in its phase 'backward'")));
+  EXPECT_THAT(content(place.run() / "stacks_ranks.txt"),
+              AllOf(HasSubstr("==== rank 0"), HasSubstr("==== rank 1"), HasSubstr("pause")));
+  EXPECT_THAT(left_of(place), IsEmpty());
+}
+
+TEST(NsaTrainRanks, OtherBitsInAWeightAreFound) {
+  const Place place;
+  const Outcome outcome = place.train({"--nproc", "2"}, {.plant = "weights@2", .environment = {{"FAULT_RANK", "1"}}});
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("weights after step 2"), HasSubstr("layers.0.norm_mlp.weight"), HasSubstr("rank 1")));
+}
+
+TEST(NsaTrainRanks, WhatCannotBeIsRefusedByName) {
+  const Place place;
+  const auto refused = [&](const Arguments& more, const std::map<std::string, std::string>& environment,
+                           const std::string& words) {
+    const Outcome outcome = place.train(more, {.environment = environment});
+    EXPECT_EQ(outcome.code, 2) << words << "\n" << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+    EXPECT_FALSE(fs::exists(place.run())) << words;
+  };
+  refused({"--nproc", "3"}, {},
+          "train.batch_size = 2: 3 ranks share the rows of a batch of a step evenly, so it must be a multiple of 3: 3");
+  refused({"--nproc", "0"}, {}, "--nproc");
+  refused({}, {{"RANK", "0"}}, "WORLD_SIZE is not set");
+  refused({}, {{"RANK", "0"}, {"WORLD_SIZE", "0"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "x"}},
+          "WORLD_SIZE = '0': a whole number from 1 to 1000000 is needed");
+  refused({"--nproc", "2"},
+          {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "29500"}},
+          "RANK=0 WORLD_SIZE=4 already say(s)");
+}
+
+TEST(NsaTrainRanks, AFolderThatHoldsARunIsRefusedOnce) {
+  const Place place;
+  ASSERT_EQ(place.train({"--nproc", "2", "--steps", "1"}).code, 0);
+  const Outcome outcome = place.train({"--nproc", "2", "--steps", "1"});
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("holds a run: --resume goes on with it"));
+  const Outcome graph = place.train({"--nproc", "2", "--steps", "1", "--force", "--set", "train.cuda_graph=true"});
+  EXPECT_EQ(graph.code, 2) << graph.err;
+  EXPECT_THAT(graph.err, HasSubstr("train.cuda_graph = true: several ranks"));
+}
+
+}  // namespace
