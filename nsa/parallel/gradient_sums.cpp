@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 #include "nsa/parallel/inside.hpp"
 
@@ -16,11 +17,11 @@ namespace {
 // Sums a bucket over all ranks. Neither divides nor multiplies.
 class SumHook : public c10d::CommHookInterface {
  public:
-  using Launched = std::function<void(std::size_t bucket)>;
+  using Launched = std::function<void(const at::Tensor& own)>;
   SumHook(Group::Inside& group, Launched launched) : group_(group), launched_(std::move(launched)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    launched_(bucket.getIndex());
+    launched_(bucket.getBuffer());
     return group_.begin_sum(bucket.getBufferRef(), fmt::format("gradients bucket {}", bucket.getIndex()));
   }
   at::Tensor parseHookResult(const c10::IValue& result) override {
@@ -58,6 +59,7 @@ struct GradientSums::Inside {
   std::size_t buckets = 0, launched = 0;
   std::uint64_t first_sequence = 0;
   double last_launch_s = 0;
+  std::vector<at::Tensor> own_sums;  // of each bucket, a scalar
   Overlap overlap;
 };
 
@@ -83,8 +85,9 @@ GradientSums::GradientSums(NamedTensors parameters, std::shared_ptr<Group> group
       in.parameters, assigned, in.group->inside().processes.group, std::vector<bool>(count, false), bucket_bytes,
       /*find_unused_parameters=*/false, /*gradient_as_bucket_view=*/true, names, static_cast<std::int64_t>(first),
       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, std::vector<std::int64_t>{});
-  in.reducer->register_comm_hook(std::make_unique<SumHook>(in.group->inside(), [this](std::size_t) {
+  in.reducer->register_comm_hook(std::make_unique<SumHook>(in.group->inside(), [this](const at::Tensor& own) {
     ++inside_->launched;
+    inside_->own_sums.push_back(own.sum());  // the sum of all ranks takes its place
     inside_->last_launch_s = inside_->group->now_s();
   }));
   begin();
@@ -103,6 +106,7 @@ GradientSums::~GradientSums() = default;
 void GradientSums::begin() {
   Inside& in = *inside_;
   in.launched = 0;
+  in.own_sums.clear();
   const auto last = in.group->inside().ring.last();
   in.first_sequence = last ? last->sequence + 1 : 1;
   try {
@@ -142,6 +146,11 @@ void GradientSums::backward(const at::Tensor& loss) {
 }
 
 void GradientSums::backward_of_nothing() { backward(nothing(inside_->parameters)); }
+
+bool GradientSums::own_were_finite() const {
+  return std::all_of(inside_->own_sums.begin(), inside_->own_sums.end(),
+                     [](const at::Tensor& sum) { return std::isfinite(sum.item<double>()); });
+}
 
 GradientSums::Overlap GradientSums::overlap() const { return inside_->overlap; }
 std::size_t GradientSums::buckets() const { return inside_->buckets; }

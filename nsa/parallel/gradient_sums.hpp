@@ -37,6 +37,10 @@ class GradientSums {
   // For a rank without a row in this step: zeros, or what it has accumulated.
   void backward_of_nothing();
 
+  // Were this rank's own gradients of the last backward finite, before they were summed? (Finite ones whose plain sum
+  // overflows count as not finite.) Waits for the device.
+  [[nodiscard]] bool own_were_finite() const;
+
   // Of the last step. On a GPU these are times of the host, which say little.
   struct Overlap {
     double reducing_s = 0;    // at least one bucket was under way

@@ -175,21 +175,20 @@ StepReport Trainer::step() {
 }
 
 void Trainer::guarded_step(StepReport& report) {
-  std::vector<Batch> batches;
   const auto stop = [&](Stop reason, std::string anomaly) {
     report.stop = reason;
     report.anomaly = std::move(anomaly);
     if (reason != Stop::nonfinite_loss && reason != Stop::nonfinite_gradient) return;
     report.parameter = first_nonfinite_parameter(*model_);
     if (!report.parameter.empty()) return;  // the same on all ranks
-    if (group_) return find_culprit(batches, report);
+    if (group_) return find_culprit(report);
     report.parameter = first_nonfinite_gradient(*model_);
   };
   if (halt_file_ && std::filesystem::exists(*halt_file_))
     return stop(Stop::halted, fmt::format("{} exists", halt_file_->string()));
   if (const auto why = diverged()) return stop(Stop::diverged, *why);
 
-  batches = fetch(report);
+  const std::vector<Batch> batches = fetch(report);
   if (const auto wanted = config_.accumulate_grad_batches; static_cast<std::int64_t>(batches.size()) < wanted)
     return stop(Stop::end_of_data, fmt::format("no batch {} of {} for this step", batches.size() + 1, wanted));
   std::optional<torch::autograd::DetectAnomalyGuard> detect_anomaly;
@@ -212,7 +211,7 @@ void Trainer::guarded_step(StepReport& report) {
     }
     // The only synchronisation of a step, and the last moment before the update: NaN and infinities must not pass.
     if (group_) {
-      figures = figures_of_all(loss, !found_by_autograd.empty());
+      figures = figures_of_all(loss, found_by_autograd);
       if (found_by_autograd.empty() && figures[2].item<double>() > 0) found_by_autograd = "autograd found a NaN";
     } else {
       const at::Tensor norm = global_norm(*model_).to(loss.device(), loss.scalar_type());
@@ -270,10 +269,9 @@ std::vector<Batch> Trainer::fetch(StepReport& report) {
   return batches;
 }
 
-std::string Trainer::accumulate(const std::vector<Batch>& batches, const StepReport& report, at::Tensor& loss,
-                                bool reduce) {
+std::string Trainer::accumulate(const std::vector<Batch>& batches, const StepReport& report, at::Tensor& loss) {
   const std::vector<Batch> own = own_share(batches);
-  const bool reduces = reduce && sums_;
+  const bool reduces = sums_ != nullptr;
   // Where autograd may stop a backward half-way, the others would wait for its reduction: then that comes afterwards.
   const bool with_the_last = reduces && !torch::autograd::AnomalyMode::is_enabled();
   std::string found_by_autograd;

@@ -141,14 +141,13 @@ class Trainer {
   // {loss, norm} by the graph; undefined when it could not hold the step and was given up (CudaGraph::automatic).
   at::Tensor step_by_graph(const std::vector<Batch>& batches, StepReport& report);
   // Loss and gradients of all batches, weighted by their predictions; "" or what autograd's anomaly mode found.
-  // With a group: of this rank's share, and reduced where `reduce`.
-  std::string accumulate(const std::vector<Batch>& batches, const StepReport& report, torch::Tensor& loss,
-                         bool reduce = true);
+  // With a group: of this rank's share, and summed.
+  std::string accumulate(const std::vector<Batch>& batches, const StepReport& report, torch::Tensor& loss);
   void join_group();
   // The mean loss, the norm and what autograd's anomaly mode found, of all ranks.
-  at::Tensor figures_of_all(const at::Tensor& loss, bool found_by_autograd);
-  // Whose share is not finite: each rank looks at its own once more, without a reduction.
-  void find_culprit(const std::vector<Batch>& batches, StepReport& report);
+  at::Tensor figures_of_all(const at::Tensor& loss, const std::string& found_by_autograd);
+  // Whose share is not finite.
+  void find_culprit(StepReport& report);
   [[nodiscard]] std::vector<Batch> own_share(const std::vector<Batch>& batches) const;
   [[nodiscard]] Origin origin() const;
   void forget_gradients();
@@ -167,6 +166,8 @@ class Trainer {
   std::unique_ptr<parallel::GradientSums> sums_;  // with a group
   std::function<Wishes()> ask_wishes_;
   Wishes wishes_{};
+  at::Tensor own_loss_;  // of the step, before the sum, and what autograd found in it
+  std::string own_found_by_autograd_;
   bool first_step_checked_ = false;  // the signatures of a whole step's collectives were the same on all ranks
   std::string why_not_captured_;
   std::unique_ptr<GraphStep> graph_;  // null: every step is an ordinary one

@@ -53,10 +53,12 @@ std::vector<Batch> Trainer::own_share(const std::vector<Batch>& batches) const {
   return own;
 }
 
-at::Tensor Trainer::figures_of_all(const at::Tensor& loss, bool found_by_autograd) {
+at::Tensor Trainer::figures_of_all(const at::Tensor& loss, const std::string& found_by_autograd) {
+  own_loss_ = loss;
+  own_found_by_autograd_ = found_by_autograd;
   const Wishes asked = ask_wishes_ ? ask_wishes_() : Wishes{};
   at::Tensor own = at::empty({2 + static_cast<std::int64_t>(asked.size())}, at::kDouble);
-  own[1] = found_by_autograd ? 1.0 : 0.0;
+  own[1] = found_by_autograd.empty() ? 0.0 : 1.0;
   for (std::size_t i = 0; i < asked.size(); ++i) own[2 + static_cast<std::int64_t>(i)] = asked[i];
   own = own.to(device_);
   own[0].copy_(loss);
@@ -69,23 +71,17 @@ at::Tensor Trainer::figures_of_all(const at::Tensor& loss, bool found_by_autogra
   return at::cat({all.narrow(0, 0, 1), all.narrow(0, all.size(0) - 1, 1), all.narrow(0, 1, 1)});
 }
 
-void Trainer::find_culprit(const std::vector<Batch>& batches, StepReport& report) {
-  const std::string in_the_sum = first_nonfinite_gradient(*model_);
-  forget_gradients();
-  set_random_states(origin_.random, device_);
-  at::Tensor loss;
-  const std::string found = accumulate(batches, report, loss, /*reduce=*/false);
-  nlohmann::json own = {{"loss", std::isfinite(loss.item<double>())},
-                        {"gradient", first_nonfinite_gradient(*model_)},
-                        {"autograd", found}};
+void Trainer::find_culprit(StepReport& report) {
+  // What is not finite on one rank is not finite in the sum, at the same place.
+  report.parameter = first_nonfinite_gradient(*model_);
+  const nlohmann::json own = {{"finite", std::isfinite(own_loss_.item<double>()) && sums_->own_were_finite()},
+                              {"autograd", own_found_by_autograd_}};
   const auto all = group_->gather("not finite", own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  report.parameter = in_the_sum;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const auto told = nlohmann::json::parse(all[rank]);
-    const std::string gradient = told.at("gradient"), autograd = told.at("autograd");
-    if (told.at("loss").get<bool>() && gradient.empty() && autograd.empty()) continue;
+    const std::string autograd = told.at("autograd");
+    if (told.at("finite").get<bool>() && autograd.empty()) continue;
     report.rank = static_cast<int>(rank);
-    if (!gradient.empty()) report.parameter = gradient;
     if (!autograd.empty()) report.anomaly = autograd;
     report.anomaly += fmt::format(" (first on rank {})", rank);
     return;

@@ -195,7 +195,12 @@ TEST(NsaTrainRanks, ANanOnOneRankIsNamed) {
     EXPECT_EQ(halt["step"], 3);
     EXPECT_EQ(halt["anomaly"], loss ? "nan_loss" : "nan_gradient");
     EXPECT_EQ(halt["checkpoint_step"], 2);
+    EXPECT_EQ(halt["rank"], 1);
+    EXPECT_THAT(halt["reason"].get<std::string>(), HasSubstr("(first on rank 1)"));
     EXPECT_FALSE(halt["parameter"].get<std::string>().empty());
+    if (!loss) {
+      EXPECT_EQ(halt["parameter"], "layers.0.norm_mlp.weight");
+    }
   }
 }
 
