@@ -124,7 +124,7 @@ void refuse_missing_gpus(const Options& options, int ranks) {
   const int gpus = torch::cuda::is_available() ? static_cast<int>(torch::cuda::device_count()) : 0;
   if (gpus == 0 && options.device == DeviceChoice::automatic) return;
   if (gpus < ranks)
-    throw UsageError(fmt::format(
+    throw DeviceError(fmt::format(
         "--nproc {}: there are {} GPUs here, and each rank needs its own; --device cpu goes without", ranks, gpus));
 }
 

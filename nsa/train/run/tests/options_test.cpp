@@ -97,13 +97,13 @@ TEST(Training, AGpuThatIsNotThereIsSaid) {
   if (torch::cuda::is_available()) GTEST_SKIP() << "there is a CUDA device";
   const std::string tiny = config("tiny.yaml");
   const Options options = parse({"--config", tiny.c_str(), "--out", "o", "--device", "cuda"});
-  EXPECT_THROW((void)make_training(configuration(options), options, {}), DeviceError);
+  EXPECT_THROW((void)make_training(configuration(options), options, {}, {}), DeviceError);
 }
 
 TEST(Training, DataThatMakesNoSenseIsAUsageErrorAndMissingDataIsNot) {
   const std::string tiny = config("tiny.yaml");
   Options options = parse({"--config", tiny.c_str(), "--out", "o", "--device", "cpu", "--data", "/no/such.txt"});
-  EXPECT_THROW((void)make_training(configuration(options), options, {}), DataError);
+  EXPECT_THROW((void)make_training(configuration(options), options, {}, {}), DataError);
 }
 
 }  // namespace
