@@ -1,6 +1,7 @@
 // nsa-train as one of several processes: which one, how it starts the others (--nproc), and the group that they form.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
