@@ -91,10 +91,11 @@ Disagreements parameters_agree(const Records& records) {
       if (odd.empty()) continue;
       const std::string& name = records.front().steps[s].parameters[p].name;
       if (++differ == 1)
-        first = {{codes::kRanksDrift,
-                  fmt::format("after step {} {} of {} has other bits than the others' (the first parameter that differs)",
-                              s, name, ranks_in_words(ranks_of(records, odd))),
-                  {{"step", s}, {"ranks", ranks_of(records, odd)}, {"parameter", name}, {"bits", by_rank(records, bits)}}}};
+        first = {
+            {codes::kRanksDrift,
+             fmt::format("after step {} {} of {} has other bits than the others' (the first parameter that differs)", s,
+                         name, ranks_in_words(ranks_of(records, odd))),
+             {{"step", s}, {"ranks", ranks_of(records, odd)}, {"parameter", name}, {"bits", by_rank(records, bits)}}}};
     }
     if (differ == 0) continue;
     first.front().evidence["parameters_that_differ"] = differ;
@@ -113,13 +114,14 @@ Disagreements figures_agree(const Records& records) {
       const auto values = each(records, [&](const RankRecord& r) { return bits_of(value(r.steps[s])); });
       const auto odd = odd_ones(values);
       if (odd.empty()) return {};
-      return {{code,
-               fmt::format("step {}: {} {} another {} than the others: {}", s, ranks_in_words(ranks_of(records, odd)),
-                           odd.size() == 1 ? "tells" : "tell", what,
-                           fmt::join(each(records, [&](const RankRecord& r) {
-                                       return fmt::format("{:.9g}", value(r.steps[s]));
-                                     }), ", ")),
-               {{"step", s}, {"what", what}, {"ranks", ranks_of(records, odd)}, {"values", by_rank(records, values)}}}};
+      return {
+          {code,
+           fmt::format(
+               "step {}: {} {} another {} than the others: {}", s, ranks_in_words(ranks_of(records, odd)),
+               odd.size() == 1 ? "tells" : "tell", what,
+               fmt::join(each(records, [&](const RankRecord& r) { return fmt::format("{:.9g}", value(r.steps[s])); }),
+                         ", ")),
+           {{"step", s}, {"what", what}, {"ranks", ranks_of(records, odd)}, {"values", by_rank(records, values)}}}};
     };
     Disagreements all = look("loss", codes::kRankLoss, [](const StepSeen& x) { return x.loss; });
     for (Disagreements more :
@@ -154,9 +156,13 @@ Disagreements rows_complete(const Records& records, const RankRecord& wanted) {
     const std::vector<int> ranks(guilty.begin(), guilty.end());
     const std::string who = ranks.empty() ? "" : ", " + ranks_in_words(ranks) + " first";
     return {{foreign.empty() ? codes::kRankRows : codes::kRankData,
-             fmt::format("step {}: of the batch's {} rows {} are read by nobody, {} twice, and {} are no rows of it{}", s,
-                         wanted.steps[s].rows.size(), missing.size(), twice.size(), foreign.size(), who),
-             {{"step", s}, {"ranks", ranks}, {"missing", missing}, {"twice", twice}, {"foreign", foreign},
+             fmt::format("step {}: of the batch's {} rows {} are read by nobody, {} twice, and {} are no rows of it{}",
+                         s, wanted.steps[s].rows.size(), missing.size(), twice.size(), foreign.size(), who),
+             {{"step", s},
+              {"ranks", ranks},
+              {"missing", missing},
+              {"twice", twice},
+              {"foreign", foreign},
               {"rows", shares}}}};
   }
   return {};
@@ -221,8 +227,8 @@ Disagreements reduced_once(const Records& records, std::int64_t elements) {
     for (const StepSeen& step : record.steps) {
       if (step.stop != "none" || step.reduced_elements == elements) continue;
       return {{codes::kRankReductions,
-               fmt::format("step {}: rank {} took part in reducing {} elements of gradients; the model has {}", step.step,
-                           record.rank, step.reduced_elements, elements),
+               fmt::format("step {}: rank {} took part in reducing {} elements of gradients; the model has {}",
+                           step.step, record.rank, step.reduced_elements, elements),
                {{"step", step.step},
                 {"ranks", Json::array({record.rank})},
                 {"reduced", step.reduced_elements},
@@ -246,10 +252,12 @@ Disagreements losses_agree(const RankRecord& record, const RankRecord& wanted, d
       evidence["as_if"] = "the loss were multiplied by the number of ranks";
     if (std::abs(factor * record.size - 1) <= relative)
       evidence["as_if"] = "the loss were divided by the number of ranks once too often";
-    return {{code,
-             fmt::format("step {}: {} ranks tell a loss of {:.9g}, one tells {:.9g}: they differ by {:.2g} of it, {:.2g} "
-                         "is allowed", s, record.size, loss, right, std::abs(factor - 1), relative),
-             std::move(evidence)}};
+    return {
+        {code,
+         fmt::format("step {}: {} ranks tell a loss of {:.9g}, one tells {:.9g}: they differ by {:.2g} of it, {:.2g} "
+                     "is allowed",
+                     s, record.size, loss, right, std::abs(factor - 1), relative),
+         std::move(evidence)}};
   }
   if (record.steps.size() != wanted.steps.size() || steps == 0)
     return {{code,

@@ -1,5 +1,5 @@
-// What N ranks that train one model must agree on, judged from their records (record.hpp) alone: pure functions, each of
-// which names the rank. Figures are compared so that NaN fails.
+// What N ranks that train one model must agree on, judged from their records (record.hpp) alone: pure functions, each
+// of which names the rank. Figures are compared so that NaN fails.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,13 @@ using Disagreements = std::vector<Disagreement>;
 // In each step that was made every element of the model's gradients is reduced once. `elements`: of the model.
 [[nodiscard]] Disagreements reduced_once(const Records& records, std::int64_t elements);
 
-// Losses of a run on N ranks against those of one, step by step: the first that is further from it than `relative` of it.
-// `code`: kRankLoss for a first step, kRankRun for a run. Tells it too where the number of steps differs.
+// Losses of a run on N ranks against those of one, step by step: the first that is further from it than `relative` of
+// it. `code`: kRankLoss for a first step, kRankRun for a run. Tells it too where the number of steps differs.
 [[nodiscard]] Disagreements losses_agree(const RankRecord& record, const RankRecord& wanted, double relative,
                                          std::string_view code);
 
-// The rank whose own work (StepSeen::own_seconds) takes longest, and by how much more than the median of the others', as
-// medians over the steps after the first.
+// The rank whose own work (StepSeen::own_seconds) takes longest, and by how much more than the median of the others',
+// as medians over the steps after the first.
 struct Straggler {
   int rank = 0;
   double seconds = 0, others = 0;  // a step's own work, its and the others'

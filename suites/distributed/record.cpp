@@ -37,11 +37,13 @@ void take(const Json& line, RankRecord& record) {
     record.clock_s = real_at(line, "clock_s");
     record.shared_memory_bytes = real_at(line, "shared_memory_bytes");
   }
-  if (line.contains("at")) record.moments.push_back(line.at("at").get<std::string>());
-  else if (line.contains("step")) record.steps.push_back(step_of(line));
+  if (line.contains("at"))
+    record.moments.push_back(line.at("at").get<std::string>());
+  else if (line.contains("step"))
+    record.steps.push_back(step_of(line));
   else if (line.contains("error"))
-    record.error = RankError{line.at("error").get<std::string>(), line.at("message").get<std::string>(),
-                             line.at("details")};
+    record.error =
+        RankError{line.at("error").get<std::string>(), line.at("message").get<std::string>(), line.at("details")};
   else if (line.contains("done")) {
     record.done = line.at("done").get<bool>();
     record.figures = line.at("figures");

@@ -1,6 +1,6 @@
-// What one rank of a run writes down of itself, as lines of JSON in a file of its own: each line at once, so that a rank
-// that is killed leaves what it had said. No torch: the judgements of agreement.hpp and ends.hpp are made from these
-// records alone.
+// What one rank of a run writes down of itself, as lines of JSON in a file of its own: each line at once, so that a
+// rank that is killed leaves what it had said. No torch: the judgements of agreement.hpp and ends.hpp are made from
+// these records alone.
 //
 //   {"at":"launched","rank":1,"size":2,"pid":4711,"clock_s":1.7e9,"shared_memory_bytes":67108864}
 //   {"at":"step 3: backward"}
@@ -29,10 +29,10 @@ using reports::Json;
 // Of one parameter, in the order of registration.
 struct ParameterSeen {
   std::string name;
-  std::string bits;      // a hash of its bits after the step
-  double own_norm = 0;   // of this rank's own share of the gradient, before it was reduced; 0 without one
-  int arrivals = 0;      // how often a gradient arrived in the step's backward passes
-  bool finite = true;    // its own share was finite
+  std::string bits;     // a hash of its bits after the step
+  double own_norm = 0;  // of this rank's own share of the gradient, before it was reduced; 0 without one
+  int arrivals = 0;     // how often a gradient arrived in the step's backward passes
+  bool finite = true;   // its own share was finite
 };
 
 struct StepSeen {
@@ -40,18 +40,18 @@ struct StepSeen {
   double loss = 0, norm = 0, lr = 0;
   std::int64_t tokens = 0;
   double seconds = 0;
-  std::string stop = "none";           // StepReport::stop
-  std::string anomaly;                 // and what it said
-  std::vector<std::string> rows;       // a hash of each row that went through the model, in order
+  std::string stop = "none";      // StepReport::stop
+  std::string anomaly;            // and what it said
+  std::vector<std::string> rows;  // a hash of each row that went through the model, in order
   std::vector<ParameterSeen> parameters;
-  std::int64_t reduced_elements = 0;   // of gradients, in all collectives of the step
-  double own_seconds = 0;              // until it began to wait for others
+  std::int64_t reduced_elements = 0;         // of gradients, in all collectives of the step
+  double own_seconds = 0;                    // until it began to wait for others
   double reduction_s = 0, overlapped_s = 0;  // time of the gradients' reduction, and the part beside backward
 };
 
 // How a rank ended that did not end well, in its own words.
 struct RankError {
-  std::string kind;     // "timeout", "absent", "unreachable", "port_taken", "disagreement", "peer_died", "twice", "other"
+  std::string kind;  // "timeout", "absent", "unreachable", "port_taken", "disagreement", "peer_died", "twice", "other"
   std::string message;
   Json details = Json::object();  // what the product's error holds: ranks, collective, sequence, facts, stacks
 };
@@ -59,13 +59,13 @@ struct RankError {
 struct RankRecord {
   int rank = 0, size = 1;
   std::int64_t pid = 0;
-  double clock_s = 0;                     // its wall clock when it told the others of it
-  double shared_memory_bytes = -1;        // free in /dev/shm; -1: unknown
-  std::vector<std::string> moments;       // where it was, in order
+  double clock_s = 0;                // its wall clock when it told the others of it
+  double shared_memory_bytes = -1;   // free in /dev/shm; -1: unknown
+  std::vector<std::string> moments;  // where it was, in order
   std::vector<StepSeen> steps;
   std::optional<RankError> error;
   bool done = false;
-  Json figures = Json::object();          // bandwidth and the like
+  Json figures = Json::object();  // bandwidth and the like
 
   [[nodiscard]] std::string last_moment() const { return moments.empty() ? "nowhere yet" : moments.back(); }
 };
