@@ -8,6 +8,7 @@
 #include "harness/program.hpp"
 #include "nsa/flags.hpp"
 #include "suites/adapter_verb.hpp"
+#include "suites/distributed/rank.hpp"
 #include "suites/faults/sources/source_mutants.hpp"
 #include "suites/init_stats/processes.hpp"
 #include "suites/machine/flags.hpp"
@@ -46,8 +47,10 @@ int main(int argc, char** argv) {
   }
   if (const auto code = suites::init_checks::parameters_verb(argc, argv)) return *code;
   if (const auto code = suites::adapter_verb(argc, argv)) return *code;
+  const auto seams = std::make_shared<suites::Seams>();
+  const std::vector<suites::Planted> faults = suites::catalogue(seams);
+  if (const auto code = suites::distributed_ranks::rank_verb(argc, argv, suites::Subject(seams), faults)) return *code;
   const harness::Program program = suites::make_program();
-  const std::vector<suites::Planted> faults = suites::catalogue(std::make_shared<suites::Seams>());
   if (const auto code = suites::selftest::verb(argc, argv, program, faults)) return *code;
   if (const auto code = suites::scenario::verb(argc, argv, program, faults)) return *code;
   return harness::run_program(program, argc, argv);

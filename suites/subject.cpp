@@ -55,6 +55,10 @@ probes::GpuCensus Subject::gpu_processes(probes::GpuCensus taken) const {
   return taken;
 }
 
+void Subject::pass(RankMoment& moment) const {
+  for (const auto& change : seams_->ranks) change(moment);
+}
+
 // A planted fault comes on top of what is judged.
 nsa::Ops Subject::wrap(nsa::Ops ops, const nsa::Call& call) const {
   if (const auto client = implementation()) ops = implementation::with_implementation(std::move(ops), client, call);

@@ -17,6 +17,7 @@
 #include "suites/implementation/client.hpp"
 #include "suites/locations.hpp"
 #include "suites/probes/gpu_processes.hpp"
+#include "suites/rank_moment.hpp"
 
 namespace suites {
 
@@ -34,6 +35,10 @@ struct Seams {
   std::vector<std::function<void(harness::Json&)>> planned;
   // Changes what the driver is said to answer: who holds memory of the GPU.
   std::vector<std::function<void(probes::GpuCensus&)>> gpu_processes;
+  // Does something at a moment of a rank (distributed/rank.cpp), or changes what there is then.
+  std::vector<std::function<void(RankMoment&)>> ranks;
+  // The names of what is planted: a process of its own that is to test the same product plants the same.
+  std::vector<std::string> names;
 };
 
 struct ModelOptions {
@@ -62,6 +67,9 @@ class Subject {
   // Context::planned_provenance().
   [[nodiscard]] harness::Json planned(const harness::Context& context) const;
   [[nodiscard]] probes::GpuCensus gpu_processes(probes::GpuCensus taken) const;
+  void pass(RankMoment& moment) const;
+  // For the command of another process alone: no check may look at it.
+  [[nodiscard]] const std::vector<std::string>& planted_names() const { return seams_->names; }
   // The flags of this process's environment, resolved.
   [[nodiscard]] nsa::EffectiveFlags flags() const;
   // A model, initialised from `seed` (torch's generator is seeded with it).

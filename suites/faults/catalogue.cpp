@@ -233,8 +233,14 @@ std::vector<Planted> reported_faults(const std::shared_ptr<Seams>& seams) {
 std::vector<Planted> catalogue(const std::shared_ptr<Seams>& seams) {
   std::vector<Planted> all;
   for (auto* part : {reported_faults, attend_faults, operation_mutants, selection_mutants, model_mutants,
-                     decoding_mutants, cost_mutants, process_mutants, deployment_mutants, source_mutants})
+                     decoding_mutants, cost_mutants, process_mutants, deployment_mutants, rank_mutants, source_mutants})
     for (Planted& fault : part(seams)) all.push_back(std::move(fault));
+  // Processes that a case starts of the program plant the same.
+  for (Planted& fault : all)
+    fault.plant = [seams, name = fault.name, plant = std::move(fault.plant)](const FaultSite& site) {
+      seams->names.push_back(name);
+      plant(site);
+    };
   return all;
 }
 

@@ -21,5 +21,7 @@ namespace suites {
     const std::shared_ptr<Seams>& seams);  // what the reported days had besides: the machine, the deployment, one hang
 [[nodiscard]] std::vector<Planted> process_mutants(
     const std::shared_ptr<Seams>& seams);  // worker, run folder, settings
+[[nodiscard]] std::vector<Planted> rank_mutants(
+    const std::shared_ptr<Seams>& seams);  // one of several processes that train one model
 
 }  // namespace suites

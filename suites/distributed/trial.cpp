@@ -1,0 +1,131 @@
+#include "suites/distributed/trial.hpp"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "nsa/parallel/world.hpp"
+#include "nsa/train/checkpoint.hpp"
+#include "suites/codes.hpp"
+#include "suites/distributed/rank.hpp"
+#include "suites/training/made_text.hpp"
+
+namespace suites::distributed_ranks {
+
+namespace {
+
+constexpr std::int64_t kLength = 48;               // of a row
+constexpr double kSharedMemoryOfARank = 32 << 20;  // that NCCL takes of /dev/shm for its neighbours
+
+std::int64_t bytes_of_text(const Trial& trial) {
+  return kLength * (trial.rows * trial.whole_batches + trial.rows / 2 + 1) + kLength / 2 + 1;
+}
+
+class ThreadsOfTorch {
+ public:
+  explicit ThreadsOfTorch(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
+  ~ThreadsOfTorch() { at::set_num_threads(before_); }
+  ThreadsOfTorch(const ThreadsOfTorch&) = delete;
+  ThreadsOfTorch& operator=(const ThreadsOfTorch&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+TrialFolder::TrialFolder(const Context& context, const std::string& name)
+    : path_(context.run_folder() / fmt::format("distributed-{}-{}", name, getpid())) {
+  std::filesystem::remove_all(path_);
+  std::filesystem::create_directories(path_);
+}
+
+TrialFolder::~TrialFolder() {
+  std::error_code ignored;
+  if (!keep_) {
+    std::filesystem::remove_all(path_, ignored);
+    return;
+  }
+  for (auto entry = std::filesystem::recursive_directory_iterator(path_, ignored);
+       entry != std::filesystem::recursive_directory_iterator(); entry.increment(ignored))
+    if (entry->path().extension() == ".safetensors" || entry->path().extension() == ".txt")
+      std::filesystem::remove(entry->path(), ignored);
+}
+
+Order make_order(const Subject& subject, const Context& context, const Trial& trial,
+                 const std::filesystem::path& folder) {
+  nsa::Config config = subject.config(context);
+  config.model.n_layers = std::min<std::int64_t>(config.model.n_layers, 2);
+  nsa::TrainConfig& train = config.train;
+  train.precision = trial.precision;
+  train.steps = trial.steps;
+  train.warmup_steps = std::min<std::int64_t>(train.warmup_steps, trial.steps);
+  train.batch_size = trial.rows;
+  train.accumulate_grad_batches = trial.accumulate;
+  train.seq_len = kLength;
+  train.epochs = 1;
+  train.order = nsa::DataOrder::sequential;
+  train.packed = false;
+  train.cuda_graph = nsa::CudaGraph::off;
+  train.data = (folder / "rows.txt").string();
+  std::string text = training_cases::made_prose(static_cast<std::size_t>(bytes_of_text(trial)));
+  text.resize(static_cast<std::size_t>(bytes_of_text(trial)));
+  training_cases::write_text(train.data, text);
+  Order order;
+  order.folder = folder;
+  order.config = nsa::flatten(config);
+  order.device = device_of(context).is_cuda() ? "cuda" : "cpu";
+  order.timeout_s = context.settings().real("distributed.timeout_s");
+  order.planted = subject.planted_names();
+  order.run_folder = context.run_folder();
+  order.run_id = context.run_id();
+  return order;
+}
+
+Tensors read_tensors(const std::filesystem::path& file) { return nsa::train::read_checkpoint(file).tensors; }
+
+Alone run_alone(const Subject& subject, Order order) {
+  order.folder /= "alone";
+  write_order(order);
+  const ThreadsOfTorch threads(order.threads);
+  const int code = run_rank(subject, order, {});
+  Alone alone{read_record(order.record_of(0), 0, 1), {}};
+  if (code != 0 || !alone.record.done)
+    throw std::runtime_error(fmt::format("one process alone does not come to its end: {}",
+                                         alone.record.error ? alone.record.error->message : "without a word"));
+  if (order.keep_first_step) alone.tensors = read_tensors(order.tensors_of(0));
+  return alone;
+}
+
+std::optional<Records> run_told(Context& context, const Order& order, int ranks, TrialFolder& folder) {
+  const std::vector<Ended> ends = run_ranks(order, {.size = ranks, .progress = [&] { context.progress(); }});
+  for (const Ended& end : ends)
+    if (end.record.error && end.record.error->kind == "not_built")
+      context.skip("no_backend", end.record.error->message);
+  const std::vector<std::string> left = left_over(order);
+  context.expect("no process is left", left.empty(), fmt::format("{} are left: {}", left.size(), fmt::join(left, ", ")),
+                 codes::kRankLeftOver, {{"processes", left}});
+  double seconds = 0;
+  for (const Ended& end : ends) seconds = std::max(seconds, end.seconds);
+  context.metric("seconds_of_the_ranks", seconds, "s");
+  const Disagreements found = judge_ends(ends, ranks * kSharedMemoryOfARank);
+  tell(context, "all ranks come to their end", found, codes::kRankEnded, folder);
+  if (!found.empty()) return std::nullopt;
+  return records_of(ends);
+}
+
+void tell(Context& context, const std::string& name, const Disagreements& found, std::string_view code,
+          TrialFolder& folder) {
+  if (found.empty()) {
+    context.expect(name, true, "", code);
+    return;
+  }
+  folder.keep();
+  for (const Disagreement& one : found) context.expect(name, false, one.message, one.code, one.evidence);
+}
+
+}  // namespace suites::distributed_ranks
