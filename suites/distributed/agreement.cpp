@@ -136,6 +136,8 @@ Disagreements figures_agree(const Records& records) {
 
 Disagreements rows_complete(const Records& records, const RankRecord& wanted) {
   for (std::size_t s = 0; s < std::min(common_steps(records), wanted.steps.size()); ++s) {
+    // A step that stops for a value that is not finite is computed again, to find whose it was.
+    if (records.front().steps[s].stop != "none") continue;
     std::map<std::string, int> left;
     for (const std::string& row : wanted.steps[s].rows) ++left[row];
     if (left.empty()) return {{codes::kRankRows, fmt::format("step {}: no row was seen in one process", s)}};
@@ -198,11 +200,24 @@ Disagreements finite_everywhere(const Records& records) {
         ill.push_back(record.rank);
         break;
       }
+    const StepSeen& told = records.front().steps[s];
+    const int culprit = told.culprit;
+    if (ill.empty() && told.stop.starts_with("nonfinite"))
+      return {{codes::kRankNotFinite,
+               fmt::format("step {} stopped ({}: {}), and each rank's own share is finite", s, told.stop, told.anomaly),
+               {{"step", s}, {"ranks", Json::array()}, {"told", culprit}}}};
     if (ill.empty() || ill.size() == records.size()) continue;
-    return {{codes::kRankNotFinite,
-             fmt::format("step {}: the gradient of {} is not finite on {} and finite elsewhere", s, parameter,
-                         ranks_in_words(ill)),
-             {{"step", s}, {"ranks", ill}, {"parameter", parameter}}}};
+    const Json evidence = {{"step", s}, {"ranks", ill}, {"parameter", parameter}, {"told", culprit}};
+    Disagreements found = {{codes::kRankNotFinite,
+                            fmt::format("step {}: the gradient of {} is not finite on {} and finite elsewhere", s,
+                                        parameter, ranks_in_words(ill)),
+                            evidence}};
+    if (std::find(ill.begin(), ill.end(), culprit) == ill.end())
+      found.push_back({codes::kRankNotTold,
+                       fmt::format("step {}: the stop names rank {} for a value that is not finite on {}", s, culprit,
+                                   ranks_in_words(ill)),
+                       evidence});
+    return found;
   }
   return {};
 }

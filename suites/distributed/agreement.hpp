@@ -33,7 +33,8 @@ using Disagreements = std::vector<Disagreement>;
 [[nodiscard]] Disagreements rows_complete(const Records& records, const RankRecord& wanted);
 // A rank that has rows has a gradient for every parameter that others have one for.
 [[nodiscard]] Disagreements no_parameter_skipped(const Records& records);
-// A step that stopped for a value that is not finite, which some ranks alone have.
+// A step that stopped for a value that is not finite, which some ranks alone have or none has; and that the stop names
+// one of those.
 [[nodiscard]] Disagreements finite_everywhere(const Records& records);
 // Their clocks, read at the same moment, are no further apart than `seconds`.
 [[nodiscard]] Disagreements clocks_agree(const Records& records, double seconds);

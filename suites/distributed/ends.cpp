@@ -93,8 +93,8 @@ std::optional<Disagreement> before_the_group_stood(const Ends& ends) {
   };
   const Kind kinds[] = {{"port_taken", codes::kPortTaken, true},
                         {"twice", codes::kRankAbsent, true},
-                        {"absent", codes::kRankAbsent, false},
-                        {"unreachable", codes::kStoreUnreachable, true}};
+                        {"unreachable", codes::kStoreUnreachable, true},
+                        {"absent", codes::kRankAbsent, false}};
   for (const Kind& row : kinds) {
     const Ended* witness = who_says(ends, row.kind);
     if (witness == nullptr) continue;
@@ -161,11 +161,15 @@ std::string_view code_of_fact(std::string_view fact) {
                       {"build", codes::kRankBuild},
                       {"flag", codes::kRankSettings},
                       {"config", codes::kRankSettings},
+                      {"model.", codes::kRankSettings},
+                      {"nsa.", codes::kRankSettings},
+                      {"train.", codes::kRankSettings},
                       {"data", codes::kRankData},
+                      {"step", codes::kRankData},
                       {"clock", codes::kRankClock},
                       {"collective", codes::kCollectiveDiffers},
-                      {"gradient", codes::kRankSkipsParameter},
-                      {"parameters", codes::kCollectiveDiffers}};
+                      {"parameter ", codes::kCollectiveDiffers},
+                      {"gradient", codes::kRankSkipsParameter}};
   for (const Row& row : rows)
     if (fact.starts_with(row.begins)) return row.code;
   return codes::kRankEnded;

@@ -45,7 +45,7 @@ bool has_stacks(const Json& evidence, int ranks) {
   std::string all;
   for (const auto& [rank, said] : evidence.at("said").items()) all += said.value("stacks", "");
   for (int rank = 0; rank < ranks; ++rank)
-    if (all.find(fmt::format("rank {}", rank)) == std::string::npos) return false;
+    if (all.find(fmt::format("==== rank {}\n", rank)) == std::string::npos) return false;
   return true;
 }
 

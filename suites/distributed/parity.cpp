@@ -53,7 +53,7 @@ void parity(const Subject& subject, Context& context, const Trial& trial) {
   context.phase("one process");
   const Alone alone = run_alone(subject, order);
   context.phase(fmt::format("{} ranks", trial.ranks));
-  const auto records = run_told(context, order, trial.ranks, folder);
+  const auto records = run_told(context, order, trial.ranks, folder, &alone.record);
   if (!records || !all_finite(context, *records, folder)) return;
   context.phase("comparing");
   const double tol = tolerance(config, trial.rows * trial.accumulate);

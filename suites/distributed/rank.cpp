@@ -7,6 +7,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <iostream>
@@ -96,6 +97,7 @@ class Rank {
 
   void at(const std::string& moment) {
     const std::lock_guard lock(mutex_);
+    moment_ = moment;
     record_.at(moment);
   }
   void say(const RankError& error) {
@@ -129,7 +131,11 @@ class Rank {
     options.world = world_;
     options.device = device_;
     options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(order_.timeout_s * 1000));
-    options.check_collectives = true;
+    options.check_collectives = order_.check_always;
+    options.doing = [this] {
+      const std::lock_guard lock(mutex_);
+      return moment_;
+    };
     options.keep = [this](const std::string& text) {
       const std::lock_guard lock(mutex_);
       stacks_ += text;
@@ -141,33 +147,24 @@ class Rank {
     options.seams.before = [this](const std::string& name, at::Tensor& tensor) { before(name, tensor); };
     options.seams.inside = [this](const std::string& name) { inside(name); };
     group_ = parallel::Group::join(options);
-    at("comparing what the ranks have");
-    agree();
-    if (!order_.check_always) group_->stop_checking();
-  }
-
-  void agree() {
-    stage_ = "clock";
+    at("comparing clocks");
     clock_offset_s = facts_.clock_offset_s;
     parallel::agree_on_time(*group_, parallel::kMostClockSkew_s, told_clock_s);
-    stage_ = "";
+  }
+
+  // As nsa-train does, before the first step.
+  void agree(nsa::train::Trainer& trainer) {
+    at("comparing what the ranks have");
     parallel::Facts facts = {{"build", facts_.build}};
     for (const auto& [name, value] : nsa::flatten(instance_.dispatcher->flags()))
       facts.emplace_back("flag " + name, value);
     facts.emplace_back("seed", std::to_string(config_.train.seed));
-    for (const auto& [key, value] : nsa::identity(config_))
-      if (key != "train.seed") facts.emplace_back("configuration " + key, value);
-    facts.emplace_back("data", stream_->position().dump());
-    parallel::agree(*group_, "what they run", facts);
-    stage_ = "weights";
-    parallel::agree_on_bits(*group_, "the weights that they begin with", parameters());
-    stage_ = "";
+    trainer.compare_with_all(facts);
   }
 
-  [[nodiscard]] parallel::NamedTensors parameters() {
-    parallel::NamedTensors all;
-    for (const auto& item : instance_.model->named_parameters()) all.emplace_back(item.key(), item.value().detach());
-    return all;
+  [[nodiscard]] bool is_parameter(const std::string& name) {
+    const auto all = instance_.model->named_parameters();
+    return all.contains(name);
   }
 
   void before(const std::string& name, at::Tensor& tensor) {
@@ -187,6 +184,7 @@ class Rank {
     at("making the trainer");
     nsa::train::Trainer trainer(instance_.model, config_.train, stream_, std::nullopt, group_);
     if (!order_.resume_from.empty()) trainer.load(nsa::train::read_checkpoint(order_.resume_from));
+    agree(trainer);
     RankWatch watch(instance_.model);
     trainer.on_phase([&](std::string_view name) {
       at(fmt::format("step {}: {}", step_, name));
@@ -228,7 +226,10 @@ class Rank {
     seen.seconds = report.seconds;
     seen.stop = std::string(nsa::train::to_string(report.stop));
     seen.anomaly = report.anomaly;
+    seen.culprit = report.rank;
     seen.reduced_elements = reduced_elements_;
+    seen.reduction_s = trainer.overlap().reducing_s;
+    seen.overlapped_s = trainer.overlap().overlapped_s;
     seen.own_seconds = std::chrono::duration<double>(arrived_ - start).count();
     watch.take(seen);
     const std::lock_guard lock(mutex_);
@@ -272,10 +273,7 @@ class Rank {
     }
     if (const auto* differ = dynamic_cast<const parallel::Disagreement*>(&error)) {
       told.kind = "disagreement";
-      const bool named = stage_.empty() || differ->subject == "collective";
-      told.details["fact"] = !named                                          ? stage_
-                             : step_ >= 0 && differ->subject != "collective" ? "gradient"
-                                                                             : differ->subject;
+      told.details["fact"] = is_parameter(differ->subject) ? step_ < 0 ? "weights" : "gradient" : differ->subject;
       told.details["subject"] = differ->subject;
     }
     told.details["ranks"] = of_ranks->ranks;
@@ -295,7 +293,7 @@ class Rank {
   std::int64_t step_ = -1;
   std::int64_t reduced_elements_ = 0;
   Clock::time_point arrived_;
-  std::string stage_, stacks_;
+  std::string moment_, stacks_;
   std::mutex mutex_;
   RecordWriter record_;
 };

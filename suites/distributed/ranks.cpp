@@ -43,6 +43,9 @@ parallel::World world_of_rank(int rank, int size, int port) {
   return world;
 }
 
+// For the others, after each that ended badly: to find out by themselves, and to ask each other where they stand.
+constexpr std::chrono::seconds kGrace{8};
+
 std::chrono::duration<double> seconds(double value) { return std::chrono::duration<double>(value); }
 
 // Waits until all have ended, and ends them all where they do not: some time after the first that ended badly, in which
@@ -50,16 +53,15 @@ std::chrono::duration<double> seconds(double value) { return std::chrono::durati
 std::vector<parallel::RankEnd> wait_for_all(parallel::Ranks& ranks, parallel::StoreServer& store, const Order& order,
                                             const Launch& launch) {
   const auto begin = SteadyClock::now();
-  auto deadline = begin + seconds(60 + 4 * order.timeout_s);
-  bool bad = false, killed = false;
+  auto deadline = begin + std::chrono::duration_cast<SteadyClock::duration>(seconds(60 + 4 * order.timeout_s));
+  bool killed = false;
   std::vector<parallel::RankEnd> ends;
   while (ranks.alive() > 0 || ends.size() < static_cast<std::size_t>(launch.size)) {
     if (const auto end = ranks.wait(std::chrono::milliseconds(100))) {
       ends.push_back(*end);
       if (!end->well() && !end->ended_by_us) {
         if (end->by_signal) store.tell_death(end->rank, parallel::describe(*end));
-        if (!bad) deadline = std::min(deadline, SteadyClock::now() + seconds(2 * order.timeout_s + 5));
-        bad = true;
+        deadline = SteadyClock::now() + kGrace;
       }
     }
     if (launch.progress) launch.progress();
@@ -67,7 +69,7 @@ std::vector<parallel::RankEnd> wait_for_all(parallel::Ranks& ranks, parallel::St
     if (killed) break;  // the kernel does not let go of them
     ranks.kill();
     killed = true;
-    deadline = SteadyClock::now() + seconds(10);
+    deadline = SteadyClock::now() + std::chrono::seconds(10);
   }
   return ends;
 }

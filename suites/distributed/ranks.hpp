@@ -14,7 +14,7 @@ namespace suites::distributed_ranks {
 
 struct Launch {
   int size = 2;
-  std::filesystem::path program = {};        // what serves kRankVerb; empty: this program
+  std::filesystem::path program = {};   // what serves kRankVerb; empty: this program
   std::function<void()> progress = {};  // called often
   // Called when all have been started, with their process ids by rank: for a test that kills one.
   std::function<void(const std::vector<pid_t>&)> started = {};

@@ -65,6 +65,7 @@ Json to_json(const StepSeen& seen) {
           {"seconds", seen.seconds},
           {"stop", seen.stop},
           {"anomaly", seen.anomaly},
+          {"culprit", seen.culprit},
           {"rows", seen.rows},
           {"parameters", parameters},
           {"reduced_elements", seen.reduced_elements},
@@ -83,6 +84,7 @@ StepSeen step_of(const Json& line) {
   seen.seconds = real_at(line, "seconds");
   seen.stop = line.at("stop").get<std::string>();
   seen.anomaly = line.at("anomaly").get<std::string>();
+  seen.culprit = line.at("culprit").get<int>();
   seen.rows = line.at("rows").get<std::vector<std::string>>();
   for (const Json& row : line.at("parameters")) seen.parameters.push_back(parameter_of(row));
   seen.reduced_elements = line.at("reduced_elements").get<std::int64_t>();

@@ -42,6 +42,7 @@ struct StepSeen {
   double seconds = 0;
   std::string stop = "none";      // StepReport::stop
   std::string anomaly;            // and what it said
+  int culprit = -1;               // the rank that it names, of a value that is not finite
   std::vector<std::string> rows;  // a hash of each row that went through the model, in order
   std::vector<ParameterSeen> parameters;
   std::int64_t reduced_elements = 0;         // of gradients, in all collectives of the step

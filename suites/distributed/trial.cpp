@@ -101,7 +101,8 @@ Alone run_alone(const Subject& subject, Order order) {
   return alone;
 }
 
-std::optional<Records> run_told(Context& context, const Order& order, int ranks, TrialFolder& folder) {
+std::optional<Records> run_told(Context& context, const Order& order, int ranks, TrialFolder& folder,
+                                const RankRecord* alone) {
   const std::vector<Ended> ends = run_ranks(order, {.size = ranks, .progress = [&] { context.progress(); }});
   for (const Ended& end : ends)
     if (end.record.error && end.record.error->kind == "not_built")
@@ -113,6 +114,9 @@ std::optional<Records> run_told(Context& context, const Order& order, int ranks,
   for (const Ended& end : ends) seconds = std::max(seconds, end.seconds);
   context.metric("seconds_of_the_ranks", seconds, "s");
   const Disagreements found = judge_ends(ends, ranks * kSharedMemoryOfARank);
+  if (!found.empty() && alone != nullptr)
+    tell(context, "ranks read each row once, up to there", rows_complete(records_of(ends), *alone), codes::kRankRows,
+         folder);
   tell(context, "all ranks come to their end", found, codes::kRankEnded, folder);
   if (!found.empty()) return std::nullopt;
   return records_of(ends);

@@ -58,12 +58,13 @@ void hang_outside(RankMoment& m) {
 void hang_inside(RankMoment& m) {
   if (m.at == At::inside && m.step == kStep && is_last(m)) for_ever();
 }
+// In the first step, whose signatures are compared.
 void send_another_shape(RankMoment& m) {
-  if (m.at == At::collective && m.step == kStep && is_last(m))
+  if (m.at == At::collective && m.step == 0 && is_last(m))
     *m.tensor = at::cat({m.tensor->flatten(), at::ones({1}, m.tensor->options())});
 }
 void send_another_dtype(RankMoment& m) {
-  if (m.at == At::collective && m.step == kStep && is_last(m))
+  if (m.at == At::collective && m.step == 0 && is_last(m))
     *m.tensor = m.tensor->to(m.tensor->scalar_type() == at::kDouble ? at::kFloat : at::kDouble);
 }
 // After the ranks have compared their parameters, so that all seem to have the same ones.
@@ -97,10 +98,14 @@ void other_build(RankMoment& m) {
 void other_flags(RankMoment& m) {
   if (m.at == At::launched && is_last(m)) setenv("NSA_ROPE_SCALE", "2", 1);
 }
+// The hook is there from the beginning, so that whoever looks at gradients as they arrive sees what it makes of them.
 void nan_on_one(RankMoment& m) {
-  if (m.at != At::stepping || m.step != kStep || !is_last(m)) return;
-  m.model->head->weight.register_hook(
-      [](const at::Tensor& gradient) { return gradient * std::numeric_limits<double>::quiet_NaN(); });
+  static bool strikes = false;
+  if (m.at == At::made && is_last(m))
+    m.model->head->weight.register_hook([](const at::Tensor& gradient) {
+      return strikes ? gradient * std::numeric_limits<double>::quiet_NaN() : gradient;
+    });
+  if (m.at == At::stepping) strikes = m.step == kStep;
 }
 void times_world_size(RankMoment& m) {
   if (m.at != At::made) return;

@@ -95,6 +95,15 @@ TEST(RowsComplete, TellsMissingDoubleAndForeignRows) {
   expect_one(rows_complete(records, alone(3)), codes::kRankData, {1}, "and 1 are no rows of it");
 }
 
+TEST(RowsComplete, AStepThatStoppedIsNotJudged) {
+  Records records = healthy(2);
+  for (RankRecord& record : records) {
+    record.steps[2].stop = "nonfinite_loss";
+    record.steps[2].rows.push_back(record.steps[2].rows.front());
+  }
+  EXPECT_TRUE(rows_complete(records, alone(2)).empty());
+}
+
 TEST(RowsComplete, ARowThatStandsTwiceInTheDataIsReadTwice) {
   Records records = healthy(2, 1);
   RankRecord wanted = alone(2, 1);
@@ -116,9 +125,18 @@ TEST(NoParameterSkipped, NamesTheRankButNotOneWithoutRows) {
 TEST(FiniteEverywhere, NamesTheIllRank) {
   Records records = healthy(3);
   records[2].steps[0].parameters[1].finite = false;
+  ASSERT_EQ(finite_everywhere(records).size(), 2u) << "and that the product does not name it";
+  EXPECT_EQ(finite_everywhere(records)[1].code, codes::kRankNotTold);
+  for (RankRecord& record : records) record.steps[0].culprit = 2;
   expect_one(finite_everywhere(records), codes::kRankNotFinite, {2}, "gradient of head");
   for (RankRecord& record : records) record.steps[0].parameters[1].finite = false;
   EXPECT_TRUE(finite_everywhere(records).empty()) << "a fault of the model, not of a rank";
+}
+
+TEST(FiniteEverywhere, AStopWithoutAReasonIsTold) {
+  Records records = healthy(2);
+  for (RankRecord& record : records) record.steps[2].stop = "nonfinite_gradient";
+  expect_one(finite_everywhere(records), codes::kRankNotFinite, Json::array(), "own share is finite");
 }
 
 TEST(ClocksAgree, NamesTheOneThatIsOff) {

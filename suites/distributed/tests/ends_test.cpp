@@ -79,6 +79,7 @@ TEST(Ends, BeforeTheGroupStands) {
   killed(ends[1], SIGKILL, 9, true);
   expect_told(ends, codes::kRankAbsent, {1}, "did not arrive");
   ends = well(2);
+  says(ends[0], "absent", "rank 1 did not arrive", {{"ranks", {1}}});
   says(ends[1], "unreachable", "no store at 10.0.0.1:1");
   expect_told(ends, codes::kStoreUnreachable, {1}, "10.0.0.1");
   says(ends[0], "port_taken", "port 29500 is in use");

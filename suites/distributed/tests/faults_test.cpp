@@ -1,0 +1,51 @@
+// Every planted fault of a rank is found by the suite: its code leads, with the rank by name, and nothing stays behind.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "suites/distributed/cases.hpp"
+#include "suites/faults/mutants.hpp"
+#include "suites/registry.hpp"
+#include "suites/tests/planting.hpp"
+
+namespace suites {
+namespace {
+
+// What two ranks at smoke show of it.
+class RankFaults : public testing::TestWithParam<std::string> {};
+
+std::vector<std::string> names_of_rank_faults() {
+  std::vector<std::string> names;
+  for (const Planted& fault : rank_mutants(std::make_shared<Seams>())) names.push_back(fault.name);
+  return names;
+}
+
+TEST_P(RankFaults, LeadTheirFindings) {
+  const auto seams = std::make_shared<Seams>();
+  seams->names = {GetParam()};  // what the worker would give its ranks; the process that stands alone is not struck
+  const std::vector<Planted> all = rank_mutants(seams);
+  const auto fault = std::find_if(all.begin(), all.end(), [](const Planted& one) { return one.name == GetParam(); });
+  harness::Settings settings = tests::default_settings(distributed);
+  settings.set("distributed.timeout_s", "3", "test");
+  const auto start = std::chrono::steady_clock::now();
+  const tests::RecordingContext context = tests::run_case(distributed(Subject(seams)), "two_ranks", settings);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ASSERT_FALSE(context.findings.empty()) << "nothing was found";
+  const auto& first = context.findings.front();
+  const auto& codes = fault->expected_codes;
+  EXPECT_NE(std::find(codes.begin(), codes.end(), first.code), codes.end()) << tests::listed(context);
+  std::string others;
+  for (std::size_t i = 1; i < context.findings.size(); ++i) others += " " + context.findings[i].code;
+  std::cout << "fault " << GetParam() << ": " << first.code << " after " << seconds << " s: " << first.message
+            << (others.empty() ? "" : " | and" + others) << std::endl;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RankFaults, testing::ValuesIn(names_of_rank_faults()), [](const auto& tried) {
+  std::string name = tried.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace suites
