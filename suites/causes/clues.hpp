@@ -20,6 +20,7 @@ using Rules = std::vector<CauseRule>;
 [[nodiscard]] Rules stages();      // the model's stages, flags, gradients, decoding
 [[nodiscard]] Rules initial_values();
 [[nodiscard]] Rules training();
+[[nodiscard]] Rules ranks();  // several processes that train one model
 [[nodiscard]] Rules speed();
 
 constexpr auto kFinite = Clue::Values::finite;

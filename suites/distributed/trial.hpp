@@ -53,8 +53,10 @@ struct Alone {
 [[nodiscard]] Alone run_alone(const Subject& subject, Order order);
 
 // On its ranks. Findings of how they ended are told, and that none of them is left; nothing where they did not end
-// well. Skips the case where this build or machine has no backend for it.
-[[nodiscard]] std::optional<Records> run_told(Context& context, const Order& order, int ranks, TrialFolder& folder);
+// well. Where they did not, and `alone` is given, the rows that they read up to then are compared with it first: ranks
+// that read other data come to their ends apart. Skips the case where this build or machine has no backend for it.
+[[nodiscard]] std::optional<Records> run_told(Context& context, const Order& order, int ranks, TrialFolder& folder,
+                                              const RankRecord* alone = nullptr);
 
 // One check: it holds where nothing is found; else each is told, under its own code.
 void tell(Context& context, const std::string& name, const Disagreements& found, std::string_view code,
