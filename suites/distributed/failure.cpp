@@ -55,7 +55,7 @@ void failure(const Subject& subject, Context& context, const Failure& failure, i
   const Trial trial{.ranks = ranks, .steps = 3, .rows = 6, .whole_batches = 3};
   TrialFolder folder(context, std::string(failure.fault));
   Order order = make_order(subject, context, trial, folder.path());
-  order.timeout_s = std::min(order.timeout_s, 4.0);
+  order.timeout_s = std::min(order.timeout_s, 6.0);
   order.check_always = failure.code == codes::kCollectiveDiffers;
   order.planted.emplace_back(failure.fault);
   context.phase(std::string(failure.fault));

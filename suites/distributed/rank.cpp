@@ -76,7 +76,7 @@ class Rank {
       pass({.at = At::launched, .world = &world_, .config = &config_.train, .facts = &facts_});
       record_.launched(parallel::wall_clock_s() + facts_.clock_offset_s, facts_.shared_memory_bytes);
       make();
-      if (world_.size > 1) join();
+      if (!world_.address.empty()) join();
       train();
       return 0;
     } catch (const std::exception& error) {

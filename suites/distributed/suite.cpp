@@ -25,6 +25,15 @@ Case of_standard(std::string name, Params params, std::function<void(Context&)> 
           .run = std::move(run)};
 }
 
+// Its process could not serve those of the ranks.
+std::function<void(Context&)> of_ours(const Subject& subject, std::function<void(Context&)> run) {
+  return [subject, run = std::move(run)](Context& context) {
+    if (subject.implementation())
+      context.skip("not_applicable", "ranks are processes that compute with our own functions");
+    run(context);
+  };
+}
+
 void plan_parity(const Subject& subject, std::vector<Case>& cases) {
   const auto add = [&](const std::string& name, Params params, const Trial& trial) {
     cases.push_back(of_standard(name, std::move(params), [subject, trial](Context& context) {
@@ -39,6 +48,8 @@ void plan_parity(const Subject& subject, std::vector<Case>& cases) {
         {.ranks = ranks, .steps = 20, .rows = 12, .whole_batches = 20});
   for (const int ranks : {3, 4})
     add("uneven", {{"ranks", std::to_string(ranks)}}, {.ranks = ranks, .steps = 4, .rows = 12});
+  add("nccl", {{"ranks", "1"}}, {.ranks = 1, .precision = Precision::fp32, .steps = 3, .rows = 12, .whole_batches = 3});
+  cases.back().needs_cuda = true;
   add("accumulation", {{"batches", "3"}, {"ranks", "2"}},
       {.ranks = 2, .steps = 4, .rows = 4, .accumulate = 3, .whole_batches = 12});
 }
@@ -46,7 +57,7 @@ void plan_parity(const Subject& subject, std::vector<Case>& cases) {
 std::vector<harness::SettingSpec> distributed_settings() {
   return {{.key = "distributed.timeout_s",
            .type = harness::SettingType::real,
-           .default_value = "10",
+           .default_value = "20",
            .meaning = "seconds that a rank waits for the others before it says who is missing",
            .allowed = "1 and more",
            .minimum = 1}};
@@ -80,6 +91,7 @@ harness::Suite distributed(const Subject& subject) {
       cases.push_back(of_standard("pace", {{"ranks", std::to_string(ranks)}}, [subject, ranks](Context& context) {
         distributed_cases::pace(subject, context, ranks);
       }));
+    for (Case& one : cases) one.run = of_ours(subject, std::move(one.run));
     return cases;
   };
   return suite;

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/cuda.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,7 +79,8 @@ Order make_order(const Subject& subject, const Context& context, const Trial& tr
   Order order;
   order.folder = folder;
   order.config = nsa::flatten(config);
-  order.device = device_of(context).is_cuda() ? "cuda" : "cpu";
+  const bool a_gpu_each = context.cuda() && static_cast<int>(torch::cuda::device_count()) >= trial.ranks;
+  order.device = a_gpu_each ? "cuda" : "cpu";
   order.timeout_s = context.settings().real("distributed.timeout_s");
   order.planted = subject.planted_names();
   order.run_folder = context.run_folder();
