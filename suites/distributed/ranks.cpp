@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <system_error>
 
 #include "base/fd.hpp"
@@ -48,20 +49,33 @@ constexpr std::chrono::seconds kGrace{8};
 
 std::chrono::duration<double> seconds(double value) { return std::chrono::duration<double>(value); }
 
-// Waits until all have ended, and ends them all where they do not: some time after the first that ended badly, in which
-// the others may find out by themselves, and when time is up.
+// Whom a rank that ended with an error found missing: it waits for nobody else.
+std::set<int> found_missing(const Order& order, int rank, int size) {
+  const RankRecord record = read_record(order.record_of(rank), rank, size);
+  if (!record.error || (record.error->kind != "timeout" && record.error->kind != "absent")) return {};
+  const auto ranks = record.error->details.value("ranks", std::vector<int>());
+  return {ranks.begin(), ranks.end()};
+}
+
+// Waits until all have ended, and ends them all where they do not: when only those are left that the others found
+// missing, some time after one that ended badly, and when time is up.
 std::vector<parallel::RankEnd> wait_for_all(parallel::Ranks& ranks, parallel::StoreServer& store, const Order& order,
                                             const Launch& launch) {
-  const auto begin = SteadyClock::now();
-  auto deadline = begin + std::chrono::duration_cast<SteadyClock::duration>(seconds(60 + 4 * order.timeout_s));
+  auto deadline =
+      SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(seconds(60 + 4 * order.timeout_s));
+  std::set<int> left;
+  for (int rank = 0; rank < launch.size; ++rank) left.insert(rank);
   bool killed = false;
   std::vector<parallel::RankEnd> ends;
-  while (ranks.alive() > 0 || ends.size() < static_cast<std::size_t>(launch.size)) {
+  while (!left.empty()) {
     if (const auto end = ranks.wait(std::chrono::milliseconds(100))) {
       ends.push_back(*end);
+      left.erase(end->rank);
       if (!end->well() && !end->ended_by_us) {
         if (end->by_signal) store.tell_death(end->rank, parallel::describe(*end));
-        deadline = SteadyClock::now() + kGrace;
+        const std::set<int> missing = found_missing(order, end->rank, launch.size);
+        const bool only_those = std::includes(missing.begin(), missing.end(), left.begin(), left.end());
+        deadline = SteadyClock::now() + (only_those ? std::chrono::seconds(0) : kGrace);
       }
     }
     if (launch.progress) launch.progress();

@@ -46,11 +46,16 @@ void plan_parity(const Subject& subject, std::vector<Case>& cases) {
   for (const int ranks : {2, 3, 4})
     add("run", {{"ranks", std::to_string(ranks)}, {"steps", "20"}},
         {.ranks = ranks, .steps = 20, .rows = 12, .whole_batches = 20});
-  for (const int ranks : {3, 4})
-    add("uneven", {{"ranks", std::to_string(ranks)}}, {.ranks = ranks, .steps = 4, .rows = 12});
+  // The first step, whose tensors are compared, is the uneven one; of a single row all ranks but one have none.
+  add("uneven", {{"ranks", "3"}, {"rows", "7"}},
+      {.ranks = 3, .steps = 2, .rows = 12, .whole_batches = 0, .left_rows = 7});
+  add("uneven", {{"ranks", "4"}, {"rows", "1"}},
+      {.ranks = 4, .steps = 1, .rows = 12, .whole_batches = 0, .left_rows = 0});
+  add("accumulation", {{"batches", "3"}, {"last", "3"}, {"ranks", "2"}},
+      {.ranks = 2, .steps = 1, .rows = 4, .accumulate = 3, .whole_batches = 2, .left_rows = 3});
   add("nccl", {{"ranks", "1"}}, {.ranks = 1, .precision = Precision::fp32, .steps = 3, .rows = 12, .whole_batches = 3});
   cases.back().needs_cuda = true;
-  add("accumulation", {{"batches", "3"}, {"ranks", "2"}},
+  add("accumulation", {{"batches", "3"}, {"last", "4"}, {"ranks", "2"}},
       {.ranks = 2, .steps = 4, .rows = 4, .accumulate = 3, .whole_batches = 12});
 }
 

@@ -23,7 +23,7 @@ constexpr std::int64_t kLength = 48;               // of a row
 constexpr double kSharedMemoryOfARank = 32 << 20;  // that NCCL takes of /dev/shm for its neighbours
 
 std::int64_t bytes_of_text(const Trial& trial) {
-  return kLength * (trial.rows * trial.whole_batches + trial.rows / 2 + 1) + kLength / 2 + 1;
+  return kLength * (trial.rows * trial.whole_batches + trial.left_rows) + kLength / 2 + 1;
 }
 
 class ThreadsOfTorch {

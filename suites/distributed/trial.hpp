@@ -22,9 +22,8 @@ struct Trial {
   std::int64_t steps = 4;
   std::int64_t rows = 6;        // of a batch
   std::int64_t accumulate = 1;  // batches a step
-  // Whole batches of data; then come one of `rows`/2 + 1 rows and a shorter row. Where `steps` are fewer, those are not
-  // reached.
-  std::int64_t whole_batches = 2;
+  // The data: whole batches, then one of fewer rows, then a row that is shorter. What `steps` do not reach is not read.
+  std::int64_t whole_batches = 2, left_rows = 4;
 };
 
 // A folder below the run's that is gone when this is, but for the records and outputs of ranks after keep().
