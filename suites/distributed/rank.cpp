@@ -126,7 +126,7 @@ class Rank {
   }
 
   void join() {
-    at("looking for the others");
+    at(kLooking);
     parallel::GroupOptions options;
     options.world = world_;
     options.device = device_;

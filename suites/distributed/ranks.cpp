@@ -49,12 +49,15 @@ constexpr std::chrono::seconds kGrace{8};
 
 std::chrono::duration<double> seconds(double value) { return std::chrono::duration<double>(value); }
 
-// Whom a rank that ended with an error found missing: it waits for nobody else.
+// Whom a rank that ended with an error found missing: it waits for nobody else. One that looks for the others in vain is
+// waited for, to say so.
 std::set<int> found_missing(const Order& order, int rank, int size) {
   const RankRecord record = read_record(order.record_of(rank), rank, size);
   if (!record.error || (record.error->kind != "timeout" && record.error->kind != "absent")) return {};
-  const auto ranks = record.error->details.value("ranks", std::vector<int>());
-  return {ranks.begin(), ranks.end()};
+  std::set<int> missing;
+  for (const int other : record.error->details.value("ranks", std::vector<int>()))
+    if (read_record(order.record_of(other), other, size).last_moment() != kLooking) missing.insert(other);
+  return missing;
 }
 
 // Waits until all have ended, and ends them all where they do not: when only those are left that the others found

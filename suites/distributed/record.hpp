@@ -26,6 +26,8 @@ namespace suites::distributed_ranks {
 
 using reports::Json;
 
+inline constexpr const char* kLooking = "looking for the others";  // a moment
+
 // Of one parameter, in the order of registration.
 struct ParameterSeen {
   std::string name;

@@ -22,7 +22,7 @@ constexpr int kRanks = 3;
 
 class Kills : public testing::Test {
  protected:
-  Kills() : settings_(tests::default_settings(distributed)), context_(settings_), folder_(context_, "kills") {
+  Kills() : settings_(suites::tests::default_settings(distributed)), context_(settings_), folder_(context_, "kills") {
     settings_.set("distributed.timeout_s", "5", "test");
     const Trial trial{.ranks = kRanks, .steps = 100'000, .rows = 6, .whole_batches = 2000};
     order_ = make_order(Subject(std::make_shared<Seams>()), context_, trial, folder_.path());
@@ -47,7 +47,7 @@ class Kills : public testing::Test {
   }
 
   harness::Settings settings_;
-  tests::RecordingContext context_;
+  suites::tests::RecordingContext context_;
   TrialFolder folder_;
   Order order_;
 };

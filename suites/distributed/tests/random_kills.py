@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-CASE = "distributed/run[[]ranks=3,steps=20]"
+CASE = "distributed/run[ranks=3,steps=20]"
 LONGEST_S = 30
 
 
@@ -61,7 +61,7 @@ def kind_of(pid, root, words):
 def once(program, dice, folder):
     run = subprocess.Popen([program, "--case", CASE, "--level", "standard", "--device", "cpu", "--out", folder],
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(dice.uniform(0.2, 9))
+    time.sleep(dice.uniform(0.2, 8))
     alive = of_run(run.pid, folder, {})
     by_kind = collections.defaultdict(list)
     for pid, words in alive.items():
