@@ -95,9 +95,9 @@ double tolerance(const nsa::Config& config, std::int64_t rows) {
 double tolerance_of_a_run(const nsa::Config& config, const StepSeen& first, std::int64_t elements, double tol) {
   double shares = 0;
   for (const ParameterSeen& parameter : first.parameters) shares = std::max(shares, parameter.own_norm);
-  const double moved =
-      static_cast<double>(config.train.steps) * config.train.lr * std::min(2.0, tol * shares / kEpsilon);
-  return tol + moved * first.norm * std::sqrt(static_cast<double>(elements)) / first.loss;
+  constexpr double kLaterGradients = 100;
+  const double of_an_element = static_cast<double>(config.train.steps) * config.train.lr * tol * shares / 4;
+  return tol + kLaterGradients * of_an_element * static_cast<double>(elements) / first.loss;
 }
 
 std::int64_t elements_of(const Tensors& tensors) {

@@ -24,10 +24,10 @@ using Tensors = std::map<std::string, at::Tensor>;  // as RankWatch keeps them
 // u * terms * stages, relative to the sum of the sizes of what is added. `rows`: of the batch of a step.
 [[nodiscard]] double tolerance(const nsa::Config& config, std::int64_t rows);
 
-// How far losses of a run may part for that, relative to the loss. An update of AdamW moves an element by the rate
-// times a direction whose slope over its gradient is at most 1/epsilon, and by twice the rate at most; the loss follows
-// by the 1-norm of its gradient: the norm times the root of the number of elements. Says something in fp64 alone, where
-// rounding is small against epsilon. `first`: of one process.
+// How far losses of a run may part for that, relative to the loss. An error d of a gradient g changes AdamW's step by
+// rate * d * epsilon / (|g| + epsilon)^2 and the loss by |g| times that, which is at most rate * d / 4 for whatever g;
+// so of all elements and steps. A hundred times that is allowed, for gradients of later steps that are larger than
+// those from which a step's direction was made. Says something in fp64 alone. `first`: of one process.
 [[nodiscard]] double tolerance_of_a_run(const nsa::Config& config, const StepSeen& first, std::int64_t elements,
                                         double tol);
 [[nodiscard]] std::int64_t elements_of(const Tensors& tensors);  // of the model

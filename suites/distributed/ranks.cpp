@@ -49,8 +49,8 @@ constexpr std::chrono::seconds kGrace{8};
 
 std::chrono::duration<double> seconds(double value) { return std::chrono::duration<double>(value); }
 
-// Whom a rank that ended with an error found missing: it waits for nobody else. One that looks for the others in vain is
-// waited for, to say so.
+// Whom a rank that ended with an error found missing: it waits for nobody else. One that looks for the others in vain
+// is waited for, to say so.
 std::set<int> found_missing(const Order& order, int rank, int size) {
   const RankRecord record = read_record(order.record_of(rank), rank, size);
   if (!record.error || (record.error->kind != "timeout" && record.error->kind != "absent")) return {};

@@ -89,6 +89,9 @@ void other_order(RankMoment& m) {
 void other_order_later(RankMoment& m) {
   if (m.at == At::stepping && m.step == kStep && is_last(m)) (void)(*m.stream)->next();
 }
+void lose_a_batch(RankMoment& m) {
+  if (m.at == At::agreed) (void)(*m.stream)->next();
+}
 void other_seed(RankMoment& m) {
   if (m.at == At::launched && is_last(m)) m.config->seed += 1;
 }
@@ -189,6 +192,7 @@ std::vector<Row> rows() {
        "the last rank loses a batch after the first step",
        {codes::kRankData, codes::kRankRows},
        other_order_later},
+      {"rank-loses-a-batch", "all ranks pass over a batch before their first step", {codes::kRankData}, lose_a_batch},
       {"rank-other-seed", "the last rank has another seed", {codes::kRankSeed}, other_seed},
       {"rank-other-build", "the last rank says that it is another build", {codes::kRankBuild}, other_build},
       {"rank-other-flags", "an NSA_* variable is set on the last rank alone", {codes::kRankSettings}, other_flags},

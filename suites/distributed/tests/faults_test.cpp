@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "suites/distributed/cases.hpp"
+#include "suites/codes.hpp"
 #include "suites/faults/mutants.hpp"
 #include "suites/registry.hpp"
 #include "suites/tests/planting.hpp"
@@ -46,6 +46,16 @@ INSTANTIATE_TEST_SUITE_P(All, RankFaults, testing::ValuesIn(names_of_rank_faults
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
+
+// Of what N ranks saved, those that go on with it lose a batch.
+TEST(ResumeOfRanks, IsNotTheSameRun) {
+  const auto seams = std::make_shared<Seams>();
+  seams->names = {"rank-loses-a-batch"};
+  const tests::RecordingContext context =
+      tests::run_case(distributed(Subject(seams)), "resume[from=2,to=3]", tests::default_settings(distributed));
+  ASSERT_FALSE(context.findings.empty());
+  EXPECT_EQ(context.findings.front().code, codes::kRankResume) << tests::listed(context);
+}
 
 }  // namespace
 }  // namespace suites

@@ -152,6 +152,10 @@ TEST(Tolerance, GrowsWithWhatIsSummedAndIsSmall) {
   EXPECT_LT(tolerance(config, 24), 1e-2) << "a row of 24 that is lost changes a gradient by more";
   config.train.precision = nsa::Precision::fp64;
   EXPECT_LT(tolerance(config, 24), 1e-11);
+  config.train.steps = 20;
+  config.train.lr = 3e-3;
+  const StepSeen first = tests::healthy(1, 1).front().steps.front();
+  EXPECT_LT(tolerance_of_a_run(config, first, 140'000, tolerance(config, 24)), 1e-6);
 }
 
 }  // namespace
