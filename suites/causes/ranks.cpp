@@ -13,7 +13,7 @@ Rules ranks() {
        .weight = 46,
        .clue = {.codes = {kRankData}, .evidence = {{"ranks", "*"}}},
        .explains = {{.codes = {kRankData, kRankRows, kRankDied, kRankHangsInside, kRankHangsOutside, kRankGradients,
-                               kRankNorm, kRankLoss, kRankRun, kRankResume, kRankEnded}}}},
+                               kRankNorm, kRankBlocks, kRankLoss, kRankRun, kRankResume, kRankEnded}}}},
       {.id = "rank-rows",
        .weight = 45,
        .clue = {{kRankRows}},

@@ -19,11 +19,20 @@ namespace suites::distributed_ranks {
 
 namespace {
 
-constexpr std::int64_t kLength = 48;               // of a row
 constexpr double kSharedMemoryOfARank = 32 << 20;  // that NCCL takes of /dev/shm for its neighbours
 
-std::int64_t bytes_of_text(const Trial& trial) {
-  return kLength * (trial.rows * trial.whole_batches + trial.left_rows) + kLength / 2 + 1;
+// Small and narrow, with every mechanism at work: a query has more blocks before it than it may choose.
+void make_small(nsa::Config& config) {
+  nsa::ModelConfig& model = config.model;
+  model.n_layers = std::min<std::int64_t>(model.n_layers, 2);
+  model.dim = std::min<std::int64_t>(model.dim, 128);
+  model.n_heads = model.n_kv_groups * std::min<std::int64_t>(model.heads_per_group(), 2);
+  model.nsa.n_sel = std::min<std::int64_t>(model.nsa.n_sel, 4);
+  config.train.seq_len = (model.nsa.n_sel + 2) * model.nsa.l_sel;
+}
+
+std::int64_t bytes_of_text(const Trial& trial, std::int64_t length) {
+  return length * (trial.rows * trial.whole_batches + trial.left_rows) + length / 2 + 1;
 }
 
 class ThreadsOfTorch {
@@ -60,21 +69,21 @@ TrialFolder::~TrialFolder() {
 Order make_order(const Subject& subject, const Context& context, const Trial& trial,
                  const std::filesystem::path& folder) {
   nsa::Config config = subject.config(context);
-  config.model.n_layers = std::min<std::int64_t>(config.model.n_layers, 2);
+  make_small(config);
   nsa::TrainConfig& train = config.train;
   train.precision = trial.precision;
   train.steps = trial.steps;
   train.warmup_steps = std::min<std::int64_t>(train.warmup_steps, trial.steps);
   train.batch_size = trial.rows;
   train.accumulate_grad_batches = trial.accumulate;
-  train.seq_len = kLength;
   train.epochs = 1;
   train.order = nsa::DataOrder::sequential;
   train.packed = false;
   train.cuda_graph = nsa::CudaGraph::off;
   train.data = (folder / "rows.txt").string();
-  std::string text = training_cases::made_prose(static_cast<std::size_t>(bytes_of_text(trial)));
-  text.resize(static_cast<std::size_t>(bytes_of_text(trial)));
+  const auto bytes = static_cast<std::size_t>(bytes_of_text(trial, train.seq_len));
+  std::string text = training_cases::made_prose(bytes);
+  text.resize(bytes);
   training_cases::write_text(train.data, text);
   Order order;
   order.folder = folder;

@@ -61,7 +61,12 @@ def kind_of(pid, root, words):
 def once(program, dice, folder):
     run = subprocess.Popen([program, "--case", CASE, "--level", "standard", "--device", "cpu", "--out", folder],
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(dice.uniform(0.2, 8))
+    if dice.random() < 0.75:  # when there are ranks
+        end = time.monotonic() + 20
+        while time.monotonic() < end and run.poll() is None and not any(
+                "__rank" in words for words in of_run(run.pid, folder, {}).values()):
+            time.sleep(0.05)
+    time.sleep(dice.uniform(0, 3))
     alive = of_run(run.pid, folder, {})
     by_kind = collections.defaultdict(list)
     for pid, words in alive.items():
