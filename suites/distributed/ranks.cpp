@@ -49,15 +49,17 @@ constexpr std::chrono::seconds kGrace{8};
 
 std::chrono::duration<double> seconds(double value) { return std::chrono::duration<double>(value); }
 
-// Whom a rank that ended with an error found missing: it waits for nobody else. One that looks for the others in vain
-// is waited for, to say so.
-std::set<int> found_missing(const Order& order, int rank, int size) {
-  const RankRecord record = read_record(order.record_of(rank), rank, size);
-  if (!record.error || (record.error->kind != "timeout" && record.error->kind != "absent")) return {};
-  std::set<int> missing;
-  for (const int other : record.error->details.value("ranks", std::vector<int>()))
-    if (read_record(order.record_of(other), other, size).last_moment() != kLooking) missing.insert(other);
-  return missing;
+// How long those that are left are waited for after one ended badly. Not at all where it found just them missing; but
+// one that looks for the others in vain has to say so, and its own search may have begun later, or end later.
+std::chrono::duration<double> grace(const Order& order, int ended, const std::set<int>& left, int size) {
+  for (const int rank : left)
+    if (read_record(order.record_of(rank), rank, size).last_moment() == kLooking)
+      return kGrace + seconds(order.timeout_s);
+  const RankRecord record = read_record(order.record_of(ended), ended, size);
+  if (!record.error || (record.error->kind != "timeout" && record.error->kind != "absent")) return kGrace;
+  const auto ranks = record.error->details.value("ranks", std::vector<int>());
+  const std::set<int> missing(ranks.begin(), ranks.end());
+  return std::includes(missing.begin(), missing.end(), left.begin(), left.end()) ? seconds(0) : kGrace;
 }
 
 // Waits until all have ended, and ends them all where they do not: when only those are left that the others found
@@ -76,9 +78,8 @@ std::vector<parallel::RankEnd> wait_for_all(parallel::Ranks& ranks, parallel::St
       left.erase(end->rank);
       if (!end->well() && !end->ended_by_us) {
         if (end->by_signal) store.tell_death(end->rank, parallel::describe(*end));
-        const std::set<int> missing = found_missing(order, end->rank, launch.size);
-        const bool only_those = std::includes(missing.begin(), missing.end(), left.begin(), left.end());
-        deadline = SteadyClock::now() + (only_those ? std::chrono::seconds(0) : kGrace);
+        deadline = SteadyClock::now() +
+                   std::chrono::duration_cast<SteadyClock::duration>(grace(order, end->rank, left, launch.size));
       }
     }
     if (launch.progress) launch.progress();

@@ -21,14 +21,26 @@ namespace {
 
 constexpr double kSharedMemoryOfARank = 32 << 20;  // that NCCL takes of /dev/shm for its neighbours
 
-// Small and narrow, with every mechanism at work: a query has more blocks before it than it may choose.
-void make_small(nsa::Config& config) {
+// Few layers and short rows, with every mechanism at work: a query has more blocks before it than it may choose. On a
+// CPU narrow ones too, in a geometry of the same proportions; a GPU's kernels are made for the widths in use.
+void make_small(nsa::Config& config, bool on_a_gpu) {
   nsa::ModelConfig& model = config.model;
+  nsa::Geometry& nsa = model.nsa;
   model.n_layers = std::min<std::int64_t>(model.n_layers, 2);
-  model.dim = std::min<std::int64_t>(model.dim, 128);
-  model.n_heads = model.n_kv_groups * std::min<std::int64_t>(model.heads_per_group(), 2);
-  model.nsa.n_sel = std::min<std::int64_t>(model.nsa.n_sel, 4);
-  config.train.seq_len = (model.nsa.n_sel + 2) * model.nsa.l_sel;
+  nsa.n_sel = std::min<std::int64_t>(nsa.n_sel, 4);
+  if (!on_a_gpu) {
+    model.dim = std::min<std::int64_t>(model.dim, 128);
+    model.n_heads = model.n_kv_groups * std::min<std::int64_t>(model.heads_per_group(), 2);
+    model.d_k = std::min<std::int64_t>(model.d_k, 32);
+    model.d_v = std::min<std::int64_t>(model.d_v, 32);
+    while (nsa.l_sel > 16 && nsa.l_sel % 2 == 0 && nsa.l % 2 == 0 && nsa.d % 2 == 0 && nsa.d > 2) {
+      nsa.l_sel /= 2;
+      nsa.l /= 2;
+      nsa.d /= 2;
+      nsa.w = std::max<std::int64_t>(nsa.w / 2, 1);
+    }
+  }
+  config.train.seq_len = (nsa.n_sel + 2) * nsa.l_sel;
 }
 
 std::int64_t bytes_of_text(const Trial& trial, std::int64_t length) {
@@ -69,7 +81,8 @@ TrialFolder::~TrialFolder() {
 Order make_order(const Subject& subject, const Context& context, const Trial& trial,
                  const std::filesystem::path& folder) {
   nsa::Config config = subject.config(context);
-  make_small(config);
+  const bool a_gpu_each = context.cuda() && static_cast<int>(torch::cuda::device_count()) >= trial.ranks;
+  make_small(config, a_gpu_each);
   nsa::TrainConfig& train = config.train;
   train.precision = trial.precision;
   train.steps = trial.steps;
@@ -88,7 +101,6 @@ Order make_order(const Subject& subject, const Context& context, const Trial& tr
   Order order;
   order.folder = folder;
   order.config = nsa::flatten(config);
-  const bool a_gpu_each = context.cuda() && static_cast<int>(torch::cuda::device_count()) >= trial.ranks;
   order.device = a_gpu_each ? "cuda" : "cpu";
   order.timeout_s = context.settings().real("distributed.timeout_s");
   order.planted = subject.planted_names();
