@@ -18,17 +18,18 @@ parser = argparse.ArgumentParser()
 parser.add_argument("text", type=Path)
 parser.add_argument("--steps", type=int, default=50)
 parser.add_argument("--batch", type=int, default=1)
+parser.add_argument("--warmup", type=int, default=2)
+parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 parser.add_argument("--tiny", action="store_true")
 parser.add_argument("--compile", action="store_true")
 asked = parser.parse_args()
 
-device = "cuda" if torch.cuda.is_available() else "cpu"
 tiny = nsa.ModelConfig(64, 3, 4, 2, 16, 16, 256, 10000.0, nsa.Geometry(8, 4, 16, 4, 32))
-config, dtype, length, peak, warmup = (
-    (tiny, torch.float32, 128, 3e-3, 10) if asked.tiny else (nsa.ModelConfig(), torch.bfloat16, 2048, 2e-4, 2)
+config, dtype, length, peak = (
+    (tiny, torch.float32, 128, 3e-3) if asked.tiny else (nsa.ModelConfig(), torch.bfloat16, 2048, 2e-4)
 )
 torch.manual_seed(1337)
-model = nsa.LanguageModel(config).to(device, dtype)
+model = nsa.LanguageModel(config).to(asked.device, dtype)
 loss_of = torch.compile(model.loss, fullgraph=True) if asked.compile else model.loss
 wide = [p.detach().float().clone().requires_grad_() for p in model.parameters()]  # near 1 bf16 has steps of 0.8 %
 adam = torch.optim.AdamW(wide, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, fused=True)
@@ -37,14 +38,14 @@ rows = text.unfold(0, length + 1, length)  # overlap by the token that is only p
 
 for step in range(asked.steps):
     began = time.perf_counter()
-    batch = rows[torch.arange(step * asked.batch, (step + 1) * asked.batch) % len(rows)].to(device)
+    batch = rows[torch.arange(step * asked.batch, (step + 1) * asked.batch) % len(rows)].to(asked.device)
     loss = loss_of(batch)
     loss.backward()
     gradients = [p.grad.float() for p in model.parameters()]
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     torch._foreach_mul_(gradients, (1.0 / norm).clamp(max=1.0))
-    done = (step - warmup) / max(1, asked.steps - 1 - warmup)
-    rate = peak * ((step + 1) / warmup if step < warmup else 0.5 + 0.5 * math.cos(math.pi * min(1.0, done)))
+    done = (step - asked.warmup) / max(1, asked.steps - 1 - asked.warmup)
+    rate = peak * ((step + 1) / asked.warmup if step < asked.warmup else 0.5 + 0.5 * math.cos(math.pi * done))
     for group in adam.param_groups:
         group["lr"] = rate
     for parameter, gradient in zip(wide, gradients):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -130,3 +131,23 @@ class Model(unittest.TestCase):
         theirs, ours = (nsa.load_tensors(file, "model/") for file in (checkpoint, self.file))
         self.assertEqual(set(theirs), set(ours))
         self.assertTrue(all(torch.equal(theirs[name], ours[name]) for name in ours))
+
+    @unittest.skipUnless(TRAIN, "NSA_TRAIN names no program")
+    def test_the_example_makes_the_steps_of_nsa_train(self):
+        """fp32 on a CPU: losses and norms of ten steps, from the same seed. 1e-5: sums in another order, ten updates."""
+        text, out = ROOT / "fixtures/text/corpus.txt", Path(self.folder.name) / "run"
+        settings = ("train.order=sequential", "train.steps=10", "train.log_every=1", "train.warmup_steps=3", "train.eval_every=0")
+        self.run_program(
+            TRAIN, "--config", str(ROOT / "configs/train/tiny.yaml"), "--out", str(out), "--device", "cpu", "--quiet",
+            *(word for setting in settings for word in ("--set", setting)),
+        )  # fmt: skip
+        lines = (out / "metrics.csv").read_text().splitlines()
+        names = lines[0].split(",")
+        wanted = [(float(row[names.index("loss")]), float(row[names.index("grad_norm")])) for row in map(lambda x: x.split(","), lines[1:])]
+        told = self.run_program(sys.executable, str(ROOT / "python/example/train.py"), str(text), "--tiny", "--steps", "10",
+                                "--batch", "2", "--warmup", "3", "--device", "cpu")  # fmt: skip
+        got = [(float(a), float(b)) for a, b in re.findall(r"loss (\S+) norm (\S+)", told)]
+        self.assertEqual(len(got), 10)
+        for step, (own, due) in enumerate(zip(got, wanted)):
+            for value, right in zip(own, due):
+                self.assertLess(abs(value - right), 1e-5 * max(1.0, right), f"step {step + 1}: {own}, nsa-train {due}")
