@@ -89,6 +89,25 @@ void other_order(RankMoment& m) {
 void other_order_later(RankMoment& m) {
   if (m.at == At::stepping && m.step == kStep && is_last(m)) (void)(*m.stream)->next();
 }
+// Its rows are those of the rank before it; it says that it stands where the others do.
+class RolledRows : public nsa::train::BatchStream {
+ public:
+  RolledRows(std::shared_ptr<nsa::train::BatchStream> source, int size) : source_(std::move(source)), size_(size) {}
+  nsa::train::Batch next() override {
+    nsa::train::Batch batch = source_->next();
+    if (batch.tokens.defined()) batch.tokens = at::roll(batch.tokens, batch.tokens.size(0) / size_, 0);
+    return batch;
+  }
+  [[nodiscard]] nlohmann::json position() const override { return source_->position(); }
+  void seek(const nlohmann::json& position) override { source_->seek(position); }
+
+ private:
+  std::shared_ptr<nsa::train::BatchStream> source_;
+  int size_;
+};
+void rows_twice(RankMoment& m) {
+  if (m.at == At::made && is_last(m)) *m.stream = std::make_shared<RolledRows>(*m.stream, m.size);
+}
 void lose_a_batch(RankMoment& m) {
   if (m.at == At::agreed) (void)(*m.stream)->next();
 }
@@ -190,8 +209,9 @@ std::vector<Row> rows() {
       {"rank-other-order", "the last rank is one batch ahead from the beginning", {codes::kRankData}, other_order},
       {"rank-other-order-later",
        "the last rank loses a batch after the first step",
-       {codes::kRankData, codes::kRankRows},
+       {codes::kRankData},
        other_order_later},
+      {"rank-rows-twice", "the last rank reads the rows of the one before it", {codes::kRankRows}, rows_twice},
       {"rank-loses-a-batch", "all ranks pass over a batch before their first step", {codes::kRankData}, lose_a_batch},
       {"rank-other-seed", "the last rank has another seed", {codes::kRankSeed}, other_seed},
       {"rank-other-build", "the last rank says that it is another build", {codes::kRankBuild}, other_build},

@@ -68,9 +68,9 @@ class WhatIsSet : public testing::Test {
 // A new setting is either looked at by a case of smoke, or it brings its case.
 TEST_F(WhatIsSet, IsLookedAtAtSmoke) {
   std::set<std::string> by_smoke = {
-      "distributed.timeout_s", "model", "parity.budget_factor", "parity.lengths", "s_sweep.lengths", "s_sweep.logit_scales",
-      "throughput.cpu_percent", "throughput.floor_tok_s", "throughput.gpu_percent", "throughput.repeats",
-      "training.floor_steps", "training.steps",
+      "distributed.timeout_s", "model", "parity.budget_factor", "parity.lengths", "s_sweep.lengths",
+      "s_sweep.logit_scales", "throughput.cpu_percent", "throughput.floor_tok_s", "throughput.gpu_percent",
+      "throughput.repeats", "training.floor_steps", "training.steps",
       // Whose functions all of its cases judge, and how.
       "implementation", "python", "python_timeout_s",
       // Say nothing by themselves: what the floor holds for, how the baseline is compared.
