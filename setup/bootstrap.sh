@@ -28,7 +28,7 @@ inputs() {
   printf 'variable %s\n' "$root" "${CMAKE_PREFIX_PATH:-}" "${CC:-}" "${CXX:-}" "${CXXFLAGS:-}" "${CUDACXX:-}" \
     "${TORCH_CUDA_ARCH_LIST:-}"
   cd "$root"
-  find CMakeLists.txt CMakePresets.json setup base fuzz harness nsa reports suites -type f -print0 | LC_ALL=C sort -z |
+  find CMakeLists.txt CMakePresets.json setup base fuzz harness nsa python reports suites -type f -not -name "*.pyc" -print0 | LC_ALL=C sort -z |
     xargs -0 sha256sum
 }
 
@@ -60,7 +60,7 @@ touch_changed() {
 
 configure() {
   "$cmake" --preset release --fresh -S "$root" -DCMAKE_MAKE_PROGRAM="$ninja" -DCMAKE_PREFIX_PATH="$prefix_path" \
-    -DCUDAToolkit_ROOT="$cuda" -DCUDA_TOOLKIT_ROOT_DIR="$cuda"
+    -DCUDAToolkit_ROOT="$cuda" -DCUDA_TOOLKIT_ROOT_DIR="$cuda" -DNSA_VALIDATE_PYTHON=ON
 }
 
 bring_up_to_date() {
