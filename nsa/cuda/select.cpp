@@ -25,12 +25,12 @@ at::Tensor statistics(const at::Tensor& q, const at::Tensor& k, const Problem& p
 }  // namespace
 
 at::Tensor select(const SelectArgs& args, const OnLaunch& on_launch) {
-  return select_on(kernels::current_device(), args, [&](std::string_view kernel) {
+  return select_on(std::nullopt, args, [&](std::string_view kernel) {
     if (on_launch) on_launch(Op::select, kernel);
   });
 }
 
-at::Tensor select_on(const kernels::Device& gpu, const SelectArgs& args,
+at::Tensor select_on(const std::optional<kernels::Device>& gpu, const SelectArgs& args,
                      const std::function<void(std::string_view)>& on_kernel) {
   check(args);
   const at::NoGradGuard no_grad;
@@ -59,7 +59,7 @@ at::Tensor select_on(const kernels::Device& gpu, const SelectArgs& args,
   p.Dk = size_of(q, 3);
   p.scale = scale_of(q);
   p.storage = storage_of(q);
-  const auto plan = kernels::plan_select(p, gpu);
+  const auto plan = kernels::plan_select(p, gpu.value_or(problem.device));
   kernels::select_blocks(p, plan, device.stream());
   if (on_kernel) on_kernel(to_string(plan.variant));
   return blocks;

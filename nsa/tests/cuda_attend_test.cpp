@@ -135,7 +135,9 @@ TEST_F(CudaKernels, TheRecordNamesTheKernelsThatRan) {
   Dispatcher in_one(resolve({})), in_parts(resolve({}));
   const auto whole = kernels_of(in_one.ops(Backend::cuda), in_one);
   const auto parts = kernels_of(in_parts.ops(Backend::cuda).in_parts(), in_parts);
-  EXPECT_EQ(parts.at(Op::select) + parts.at(Op::combine), "");
+  EXPECT_EQ(parts.at(Op::combine), "");
+  EXPECT_TRUE(parts.at(Op::select).starts_with("blocks by ")) << parts.at(Op::select);
+  EXPECT_NE(whole.at(Op::attend).find("cmp " + parts.at(Op::select)), std::string::npos) << whole.at(Op::attend);
   for (const auto& [op, name] :
        {std::pair{Op::attend_compressed, "cmp"}, {Op::attend_selected, "sel"}, {Op::attend_window, "win"}}) {
     const std::string& own = parts.at(op);  // "joint; backward joint"
