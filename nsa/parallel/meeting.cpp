@@ -4,6 +4,7 @@
 #include <c10/util/Flags.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -35,6 +36,12 @@ std::string first_line(const std::exception& error) {
 void quiet_c10d() {
   constexpr int kErrors = 2;
   if (::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kErrors;
+}
+
+// A peer that is gone is an error of the next write to it; by default it would be the end of this process.
+void survive_broken_pipes() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
 }
 
 std::string who_i_am() {
@@ -130,6 +137,7 @@ std::string prefix_of(const World& world) { return fmt::format("nsa/{}/", world.
 
 Meeting meet(const GroupOptions& options) {
   quiet_c10d();
+  survive_broken_pipes();
   const World& world = options.world;
   if (world.size < 1 || world.rank < 0 || world.rank >= world.size)
     throw WorldInvalid({fmt::format("rank {} of {}: a rank is 0 to size - 1", world.rank, world.size)});
