@@ -74,8 +74,11 @@ void read_expected(const std::string& text, reports::FleetOptions& to) {
   std::set<std::string> seen;
   for (std::size_t at = 0; at <= text.size();) {
     const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string name = text.substr(at, end - at);
+    std::string name = text.substr(at, end - at);
+    name.erase(0, name.find_first_not_of(' '));
+    name.erase(name.find_last_not_of(' ') + 1);
     if (name.empty()) throw refuse(" has an empty name");
+    if (name.front() == '-') throw refuse(fmt::format(": '{}' is no name of a host", name));
     if (!seen.insert(name).second) throw refuse(fmt::format(" has '{}' twice", name));
     to.expected_names.push_back(name);
     at = end + 1;

@@ -4,6 +4,7 @@
 #include <c10/util/Flags.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -12,6 +13,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <future>
 #include <thread>
 
 #include "nsa/parallel/diagnosis.hpp"
@@ -50,6 +53,31 @@ std::string who_i_am() {
   return fmt::format("process {} on {}", ::getpid(), host.data());
 }
 
+// What `make` gives, or an error when it takes longer. c10d's time limits are those of each of its tries, and none
+// where something else accepts and never answers; its thread is then left behind, for a process that ends.
+StorePointer within(milliseconds longest, std::function<StorePointer()> make) {
+  auto promise = std::make_shared<std::promise<StorePointer>>();
+  auto made = promise->get_future();
+  std::thread([promise, make = std::move(make)] {
+    try {
+      promise->set_value(make());
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (made.wait_for(longest) != std::future_status::ready)
+    throw std::runtime_error("nothing answers there, or what answers is no store");
+  return made.get();
+}
+
+// "", or why the name of a host is none.
+std::string why_unknown(const std::string& host) {
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), nullptr, nullptr, &found);
+  if (error == 0) ::freeaddrinfo(found);
+  return error == 0 ? "" : fmt::format("{}: {}", host, ::gai_strerror(error));
+}
+
 StorePointer connect(const World& world, milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(world.port);
@@ -57,11 +85,14 @@ StorePointer connect(const World& world, milliseconds timeout) {
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    return c10::make_intrusive<c10d::TCPStore>(world.address, options);
+    return within(timeout, [address = world.address, options]() -> StorePointer {
+      return c10::make_intrusive<c10d::TCPStore>(address, options);
+    });
   } catch (const std::exception& error) {
+    const std::string unknown = why_unknown(world.address);
     throw Unreachable(fmt::format(
         "rank {}: no store at {}:{} within {:.0f} s ({}): {}", world.rank, world.address, world.port,
-        std::chrono::duration<double>(timeout).count(), first_line(error),
+        std::chrono::duration<double>(timeout).count(), unknown.empty() ? first_line(error) : unknown,
         world.origin == World::Origin::slurm || world.origin == World::Origin::torchrun
             ? "is rank 0 started, on that host, and is the port open between the hosts? MASTER_ADDR, MASTER_PORT"
             : "is the starter alive?"));
@@ -85,10 +116,13 @@ void refuse_other_sizes(c10d::Store& store, const World& world) {
   for (int rank = 0; rank < world.size; ++rank) {
     const std::string who = look_up(store, key_of("who", rank)).value_or("");
     const std::string size = who.substr(0, who.find('|'));
-    if (size != std::to_string(world.size))
-      throw Disagreement(fmt::format("rank {} was started as one of {} ranks, rank {} as one of {}", rank, size,
-                                     world.rank, world.size),
-                         {rank}, "world size");
+    if (size == std::to_string(world.size)) continue;
+    const std::string what =
+        fmt::format("rank {} was started as one of {} ranks, rank {} as one of {}", rank, size, world.rank, world.size);
+    // The other one waits for ranks that will not come, and asks for trouble a few times a second.
+    store.compareSet(kTroubleKey, "", to_text(Trouble{"failed", {rank}, what}));
+    if (!world.store_is_served && world.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+    throw Disagreement(what, {rank}, "world size");
   }
 }
 
@@ -135,9 +169,9 @@ StorePointer serve_store(int port, bool local_only) {
 
 std::string prefix_of(const World& world) { return fmt::format("nsa/{}/", world.attempt); }
 
-Meeting meet(const GroupOptions& options) {
-  quiet_c10d();
-  survive_broken_pipes();
+namespace {
+
+Meeting meet_all(const GroupOptions& options) {
   const World& world = options.world;
   if (world.size < 1 || world.rank < 0 || world.rank >= world.size)
     throw WorldInvalid({fmt::format("rank {} of {}: a rank is 0 to size - 1", world.rank, world.size)});
@@ -157,6 +191,20 @@ Meeting meet(const GroupOptions& options) {
   refuse_other_sizes(*meeting.store, world);
   meeting.backend = c10::make_intrusive<c10d::PrefixStore>("backend/", connection());
   return meeting;
+}
+
+}  // namespace
+
+Meeting meet(const GroupOptions& options) {
+  quiet_c10d();
+  survive_broken_pipes();
+  try {
+    return meet_all(options);
+  } catch (const c10::DistError& error) {
+    throw PeerDied(fmt::format("the ranks did not meet: the store at {}:{} was lost ({})", options.world.address,
+                               options.world.port, first_line(error)),
+                   {});
+  }
 }
 
 std::optional<std::string> look_up(c10d::Store& store, const std::string& key) {

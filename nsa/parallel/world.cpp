@@ -110,6 +110,9 @@ World of_slurm(const Environment& environment) {
   world.rank = read.needed("SLURM_PROCID", 0, kMostRanks - 1, 0, both);
   read.below("SLURM_PROCID", world.rank, tasks, world.size);
   if (world.size == 1 && read.mistakes.empty()) return {};
+  if (find(environment, "SLURM_JOB_ID") == nullptr)
+    read.mistakes.emplace_back(
+        "SLURM_JOB_ID is not set: srun gives it; of two jobs on one host each has a port of its own by it");
   world.local_rank = read.needed("SLURM_LOCALID", 0, kMostRanks - 1, 0, "srun gives it");
   world.local_size = std::max(read.number("SLURM_NTASKS_PER_NODE", 1, kMostRanks, 1), world.local_rank + 1);
   world.address = read.text("MASTER_ADDR", "");
@@ -155,8 +158,7 @@ WorldInvalid::WorldInvalid(std::vector<std::string> all)
 World world_of(const Environment& environment) {
   if (find(environment, "RANK") != nullptr || find(environment, "WORLD_SIZE") != nullptr)
     return of_torchrun(environment);
-  if (find(environment, "SLURM_PROCID") != nullptr && find(environment, "SLURM_JOB_ID") != nullptr)
-    return of_slurm(environment);
+  if (find(environment, "SLURM_PROCID") != nullptr) return of_slurm(environment);
   return {};
 }
 

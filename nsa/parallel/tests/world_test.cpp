@@ -107,6 +107,7 @@ TEST(World, EveryMistakeIsNamed) {
   EXPECT_THAT(mistake_of(with(kTorchrun, "MASTER_PORT", "0")), HasSubstr("MASTER_PORT = '0'"));
   EXPECT_THAT(mistake_of(with(kTorchrun, "MASTER_ADDR", "")), HasSubstr("MASTER_ADDR is empty"));
   EXPECT_THAT(mistake_of(without(kSlurm, "SLURM_NTASKS")), HasSubstr("SLURM_NTASKS is not set"));
+  EXPECT_THAT(mistake_of(without(kSlurm, "SLURM_JOB_ID")), HasSubstr("SLURM_JOB_ID is not set"));
   EXPECT_THAT(mistake_of(without(kSlurm, "SLURM_LOCALID")), HasSubstr("SLURM_LOCALID is not set"));
   EXPECT_THAT(mistake_of(without(kSlurm, "SLURM_JOB_NODELIST")), HasSubstr("SLURM_JOB_NODELIST is not set"));
   EXPECT_THAT(mistake_of(with(kSlurm, "SLURM_PROCID", "4")), HasSubstr("SLURM_PROCID = 4 with SLURM_NTASKS = 4"));

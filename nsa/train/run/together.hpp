@@ -47,6 +47,6 @@ class Together {
 [[nodiscard]] bool is_saved(const TrainConfig& config, std::int64_t step);
 [[nodiscard]] bool is_validated(const TrainConfig& config, std::int64_t step);
 // What all ranks must have in common besides the configuration.
-[[nodiscard]] parallel::Facts facts_of(const Training& training);
+[[nodiscard]] parallel::Facts facts_of(const Training& training, std::int64_t last_step);
 
 }  // namespace nsa::train
