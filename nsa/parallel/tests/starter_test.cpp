@@ -67,7 +67,7 @@ TEST(Starter, HowEachEnded) {
 }
 
 TEST(Starter, TheOthersHaveTheirTimeAndAreKilledThen) {
-  Ranks ranks({shell("exit 1"), shell("sleep 0.3; exit 0"), shell("sleep 1000")});
+  Ranks ranks({shell("exit 1"), shell("sleep 0.3; exit 0"), shell("exec sleep 1000")});
   WatchOptions options;
   options.grace = milliseconds(800);
   const auto ends = watch(ranks, options);
@@ -112,7 +112,7 @@ TEST(Starter, WhatARankStartedEndsWithIt) {
 
 TEST(Starter, AProgramThatIsNotThere) {
   try {
-    const Ranks ranks({shell("sleep 1000"), {{"/no/such/program"}, {}}});
+    const Ranks ranks({shell("exec sleep 1000"), {{"/no/such/program"}, {}}});
     FAIL() << "it was started";
   } catch (const std::system_error& error) {
     EXPECT_EQ(error.code().value(), ENOENT);
@@ -123,7 +123,7 @@ TEST(Starter, AProgramThatIsNotThere) {
 TEST(Starter, TheEndOfTheObjectEndsAll) {
   std::vector<pid_t> pids;
   {
-    const Ranks ranks({shell("trap '' TERM; sleep 1000"), shell("sleep 1000")});
+    const Ranks ranks({shell("trap '' TERM; exec sleep 1000"), shell("exec sleep 1000")});
     pids = ranks.pids();
     EXPECT_EQ(ranks.alive(), 2U);
   }
@@ -136,7 +136,7 @@ TEST(Starter, KilledItLeavesNobody) {
   ASSERT_EQ(::pipe(pipe.data()), 0);
   const pid_t starter = ::fork();
   if (starter == 0) {
-    Ranks ranks({shell("sleep 1000"), shell("sleep 1000")});
+    Ranks ranks({shell("exec sleep 1000"), shell("exec sleep 1000")});
     for (const pid_t pid : ranks.pids()) (void)!::write(pipe[1], &pid, sizeof pid);
     for (;;) ::pause();
   }
