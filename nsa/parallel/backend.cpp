@@ -13,7 +13,7 @@
 #endif
 #if defined(USE_C10D_NCCL) && __has_include(<nccl.h>)
 #define NSA_HAS_NCCL
-#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
@@ -68,7 +68,7 @@ Processes nccl(const StorePointer& store, const GroupOptions& options) {
   }
   auto settings = c10d::ProcessGroupNCCL::Options::create();
   settings->timeout = options.timeout;
-  const c10::cuda::CUDAGuard guard(options.device);
+  c10::cuda::set_device(options.device.index());  // what names no GPU would take memory on the first one
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, options.world.rank, options.world.size, settings);
   backend->eagerConnectSingleDevice(options.device);  // here, where a failure belongs
   return grouped(store, options.world, backend, at::kCUDA, c10d::ProcessGroup::NCCL, "nccl");

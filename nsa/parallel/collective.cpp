@@ -22,6 +22,14 @@ std::string usual_of(const std::vector<std::string>& all) {
   return usual;
 }
 
+bool is_done(c10d::Work& work) {
+  try {
+    return work.isCompleted() && work.exception() == nullptr;
+  } catch (const std::exception&) {  // a GPU that is lost ends nothing
+    return false;
+  }
+}
+
 }  // namespace
 
 Group::Inside::Future Group::Inside::begin_sum(at::Tensor& tensor, const std::string& name) {
@@ -35,9 +43,13 @@ Group::Inside::Future Group::Inside::begin_sum(at::Tensor& tensor, const std::st
   const auto work = processes.group->allreduce(tensors);
   ring.waits(sequence, true);
   const Future future = work->getFuture();
-  future->addCallback([this, sequence](c10::ivalue::Future& done) {
-    if (!done.hasError()) ring.end(sequence, now_s());
-  });
+  // The future of a GPU's work is complete when the work was given to it.
+  if (tensor.is_cuda())
+    ring.ends_when(sequence, [work] { return is_done(*work); });
+  else
+    future->addCallback([this, sequence](c10::ivalue::Future& done) {
+      if (!done.hasError()) ring.end(sequence, now_s());
+    });
   return future;
 }
 
@@ -47,6 +59,7 @@ void Group::Inside::recorded(const std::string& name, const std::function<void()
   const std::uint64_t sequence = ring.begin(name, 0, "", now_s());
   ring.waits(sequence, true);
   collective();
+  throw_if_troubled();  // a GPU's collective that was broken off leaves anything in its tensors, and throws nothing
   ring.end(sequence, now_s());
 }
 

@@ -118,6 +118,7 @@ void GradientSums::begin() {
 
 void GradientSums::backward(const at::Tensor& loss) {
   Inside& in = *inside_;
+  in.overlap = {};
   try {
     loss.backward();
   } catch (const std::exception& error) {
@@ -133,9 +134,9 @@ void GradientSums::backward(const at::Tensor& loss) {
                     in.buckets - in.launched, in.buckets),
         {in.group->rank()}, without.empty() ? "gradients" : without.front());
   }
+  if (in.group->options().device.is_cuda()) return;  // whose work goes on when the host has given it all
   // Times in which a sum was under way: they are begun in order, so their union is found in one pass.
   double until = 0;
-  in.overlap = {};
   for (const CollectiveRecord& record : in.group->collectives()) {
     if (record.sequence < in.first_sequence || record.ended_s < 0) continue;
     const double begin = std::max(record.began_s, until), end = std::max(record.ended_s, begin);

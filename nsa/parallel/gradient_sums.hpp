@@ -41,7 +41,7 @@ class GradientSums {
   // overflows count as not finite.) Waits for the device.
   [[nodiscard]] bool own_were_finite() const;
 
-  // Of the last step. On a GPU these are times of the host, which say little.
+  // Of the last step. Zero on a GPU, whose work goes on when the host has given it all.
   struct Overlap {
     double reducing_s = 0;    // at least one bucket was under way
     double overlapped_s = 0;  // of it, while backward still computed

@@ -54,7 +54,8 @@ struct GroupOptions {
 
 class Group {
  public:
-  // All ranks meet. From then on a broken pipe is an error and no signal (SIGPIPE, where its action was the default).
+  // All ranks meet. From then on a broken pipe is an error and no signal (SIGPIPE, where its action was the default),
+  // and options.device, where it is a GPU, is this thread's current one.
   // Throws Unreachable, PortTaken, RankTwice, RankAbsent (names the ranks), NotBuilt.
   [[nodiscard]] static std::shared_ptr<Group> join(const GroupOptions& options);
   ~Group();  // leaves; the others are not told of a failure

@@ -14,7 +14,7 @@ std::string describe(const CollectiveRecord& record) {
 
 std::uint64_t Ring::begin(std::string_view name, std::int64_t elements, std::string dtype, double now_s) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  kept_.push_back({{next_, std::string(name), elements, std::move(dtype), now_s, -1}, false});
+  kept_.push_back({{next_, std::string(name), elements, std::move(dtype), now_s, -1}});
   if (kept_.size() > kKept) kept_.pop_front();
   return next_++;
 }
@@ -29,6 +29,22 @@ void Ring::end(std::uint64_t sequence, double now_s) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Open& one : kept_)
     if (one.record.sequence == sequence) one.record.ended_s = now_s;
+}
+
+void Ring::ends_when(std::uint64_t sequence, std::function<bool()> done) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Open& one : kept_)
+    if (one.record.sequence == sequence) one.done = std::move(done);
+}
+
+void Ring::look(double now_s) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Open& one : kept_) {
+    if (!one.done) continue;
+    if (!one.done()) return;
+    one.done = nullptr;
+    one.record.ended_s = now_s;
+  }
 }
 
 std::vector<CollectiveRecord> Ring::all() const {

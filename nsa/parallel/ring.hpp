@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -17,12 +18,17 @@ class Ring {
   std::uint64_t begin(std::string_view name, std::int64_t elements, std::string dtype, double now_s);
   void waits(std::uint64_t sequence, bool does);  // for the others: it has done its own part
   void end(std::uint64_t sequence, double now_s);
+  // Of a collective that a GPU was given: nobody tells when it has ended. look() asks, the oldest first, as a stream
+  // runs them in order; one that is not done keeps those behind it open.
+  void ends_when(std::uint64_t sequence, std::function<bool()> done);
+  void look(double now_s);
 
   [[nodiscard]] std::vector<CollectiveRecord> all() const;
   // The oldest that has not ended, and whether it was given to the backend.
   struct Open {
     CollectiveRecord record;
     bool sent = false;
+    std::function<bool()> done = {};
   };
   [[nodiscard]] std::optional<Open> open() const;
   [[nodiscard]] std::optional<CollectiveRecord> last() const;

@@ -51,6 +51,7 @@ void Group::Inside::watch() {
 }
 
 void Group::Inside::look() {
+  if (!trouble()) ring.look(now_s());  // later it would take what was broken off for what has ended
   const auto open = ring.open();
   const double waits = open ? now_s() - open->record.began_s : 0;
   const double longest = std::chrono::duration<double>(options.timeout).count() + kLate.count();
@@ -88,6 +89,7 @@ void Group::Inside::answer() {
     const std::lock_guard<std::mutex> lock(mutex);
     if (std::exchange(answered, true)) return;
   }
+  ring.look(now_s());
   try {
     meeting.watching->set(answer_key(options.world.rank), to_text(my_state()));
   } catch (const std::exception&) {

@@ -56,6 +56,7 @@ Evaluation evaluate(LanguageModel model, BatchStream& stream, std::int64_t batch
     at::Tensor all = at::full({1}, sum, at::TensorOptions().dtype(at::kDouble).device(device));
     group->sum(all, "validation");
     sum = all.item<double>();
+    group->check();  // a GPU's sum that was broken off is no sum
   }
   evaluation.loss = sum / static_cast<double>(evaluation.tokens);
   return evaluation;

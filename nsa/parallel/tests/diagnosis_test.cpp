@@ -25,6 +25,25 @@ RankState waiting(int rank) {
   return state;
 }
 
+// As of NCCL: the host is through when the GPU has been given the work.
+TEST(ParallelRing, WhatAGpuWasGivenIsOpenUntilItIsDone) {
+  Ring ring;
+  bool first_done = false, second_done = true;
+  ring.ends_when(ring.begin("gradients bucket 0", 10, "Float", 1), [&] { return first_done; });
+  ring.ends_when(ring.begin("gradients bucket 1", 10, "Float", 2), [&] { return second_done; });
+  ring.look(3);
+  ASSERT_TRUE(ring.open().has_value());
+  EXPECT_EQ(ring.open()->record.name, "gradients bucket 0");
+  EXPECT_EQ(ring.all()[1].ended_s, -1) << "behind one that is not done";
+  first_done = true;
+  ring.look(4);
+  EXPECT_FALSE(ring.open().has_value());
+  EXPECT_EQ(ring.all()[0].ended_s, 4);
+  first_done = false;
+  ring.look(5);
+  EXPECT_EQ(ring.all()[0].ended_s, 4) << "asked no more";
+}
+
 TEST(ParallelDiagnosis, EveryoneIsThere) {
   const auto found = diagnose(0, kWaited, 5, {waiting(0), waiting(1)});
   EXPECT_THAT(found.culprits, IsEmpty());
