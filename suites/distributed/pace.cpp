@@ -38,6 +38,7 @@ void pace(const Subject& subject, Context& context, int ranks) {
   TrialFolder folder(context, fmt::format("pace-{}", ranks));
   const auto order_for = [&](int size, const char* name) {
     const Trial trial{.ranks = size,
+                      .most_ranks = ranks,
                       .precision = nsa::Precision::fp32,
                       .steps = kSteps,
                       .rows = kRowsOfARank * size,
@@ -65,7 +66,7 @@ void pace(const Subject& subject, Context& context, int ranks) {
     tokens += static_cast<double>(step.tokens);
     seconds += step.seconds;
   }
-  context.metric("overlap", reducing > 0 ? overlapped / reducing : 0, "of the reductions' time");
+  if (reducing > 0) context.metric("overlap", overlapped / reducing, "of the reductions' time");
   context.metric("tokens_per_second", tokens / seconds, "1/s");
   const Straggler slow = straggler(*records);
   context.metric("straggler_excess", slow.excess(), "of the others' step");

@@ -12,7 +12,7 @@ using namespace distributed_ranks;
 
 void resume(const Subject& subject, Context& context, int from, int to) {
   constexpr std::int64_t kCut = 3;
-  Trial trial{.ranks = from, .steps = 6, .rows = 12, .whole_batches = 6};
+  Trial trial{.ranks = from, .most_ranks = to, .steps = 6, .rows = 12, .whole_batches = 6};
   TrialFolder folder(context, fmt::format("resume-{}-{}", from, to));
   Order order = make_order(subject, context, trial, folder.path());
   context.phase("one process, not interrupted");

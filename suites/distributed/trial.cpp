@@ -78,10 +78,12 @@ TrialFolder::~TrialFolder() {
       std::filesystem::remove(entry->path(), ignored);
 }
 
+bool runs_on_gpus(const Trial& trial, int gpus) { return gpus >= std::max(trial.ranks, trial.most_ranks); }
+
 Order make_order(const Subject& subject, const Context& context, const Trial& trial,
                  const std::filesystem::path& folder) {
   nsa::Config config = subject.config(context);
-  const bool a_gpu_each = context.cuda() && static_cast<int>(torch::cuda::device_count()) >= trial.ranks;
+  const bool a_gpu_each = context.cuda() && runs_on_gpus(trial, static_cast<int>(torch::cuda::device_count()));
   make_small(config, a_gpu_each);
   nsa::TrainConfig& train = config.train;
   train.precision = trial.precision;

@@ -18,6 +18,7 @@ using harness::Context;
 
 struct Trial {
   int ranks = 2;
+  int most_ranks = 0;  // that its order is given to, where more than `ranks` go on with it or are compared with it
   nsa::Precision precision = nsa::Precision::fp64;
   std::int64_t steps = 4;
   std::int64_t rows = 6;        // of a batch
@@ -40,6 +41,9 @@ class TrialFolder {
   std::filesystem::path path_;
   bool keep_ = false;
 };
+
+// Whether its ranks have a GPU each, of so many: all that take part, or what they do is not the same.
+[[nodiscard]] bool runs_on_gpus(const Trial& trial, int gpus);
 
 // The order for a trial: a small model of the subject's configuration, and a text of its own whose rows all differ.
 [[nodiscard]] Order make_order(const Subject& subject, const Context& context, const Trial& trial,

@@ -10,6 +10,7 @@
 
 #include "suites/codes.hpp"
 #include "suites/distributed/tests/made_records.hpp"
+#include "suites/distributed/trial.hpp"
 
 namespace suites::distributed_ranks {
 namespace {
@@ -35,6 +36,13 @@ Records shares_of(const Tensors& tensors) {
       parameter.own_norm = 0.5 * tensors.at("gradient/" + parameter.name).norm().item<double>();
   }
   return records;
+}
+
+TEST(DistributedTrial, RunsOnGpusWhereAllThatTakePartHaveOne) {
+  EXPECT_TRUE(runs_on_gpus({.ranks = 2}, 2));
+  EXPECT_FALSE(runs_on_gpus({.ranks = 3}, 2));
+  EXPECT_FALSE(runs_on_gpus({.ranks = 1, .most_ranks = 2}, 1)) << "a checkpoint of one goes on with two";
+  EXPECT_FALSE(runs_on_gpus({.ranks = 1, .most_ranks = 4}, 2)) << "one is timed against four";
 }
 
 std::string as_if(const Disagreements& found) { return found.empty() ? "" : found[0].evidence.value("as_if", ""); }
