@@ -21,6 +21,7 @@ parser.add_argument("--batch", type=int, default=1)
 parser.add_argument("--warmup", type=int, default=2)
 parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 parser.add_argument("--tiny", action="store_true")
+parser.add_argument("--fp32", action="store_true")
 parser.add_argument("--compile", action="store_true")
 asked = parser.parse_args()
 
@@ -28,6 +29,7 @@ tiny = nsa.ModelConfig(64, 3, 4, 2, 16, 16, 256, 10000.0, nsa.Geometry(8, 4, 16,
 config, dtype, length, peak = (
     (tiny, torch.float32, 128, 3e-3) if asked.tiny else (nsa.ModelConfig(), torch.bfloat16, 2048, 2e-4)
 )
+dtype = torch.float32 if asked.fp32 else dtype
 torch.manual_seed(1337)
 model = nsa.LanguageModel(config).to(asked.device, dtype)
 loss_of = torch.compile(model.loss, fullgraph=True) if asked.compile else model.loss
