@@ -50,7 +50,7 @@ FlashRequest request(const EffectiveFlags& flags, Op op) {
 }
 
 // Why a branch that asked for flash does not get it; "" when it does.
-std::string refusal(const EffectiveFlags& flags, const Call& call, const FlashRequest& request) {
+std::string request_refusal(const EffectiveFlags& flags, const Call& call, const FlashRequest& request) {
   if (request.min_len <= 0) return fmt::format("{}={} disables it", request.min_len_flag, request.min_len);
   if (call.S < request.min_len)
     return fmt::format("length {} is below {}={}", call.S, request.min_len_flag, request.min_len);
@@ -63,7 +63,7 @@ Choice choose_attention(const EffectiveFlags& flags, const Call& call, Op op) {
   const FlashRequest wanted = request(flags, op);
   const std::string origin = origin_of(flags, wanted.flag);
   if (!wanted.asked) return {Backend::sdpa, "", fmt::format("flash not asked for ({})", origin)};
-  if (const auto reason = refusal(flags, call, wanted); !reason.empty())
+  if (const auto reason = request_refusal(flags, call, wanted); !reason.empty())
     return {Backend::sdpa, "", "flash refused: " + reason, {Backend::flash}};
   // Compressed attention is always varlen: a document's strides against its blocks (flash/compressed.cpp).
   if (op == Op::attend_compressed) return {Backend::flash, "varlen", origin};
@@ -191,6 +191,19 @@ std::string flash_refusal(const Call& call, Op op) {
   if (op == Op::attend_compressed && call.S < call.geometry.l)
     return fmt::format("no compressed block at length {} (l = {})", call.S, call.geometry.l);
   return "";
+}
+
+std::string refusal(Backend backend, const Call& call, Op op) {
+  switch (backend) {
+    case Backend::reference:
+    case Backend::sdpa:
+      return "";
+    case Backend::flash:
+      return flash_refusal(call, op);
+    case Backend::cuda:
+      return cuda_refusal(call, op);
+  }
+  return "no such backend";
 }
 
 Route route(const EffectiveFlags& flags, const Call& call) {

@@ -17,6 +17,7 @@
 namespace nsa {
 
 enum class Backend { reference, sdpa, flash, cuda };
+inline constexpr std::array kAllBackends = {Backend::cuda, Backend::sdpa, Backend::flash, Backend::reference};
 enum class Op { compress, attend_compressed, select, attend_selected, attend_window, combine, attend };
 inline constexpr std::array kAllOps = {Op::compress,      Op::attend_compressed, Op::select, Op::attend_selected,
                                        Op::attend_window, Op::combine,           Op::attend};
@@ -89,6 +90,8 @@ inline constexpr std::int64_t kGatherBudgetBytes = std::int64_t{2} << 30;
 
 // The capability of ATen's FlashAttention-2: "" when it serves the call, else the reason in words. Flags play no part.
 [[nodiscard]] std::string flash_refusal(const Call& call, Op op);
+// The same of any backend: flash_refusal, cuda_refusal (cuda/features.hpp); "" of reference and sdpa, which serve all.
+[[nodiscard]] std::string refusal(Backend backend, const Call& call, Op op);
 
 // A branch takes flash when its own effective flag asks for it (fa2_win, fa2_cmp; fa2_all has gone into both), S is not
 // below its minimal length, and flash_refusal is empty. What was asked for by name keeps its way: such a branch, and a

@@ -38,12 +38,22 @@ struct Way {
   std::vector<nsa::Op> ops = {};
   std::vector<at::ScalarType> dtypes = {};
   bool gradients = true;
+  // As a way of a whole model: what people call it ("our own kernels"), and what goes through it.
+  enum class OfModel { nothing, measured, checked };  // rates and memory; these and every check of a model
+  OfModel of_model = OfModel::nothing;
+  std::string title = {};
+  // Whether flags ask for this way's backend, whatever they say beside it; null where `sdpa` is what is left.
+  bool (*asked_by)(const nsa::EffectiveFlags& flags) = nullptr;
 
   // Flags of its own, never those of the process's environment; or others, with this way's backend.
   [[nodiscard]] nsa::EffectiveFlags flags(nsa::EffectiveFlags others = {}) const;
+  // Why a model whose calls are like this one does not go this way, in the feature table's words; "" when it does.
+  [[nodiscard]] std::string refusal(const nsa::Call& call) const;
 };
 
 [[nodiscard]] const std::vector<Way>& ways();
+// Of ways() those of whole models: what is checked, or all that is measured.
+[[nodiscard]] std::vector<const Way*> model_ways(Way::OfModel at_least);
 // The way of an implementation that is not ours (judged.hpp): by plain sdpa, but for the functions that it claims.
 inline constexpr const char* kImplementation = "implementation";
 // Those that a run with these settings judges: ways(), or kImplementation alone.

@@ -1,6 +1,7 @@
 #include "nsa/bench/options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -60,10 +61,15 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.allow_extras();
   list(app, "--config", options.configs, "a (12 heads in 2 groups, 64), b (64 in 4, 192/128), c (64 in 4, 128)")
       ->check(CLI::IsMember({"a", "b", "c"}));
-  const std::map<std::string, Backend> backends = {
-      {"cuda", Backend::cuda}, {"sdpa", Backend::sdpa}, {"flash", Backend::flash}};
-  Names backend_names = {"cuda", "sdpa", "flash"};
-  list(app, "--backend", backend_names, "cuda, sdpa, flash")->check(CLI::IsMember(backend_names));
+  std::map<std::string, Backend> backends;
+  Names backend_names;
+  for (const Backend backend : kAllBackends) {
+    if (backend == Backend::reference) continue;  // slow on purpose
+    backends.emplace(to_string(backend), backend);
+    backend_names.emplace_back(to_string(backend));
+  }
+  list(app, "--backend", backend_names, fmt::format("{}", fmt::join(backend_names, ", ")))
+      ->check(CLI::IsMember(backend_names));
   list(app, "--length", options.lengths, "S, tokens")->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24));
   const std::map<std::string, ChoiceKind> choices = {{"random", ChoiceKind::random}, {"drift", ChoiceKind::drift}};
   Names choice_names = {"random", "drift"};

@@ -6,7 +6,6 @@
 #include <array>
 
 #include "nsa/bench/peers.hpp"
-#include "nsa/cuda/features.hpp"
 
 namespace nsa::bench {
 
@@ -17,10 +16,9 @@ constexpr const char* kWithoutWindow = "nsa_no_window";
 
 bool in_flash(Op op) { return op == Op::attend_compressed || op == Op::attend_window; }
 
+// What flash does not have is sdpa's in its table.
 std::string op_refusal(Backend backend, const Call& call, Op op) {
-  if (backend == Backend::cuda) return cuda_refusal(call, op);
-  if (backend == Backend::flash && in_flash(op)) return flash_refusal(call, op);
-  return "";
+  return backend == Backend::flash && !in_flash(op) ? "" : nsa::refusal(backend, call, op);
 }
 
 }  // namespace

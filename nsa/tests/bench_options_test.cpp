@@ -47,6 +47,7 @@ TEST(BenchOptions, DefaultsAreEverything) {
   ASSERT_TRUE(options);
   EXPECT_THAT(options->configs, ElementsAre("a", "b", "c"));
   EXPECT_EQ(options->lengths.size(), 6U);
+  EXPECT_THAT(options->backends, ElementsAre(Backend::cuda, Backend::sdpa, Backend::flash));
   EXPECT_EQ(options->choices.size(), 2U);
   EXPECT_FALSE(options->peak_flops || options->peak_bytes);  // the GPU's own
 }

@@ -184,8 +184,7 @@ TEST_P(AttendContract, OffsetsOfDocuments) {
   EXPECT_EQ(message.rfind("cu_seqlens: [1] = 21", 0), 0U) << message;
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, AttendContract,
-                         testing::Values(Backend::reference, Backend::sdpa, Backend::flash, Backend::cuda),
+INSTANTIATE_TEST_SUITE_P(Backends, AttendContract, testing::ValuesIn(kAllBackends),
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
 TEST_P(Contract, ABranchThatRunsAloneNeedsItsOwnArgumentsOnly) {

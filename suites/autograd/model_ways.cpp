@@ -14,16 +14,19 @@ namespace {
 using nsa::EffectiveFlags;
 using nsa::ForcedBranch;
 
-// By one backend, and what else is changed.
-ModelWay by(const std::string& name, const std::string& backend, const std::function<void(ModelWay&)>& change = {}) {
-  const Way& way = way_named(backend);
-  ModelWay made{.name = name, .flags = way.flags(), .needs_cuda = way.needs_cuda, .backend = &way};
-  if (change) change(made);
+ModelWay by(const std::string& name, const Way& way) {
+  return {.name = name, .flags = way.flags(), .needs_cuda = way.needs_cuda, .backend = &way};
+}
+
+// By sdpa, and what else is changed.
+ModelWay changed(const std::string& name, const std::function<void(ModelWay&)>& change) {
+  ModelWay made = by(name, way_named("sdpa"));
+  change(made);
   return made;
 }
 
 ModelWay silenced(const std::string& name, const std::function<void(nsa::EffectiveFlags&)>& change) {
-  return by(name, "sdpa", [&](ModelWay& w) {
+  return changed(name, [&](ModelWay& w) {
     w.backend = nullptr;
     change(w.flags);
   });
@@ -38,13 +41,14 @@ bool contains(const std::string& name, const char* part) { return name.find(part
 }  // namespace
 
 const std::vector<ModelWay>& model_ways() {
-  static const std::vector<ModelWay> all = {by("sdpa", "sdpa"),
-                                            by("reference", "reference"),
-                                            by("masked", "sdpa_masked"),
-                                            by("strict", "sdpa", [](ModelWay& w) { w.flags.strict_asserts = true; }),
-                                            by("recompute", "sdpa", [](ModelWay& w) { w.recompute = true; }),
-                                            by("flash", "flash"),
-                                            by("cuda", "cuda")};
+  static const std::vector<ModelWay> all = [] {
+    std::vector<ModelWay> made;
+    for (const Way* way : suites::model_ways(Way::OfModel::checked))
+      made.push_back(by(way->name == "sdpa_masked" ? "masked" : way->name, *way));  // names of cases stay as they are
+    made.push_back(changed("strict", [](ModelWay& w) { w.flags.strict_asserts = true; }));
+    made.push_back(changed("recompute", [](ModelWay& w) { w.recompute = true; }));
+    return made;
+  }();
   return all;
 }
 
@@ -74,7 +78,8 @@ void require_route(const Instance& instance, const ModelWay& way) {
     const nsa::Choice& choice = taken.choice;
     const std::string line = fmt::format("{}: {} ({})", nsa::to_string(taken.op), nsa::to_string(choice), choice.why);
     // What the feature table does not serve is no fault: other widths, another geometry.
-    if (std::find(choice.refused.begin(), choice.refused.end(), nsa::Backend::cuda) != choice.refused.end())
+    const nsa::Backend wanted = way.backend->parts.at(taken.op).backend;
+    if (std::find(choice.refused.begin(), choice.refused.end(), wanted) != choice.refused.end())
       throw harness::Skipped{"unsupported", line};
     lines += "\n  " + line;
   }

@@ -12,7 +12,7 @@
 namespace suites::autograd_cases {
 
 struct ModelWay {
-  // "sdpa", "reference", "masked", "strict", "recompute", "flash", "cuda", "forced_cmp", "uniform_gate", ...
+  // As in suites/ways.hpp, but "masked" for "sdpa_masked"; "strict", "recompute", "forced_cmp", "uniform_gate", ...
   std::string name;
   nsa::EffectiveFlags flags;
   bool recompute = false;

@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "nsa/call.hpp"
-#include "nsa/cuda/features.hpp"
 #include "nsa/route.hpp"
 #include "suites/codes.hpp"
 #include "suites/flag_matrix/checks.hpp"
@@ -272,8 +271,7 @@ void contracts(const Subject& subject, Context& context, const flag_execution::P
   add_tensors(any, plan);
   add_attend(any, plan);
   std::size_t calls = 0;
-  for (const nsa::Backend backend :
-       {nsa::Backend::flash, nsa::Backend::cuda, nsa::Backend::sdpa, nsa::Backend::reference}) {
+  for (const nsa::Backend backend : nsa::kAllBackends) {
     const std::string name(nsa::to_string(backend));
     context.phase(name);
     const nsa::Ops ops = subject.ops(backend, call);
@@ -281,10 +279,10 @@ void contracts(const Subject& subject, Context& context, const flag_execution::P
     if (backend == nsa::Backend::flash) add_flash_limits(violations, plan);
     for (const Violation& violation : violations) check_refused(context, name, ops, violation);
     calls += violations.size();
-    if (backend == nsa::Backend::flash && !plan.device.is_cuda()) continue;  // it refuses the CPU as such
-    if (const std::string why = nsa::cuda_refusal(call, nsa::Op::attend_selected);
-        backend == nsa::Backend::cuda && !why.empty()) {
-      context.fact("cuda.not_served", why);
+    if (backend == nsa::Backend::flash) {
+      if (!plan.device.is_cuda()) continue;  // it refuses the CPU as such
+    } else if (const std::string why = nsa::refusal(backend, call, nsa::Op::attend_selected); !why.empty()) {
+      context.fact(name + ".not_served", why);
       continue;
     }
     check_served(context, name, ops, plan);

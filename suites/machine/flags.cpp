@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <map>
 
 #include "suites/codes.hpp"
@@ -10,34 +12,23 @@ namespace suites::machine {
 
 namespace {
 
-// The variable that decides a field first; the rules between variables are nsa/flags.hpp's.
-const std::map<std::string, std::string>& variables() {
-  static const std::map<std::string, std::string> all = {{"fa2_all", "NSA_USE_FA2"},
-                                                         {"fa2_win", "NSA_USE_FA2_WIN"},
-                                                         {"fa2_cmp", "NSA_USE_FA2_CMP"},
-                                                         {"fa2_min_len_win", "NSA_FA2_MIN_LEN_WIN"},
-                                                         {"fa2_min_len_cmp", "NSA_FA2_MIN_LEN_CMP"},
-                                                         {"fa2_force_dense", "NSA_FA2_FORCE_DENSE"},
-                                                         {"fa2_force_varlen", "NSA_FA2_FORCE_VARLEN"},
-                                                         {"use_cuda", "NSA_USE_CUDA"},
-                                                         {"sel_pack", "NSA_USE_SEL_PACK"},
-                                                         {"sel_mask", "NSA_FORCE_SEL_MASK"},
-                                                         {"force_parity", "NSA_FORCE_PARITY"},
-                                                         {"train_safe_pack", "NSA_TRAIN_SAFE_PACK"},
-                                                         {"strict_asserts", "NSA_STRICT_ASSERTS"},
-                                                         {"uniform_gate", "NSA_FORCE_UNIFORM_GATE"},
-                                                         {"stopgrad_gates", "NSA_STOPGRAD_GATES"},
-                                                         {"forced_branch", "NSA_FORCE_BRANCH"},
-                                                         {"rope_scale", "NSA_ROPE_SCALE"},
-                                                         {"nvtx", "NSA_NVTX"},
-                                                         {"detect_anomaly", "NSA_DETECT_ANOMALY"}};
-  return all;
+const nsa::FlagSpec* flag_named(std::string_view name) {
+  const auto table = nsa::flag_table();
+  const auto found = std::find_if(table.begin(), table.end(), [&](const nsa::FlagSpec& f) { return f.name == name; });
+  return found == table.end() ? nullptr : &*found;
 }
 
-std::string meaning_of(const std::string& variable) {
-  for (const nsa::FlagSpec& flag : nsa::flag_table())
-    if (flag.name == variable) return std::string(flag.meaning);
-  return "";
+// The variable that decides a field first: NSA_, NSA_USE_ or NSA_FORCE_ and the field's name, but for those that are
+// called otherwise. Null: none. The rules between variables are nsa/flags.hpp's.
+const nsa::FlagSpec* variable_of(const std::string& field) {
+  static const std::map<std::string, std::string> others = {
+      {"fa2_all", "NSA_USE_FA2"}, {"sel_mask", "NSA_FORCE_SEL_MASK"}, {"forced_branch", "NSA_FORCE_BRANCH"}};
+  if (const auto other = others.find(field); other != others.end()) return flag_named(other->second);
+  std::string name = field;
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char letter) { return std::toupper(letter); });
+  for (const char* prefix : {"NSA_", "NSA_USE_", "NSA_FORCE_"})
+    if (const nsa::FlagSpec* flag = flag_named(prefix + name)) return flag;
+  return nullptr;
 }
 
 // Flags that are for looking for a fault: what trains with them is not NSA. A value that means nothing is refused
@@ -89,10 +80,9 @@ std::vector<FlagRow> flag_rows(const nsa::EffectiveFlags& flags) {
   std::vector<FlagRow> rows;
   for (const auto& [field, value] : nsa::flatten(flags)) {
     const auto origin = flags.origin.find(field);
-    const auto known = variables().find(field);
-    const std::string variable = known == variables().end() ? "" : known->second;
-    rows.push_back(
-        {field, value, origin == flags.origin.end() ? "default" : origin->second, variable, meaning_of(variable)});
+    const nsa::FlagSpec* flag = variable_of(field);
+    rows.push_back({field, value, origin == flags.origin.end() ? "default" : origin->second,
+                    flag ? std::string(flag->name) : "", flag ? std::string(flag->meaning) : ""});
   }
   return rows;
 }

@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "harness/context.hpp"
-#include "nsa/cuda/features.hpp"
 #include "suites/implementation/description.hpp"
 
 namespace suites::oracle {
@@ -34,14 +33,17 @@ bool learned(const OpShape& shape, nsa::Op op) { return op == nsa::Op::compress 
 }  // namespace
 
 std::string refusal(const Way& way, const OpShape& shape, nsa::Op op, at::ScalarType dtype, at::Device device) {
-  if (way.name != "cuda" || learned(shape, op)) return "";
-  return nsa::cuda_refusal(call_of(shape, dtype, device, way.gradients), op);
+  const nsa::Backend backend = way.parts.at(op).backend;
+  // shape_for keeps to FlashAttention-2's limits: that it refuses a call is the suite's mistake, which ops_of tells.
+  if (backend == nsa::Backend::flash || learned(shape, op)) return "";
+  return nsa::refusal(backend, call_of(shape, dtype, device, way.gradients), op);
 }
 
 nsa::Ops ops_of(const Subject& subject, const Way& way, const OpShape& shape, nsa::Op op, at::ScalarType dtype,
                 at::Device device) {
   if (const std::string reason = refusal(way, shape, op, dtype, device); !reason.empty())
-    throw harness::Skipped{"unsupported", fmt::format("cuda does not serve {}: {}", nsa::to_string(op), reason)};
+    throw harness::Skipped{"unsupported",
+                           fmt::format("{} does not serve {}: {}", way.name, nsa::to_string(op), reason)};
   const nsa::Call call = call_of(shape, dtype, device, gives_gradients(subject, way));
   const nsa::EffectiveFlags flags = way.flags();
   if (way.name == kImplementation) {

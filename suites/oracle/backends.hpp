@@ -9,8 +9,8 @@
 
 namespace suites::oracle {
 
-// Why our own kernels do not serve this case by the way `cuda`, in the feature table's words; "" when they do, and for
-// every other way.
+// Why the way's backend does not serve this case, in the words of its feature table; "" when it does, and of
+// FlashAttention-2, which gets no other cases than those that it serves.
 [[nodiscard]] std::string refusal(const Way& way, const OpShape& shape, nsa::Op op, at::ScalarType dtype,
                                   at::Device device);
 

@@ -10,7 +10,6 @@
 #include <stdexcept>
 
 #include "nsa/call.hpp"
-#include "nsa/cuda/features.hpp"
 #include "suites/parity/documents.hpp"
 #include "suites/ways.hpp"
 
@@ -78,27 +77,23 @@ std::string selection(const nsa::EffectiveFlags& flags, const nsa::Call& call) {
 
 // Another backend than the subject's own flags ask for, under what else they ask for.
 struct OtherBackend {
-  std::string name;
   const Way& way;
   nsa::EffectiveFlags flags;
 };
 std::vector<OtherBackend> backends(const nsa::EffectiveFlags& own, const nsa::Call& call) {
-  const auto other = [&](const std::string& name, const std::string& way) {
-    return OtherBackend{name, way_named(way), way_named(way).flags(own)};
-  };
-  std::vector<OtherBackend> all = {other("masked selection", "sdpa_masked"), other("reference", "reference")};
-  if (nsa::flash_refusal(call, nsa::Op::attend_window).empty()) {
-    all.push_back(other("FlashAttention-2", "flash"));
-    all.back().flags.fa2_min_len_win = all.back().flags.fa2_min_len_cmp = 1;
+  std::vector<OtherBackend> all;
+  for (const Way* way : model_ways(Way::OfModel::checked)) {
+    if (way->name == "sdpa" || !way->refusal(call).empty()) continue;  // what is left where nothing is asked for
+    all.push_back({*way, way->flags(own)});
+    all.back().flags.fa2_min_len_win = all.back().flags.fa2_min_len_cmp = 1;  // short texts too
   }
-  if (nsa::cuda_refusal(call, nsa::Op::attend_window).empty()) all.push_back(other("our own kernels", "cuda"));
   return all;
 }
 
 // No comparison may be made with something else than its name says.
 void expect_route(const Prepared& prepared, const OtherBackend& backend) {
   if (!took(prepared.instance.dispatcher->routes_taken(), backend.way))
-    throw std::logic_error(fmt::format("the way '{}' did not take {}", backend.name, backend.way.name));
+    throw std::logic_error(fmt::format("the way '{}' did not take {}", backend.way.title, backend.way.name));
 }
 
 }  // namespace
@@ -139,7 +134,7 @@ std::vector<ModelWay> other_ways(Context& context, const Subject& subject, const
       {"packed", false, -1, plain, [own](const at::Tensor& tokens) { return forward_packed(own->model(), tokens); }}};
   const nsa::Call training = call_of(context, options, true);
   for (const OtherBackend& backend : backends(subject.flags(), training)) {
-    ways.push_back({backend.name, false, -1, selection(backend.flags, training),
+    ways.push_back({backend.way.title, false, -1, selection(backend.flags, training),
                     [backend, prepared = make(backend.flags)](const at::Tensor& tokens) {
                       Trace trace = forward(prepared->model(), tokens, true);
                       expect_route(*prepared, backend);

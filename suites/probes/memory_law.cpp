@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "base/yaml.hpp"
+#include "suites/ways.hpp"
 
 namespace suites::probes {
 
@@ -143,10 +144,14 @@ MemoryFit fit(std::span<const MemoryPoint> points) {
 }
 
 std::string memory_backend(const nsa::EffectiveFlags& flags, bool cuda, bool recompute) {
-  const bool flash = flags.fa2_win || flags.fa2_cmp;
-  const std::string ops = cuda && flash ? "flash" : cuda && flags.use_cuda ? "cuda" : "sdpa";
-  const std::string base = flags.force_parity ? "reference" : flags.sel_mask ? ops + "_masked" : ops;
-  return recompute ? base + "_recompute" : base;
+  std::string name = "sdpa";
+  for (const Way& way : ways()) {
+    if (!way.asked_by || (way.needs_cuda && !cuda) || !way.asked_by(flags)) continue;
+    name = way.name;
+    break;
+  }
+  if (flags.sel_mask && !flags.force_parity) name += "_masked";
+  return recompute ? name + "_recompute" : name;
 }
 
 std::vector<StoredLaw> load_memory_laws(const std::filesystem::path& folder) {

@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "nsa/call.hpp"
-#include "nsa/cuda/features.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/autograd_errors.hpp"
 #include "suites/probes/lengths.hpp"
@@ -29,9 +28,15 @@ using harness::Context;
 using harness::Json;
 using probes::Pass;
 
-// The ways through the model: as the run's flags say, and those flags with another backend.
-const std::vector<std::string>& model_ways() {
-  static const std::vector<std::string> all = {"default", "sdpa_masked", "reference", "flash", "cuda"};
+// The ways through the model: as the run's flags say, and those flags with another backend (which without our own
+// kernels is sdpa already).
+const std::vector<std::string>& swept_ways() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> names = {"default"};
+    for (const Way* way : model_ways(Way::OfModel::checked))
+      if (way->name != "sdpa") names.push_back(way->name);
+    return names;
+  }();
   return all;
 }
 bool needs_cuda(const std::string& way) { return way != "default" && way_named(way).needs_cuda; }
@@ -40,20 +45,20 @@ nsa::EffectiveFlags flags_of(const Subject& subject, const std::string& way) {
   return way == "default" ? subject.flags() : way_named(way).flags(subject.flags());
 }
 
-// The subject's widths and geometry may be others than our own kernels serve; then the route takes another way.
+// The subject's widths and geometry may be others than a backend serves; then the route takes another way.
 void skip_unserved(const Context& context, const Subject& subject, const std::string& way) {
-  if (way != "cuda") return;
+  if (!needs_cuda(way)) return;
   const nsa::Call call =
       nsa::call_of(subject.config(context).model, 1, 1, nsa::Precision::bf16, device_of(context), /*training=*/true);
-  const std::string reason = nsa::cuda_refusal(call, nsa::Op::attend_selected);
-  if (!reason.empty()) context.skip("unsupported", "cuda does not serve this model: " + reason);
+  const std::string reason = way_named(way).refusal(call);
+  if (!reason.empty()) context.skip("unsupported", fmt::format("{} does not serve this model: {}", way, reason));
 }
 
 // The axes of model_design, in order.
 enum ModelAxis : std::size_t { kModelLength, kModelScale, kModelWay, kModelLayout, kModelPrecision, kModelPhi };
 
 bool allowed(const Pair& p) {
-  return p.first != kModelWay || p.second != kModelPrecision || !needs_cuda(model_ways()[p.a]) || p.b == 1;
+  return p.first != kModelWay || p.second != kModelPrecision || !needs_cuda(swept_ways()[p.a]) || p.b == 1;
 }
 
 // Tokens of the layout: S of them, twice S, or documents of 0, S, 1, 0 and l+1.
@@ -102,11 +107,11 @@ std::optional<probes::Diagnosis> try_point(SweptModel& swept, const probes::Step
 }
 
 void sweep_models(Context& context, const Subject& subject, std::size_t way) {
-  skip_unserved(context, subject, model_ways()[way]);
+  skip_unserved(context, subject, swept_ways()[way]);
   const nsa::Geometry geometry = subject.config(context).model.nsa;
   const std::vector<double> scales = context.settings().reals("s_sweep.standard_scales");
   const Design design = model_design(geometry, scales);
-  Models models(context, subject, model_ways()[way]);
+  Models models(context, subject, swept_ways()[way]);
   SweepLog log(context, design);
   for (const Point& point : design.points) {
     if (point[kModelWay] != way) continue;
@@ -165,7 +170,7 @@ Design model_design(const nsa::Geometry& geometry, const std::vector<double>& sc
   for (const std::int64_t S : standard_lengths(geometry)) length.values.push_back(std::to_string(S));
   for (const double s : scales) scale.values.push_back(fmt::format("{:g}", s));
   for (const Layout l : kLayouts) layout.values.emplace_back(to_string(l));
-  return {{length, scale, {"way", model_ways()}, layout, {"dtype", {"fp32", "bf16"}}, {"phi", {"avg", "mlp"}}},
+  return {{length, scale, {"way", swept_ways()}, layout, {"dtype", {"fp32", "bf16"}}, {"phi", {"avg", "mlp"}}},
           allowed};
 }
 
@@ -177,10 +182,10 @@ const std::vector<std::string>& model_exclusions() {
 
 Cases plan_models(const Plan& plan) {
   Cases cases;
-  for (std::size_t way = 0; way < model_ways().size(); ++way) {
+  for (std::size_t way = 0; way < swept_ways().size(); ++way) {
     Case c = standard_case("model");
-    c.params.set("way", model_ways()[way]);
-    c.needs_cuda = needs_cuda(model_ways()[way]);
+    c.params.set("way", swept_ways()[way]);
+    c.needs_cuda = needs_cuda(swept_ways()[way]);
     c.brought_by = {"s_sweep.standard_scales"};
     c.run = [subject = plan.subject, way](Context& context) { sweep_models(context, subject, way); };
     cases.push_back(std::move(c));
@@ -200,7 +205,8 @@ Cases plan_long(const Plan& plan) {
           fmt::format("{}: s_sweep.long_lengths: {} is above s_sweep.longest_on_cpu ({}), and there is no GPU here; "
                       "allowed: lengths up to it, or a larger s_sweep.longest_on_cpu",
                       origin, S, longest_on_cpu));
-    for (const std::string& way : {std::string("default"), std::string("flash"), std::string("cuda")}) {
+    for (const std::string& way : swept_ways()) {
+      if (way != "default" && !needs_cuda(way)) continue;  // slow ways have no long lengths
       Case c = standard_case("long");
       c.params.set("S", std::to_string(S));
       c.params.set("way", way);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <stdexcept>
 
@@ -59,6 +60,21 @@ TEST(Ways, ARecordShowsNoOtherWay) {
   const auto refused = record_of(nsa::route(way_named("cuda").flags(), training_call()));
   EXPECT_FALSE(took(refused, way_named("cuda")));
   EXPECT_TRUE(took(refused, way_named("sdpa")));
+}
+
+TEST(Ways, OfAModelAreCalledByTheirTitlesAndRefusedByTheirFeatureTables) {
+  std::set<std::string> titles;
+  for (const Way* way : model_ways(Way::OfModel::measured)) {
+    EXPECT_FALSE(way->title.empty()) << way->name;
+    EXPECT_TRUE(titles.insert(way->title).second) << way->title;
+    EXPECT_EQ(way->refusal(training_call()).find("device is cpu") == 0, way->needs_cuda) << way->name;
+  }
+  const std::vector<const Way*> checked = model_ways(Way::OfModel::checked);
+  EXPECT_LT(checked.size(), titles.size());
+  for (const nsa::Backend backend : nsa::kAllBackends)
+    EXPECT_TRUE(std::any_of(checked.begin(), checked.end(),
+                            [&](const Way* way) { return way->parts.at(way->shown_by.front()).backend == backend; }))
+        << to_string(backend) << ": no check of a model goes through it";
 }
 
 TEST(Ways, LeaveOtherFlagsAlone) {

@@ -23,12 +23,13 @@ using harness::Context;
 using harness::Json;
 
 struct Plan {
-  const char* backend;
+  std::string backend;
   bool recompute = false;
 };
 std::vector<Plan> plans(bool cuda) {
-  std::vector<Plan> plans = {{"sdpa"}, {"sdpa_masked"}, {"sdpa", true}, {"reference"}};
-  if (cuda) plans.insert(plans.begin(), {{"cuda"}, {"flash"}, {"flash_masked"}});
+  std::vector<Plan> plans = {{"sdpa", true}};
+  for (const Way* way : model_ways(Way::OfModel::measured))
+    if (cuda || !way->needs_cuda) plans.push_back({way->name});
   return plans;
 }
 

@@ -2,10 +2,7 @@
 // Case backends: the same figure for every backend.
 #include <fmt/format.h>
 
-#include <array>
-
 #include "nsa/call.hpp"
-#include "nsa/cuda/features.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/utilisation.hpp"
 #include "suites/throughput/baseline.hpp"
@@ -98,38 +95,27 @@ void training_step(const Subject& subject, Context& context) {
 }
 
 void backends(const Subject& subject, Context& context) {
-  struct Row {
-    const char* name;
-    int repeats;
-  };
-  constexpr std::array kRows = {Row{"cuda", 3}, Row{"flash", 3},       Row{"flash_masked", 3},
-                                Row{"sdpa", 3}, Row{"sdpa_masked", 3}, Row{"reference", 2}};
   const nsa::Config config = subject.config(context);
   const nsa::Call call =
       nsa::call_of(config.model, 1, 1, config.train.precision, device_of(context), /*training=*/true);
-  const auto refusal_of = [&](const nsa::EffectiveFlags& flags) -> std::string {
-    if (flags.use_cuda) return nsa::cuda_refusal(call, nsa::Op::attend_selected);
-    if (flags.fa2_all) return nsa::flash_refusal(call, nsa::Op::attend_window);
-    return "";
-  };
   Json table = Json::array();
-  for (const Row& row : kRows) {
-    const nsa::EffectiveFlags flags = way_named(row.name).flags();
-    if (const std::string refusal = refusal_of(flags); !refusal.empty()) {  // it would run as sdpa
-      table.push_back({{"backend", row.name}, {"refused", refusal}});
+  for (const Way* way : model_ways(Way::OfModel::measured)) {
+    if (const std::string refusal = way->refusal(call); !refusal.empty()) {  // it would run as sdpa
+      table.push_back({{"backend", way->name}, {"refused", refusal}});
       continue;
     }
-    context.phase(row.name);
-    Training training(make_bench(subject, context, config, flags), context);
+    context.phase(way->name);
+    Training training(make_bench(subject, context, config, way->flags()), context);
     try {
-      const TimingPlan plan{.warm_up = 1, .repeats = row.repeats, .least = 2, .budget_s = 1, .patience_s = 5};
+      const int repeats = way->name == "reference" ? 2 : 3;  // slow on purpose
+      const TimingPlan plan{.warm_up = 1, .repeats = repeats, .least = 2, .budget_s = 1, .patience_s = 5};
       const Summary rate = summarise(rates(training.seconds(plan), training.tokens()));
-      context.metric(fmt::format("tok_s_{}", row.name), rate.median, "tok/s");
+      context.metric(fmt::format("tok_s_{}", way->name), rate.median, "tok/s");
       table.push_back(
-          {{"backend", row.name}, {"tok_s", to_json(rate)}, {"step", training.way()}, {"routes", training.routes()}});
+          {{"backend", way->name}, {"tok_s", to_json(rate)}, {"step", training.way()}, {"routes", training.routes()}});
     } catch (const NoProgress& stopped) {
-      table.push_back({{"backend", row.name}, {"stopped", nsa::train::to_string(stopped.report.stop)}});
-      stopped.tell(context, row.name);
+      table.push_back({{"backend", way->name}, {"stopped", nsa::train::to_string(stopped.report.stop)}});
+      stopped.tell(context, way->name);
     }
   }
   context.fact("backends", table);
