@@ -171,10 +171,9 @@ AllForward attend_all_forward(const AllInputs& given, const Problems& problems, 
   const OnDeviceOf device(q);
   const auto cmp = attend_forward(q, k_cmp, v_cmp, {}, problems[0], asked.into[0]);
   show(kOutputStages[0], cmp.o);
-  const auto blocks = asked.blocks
-                          ? *asked.blocks
-                          : select_on(problems[0].device, {q, k_cmp, problems[0].geometry, cu_seqlens, cmp.stats},
-                                      problems[0].on_launch);
+  const auto blocks = asked.blocks ? *asked.blocks
+                                   : select_for(problems[0], {q, k_cmp, problems[0].geometry, cu_seqlens, cmp.stats},
+                                                problems[0].on_launch);
   show("blocks", blocks);
   const auto sel = attend_forward(q, k_sel, v_sel, blocks, problems[1], asked.into[1]);
   show(kOutputStages[1], sel.o);

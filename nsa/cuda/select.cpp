@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "nsa/cuda/attend.hpp"
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
@@ -33,14 +32,22 @@ at::Tensor select(const SelectArgs& args, const OnLaunch& on_launch) {
 at::Tensor select_on(const std::optional<kernels::Device>& gpu, const SelectArgs& args,
                      const std::function<void(std::string_view)>& on_kernel) {
   check(args);
-  const at::NoGradGuard no_grad;
-  const auto& g = args.geometry;
   const std::int64_t width = std::min(args.q.size(3), kWidestValue);  // of values; the function takes none
-  require(args.q, {.G = args.k_cmp.size(2), .Dv = width, .geometry = g, .packed = args.cu_seqlens.has_value()},
+  require(args.q,
+          {.G = args.k_cmp.size(2), .Dv = width, .geometry = args.geometry, .packed = args.cu_seqlens.has_value()},
           Op::select);
   const OnDeviceOf device(args.q);
+  Problem problem = problem_of(kernels::Mask::compressed, args.q, args.geometry, args.cu_seqlens);
+  if (gpu) problem.device = *gpu;
+  return select_for(problem, args, on_kernel);
+}
+
+at::Tensor select_for(const Problem& problem, const SelectArgs& args,
+                      const std::function<void(std::string_view)>& on_kernel) {
+  const at::NoGradGuard no_grad;
+  const auto& g = args.geometry;
+  const OnDeviceOf device(args.q);
   const auto q = aligned(args.q), k = aligned(args.k_cmp);
-  const Problem problem = problem_of(kernels::Mask::compressed, q, g, args.cu_seqlens);
   const auto stats = args.stats ? args.stats->contiguous() : statistics(q, k, problem);
   const auto blocks = empty({q.size(0), q.size(1), k.size(2), g.n_sel}, at::kInt, q);
 
@@ -59,7 +66,7 @@ at::Tensor select_on(const std::optional<kernels::Device>& gpu, const SelectArgs
   p.Dk = size_of(q, 3);
   p.scale = scale_of(q);
   p.storage = storage_of(q);
-  const auto plan = kernels::plan_select(p, gpu.value_or(problem.device));
+  const auto plan = kernels::plan_select(p, problem.device);
   kernels::select_blocks(p, plan, device.stream());
   if (on_kernel) on_kernel(to_string(plan.variant));
   return blocks;

@@ -1,5 +1,4 @@
-// The choice of blocks as it is planned for a GPU that need not be all that q's own can be (tests compare the kernels
-// so), or, without one, for q's own. The contract is that of ops.hpp's select, in which `on_kernel` is told the
+// The choice of blocks on our kernels. The contract is that of ops.hpp's select, in which `on_kernel` is told the
 // kernel's name.
 #pragma once
 
@@ -7,12 +6,19 @@
 #include <optional>
 #include <string_view>
 
+#include "nsa/cuda/attend.hpp"
 #include "nsa/kernels/plan/device.hpp"
 #include "nsa/ops.hpp"
 
 namespace nsa::cuda {
 
+// As it is planned for a GPU that need not be all that q's own can be (tests compare the kernels so), or, without one,
+// for q's own.
 [[nodiscard]] at::Tensor select_on(const std::optional<kernels::Device>& gpu, const SelectArgs& args,
                                    const std::function<void(std::string_view kernel)>& on_kernel = {});
+// The same for a call that was checked and that the kernels serve, whose documents were packed and whose device was
+// asked already: `problem` is its compressed branch's.
+[[nodiscard]] at::Tensor select_for(const Problem& problem, const SelectArgs& args,
+                                    const std::function<void(std::string_view kernel)>& on_kernel = {});
 
 }  // namespace nsa::cuda
