@@ -27,6 +27,7 @@ struct Dispatcher::State {
   };
   std::map<std::pair<Op, Choice>, Ran> routes;
   std::map<std::string, Fallbacks> fallbacks;
+  std::shared_ptr<PartRecord> parts = std::make_shared<PartRecord>();
 
   void count(Op op, const Choice& choice) {
     const std::lock_guard lock(mutex);
@@ -210,6 +211,8 @@ std::vector<Taken> Dispatcher::routes_taken() const {
     taken.push_back({route.first, route.second, ran.calls, fmt::format("{}", fmt::join(ran.kernels, "; "))});
   return taken;
 }
+
+const std::shared_ptr<PartRecord>& Dispatcher::parts() const { return state_->parts; }
 
 std::map<std::string, Fallbacks> Dispatcher::strict_fallbacks() const {
   const std::lock_guard lock(state_->mutex);

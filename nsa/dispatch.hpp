@@ -11,6 +11,7 @@
 
 #include "nsa/flags.hpp"
 #include "nsa/ops.hpp"
+#include "nsa/parts.hpp"
 #include "nsa/route.hpp"
 
 namespace nsa {
@@ -49,6 +50,8 @@ class Dispatcher {
   // What really ran, function by function. Attention in one calls no part (`attend` by cuda/in_one); where a part was
   // replaced, `attend` itself is another one and not listed, but the parts are.
   [[nodiscard]] std::vector<Taken> routes_taken() const;
+  // For a model's Runtime: what ran of its parts outside the table.
+  [[nodiscard]] const std::shared_ptr<PartRecord>& parts() const;
   // NSA_STRICT_ASSERTS: op -> how often its output was not finite and the reference's was taken instead, and the first
   // time. A value that is not finite there either stays so: nothing is ever replaced by a number that nobody computed.
   [[nodiscard]] std::map<std::string, Fallbacks> strict_fallbacks() const;

@@ -86,7 +86,8 @@ Instance Subject::model(const ModelOptions& options) const {
                                     .device = options.device,
                                     .seed = options.seed,
                                     .ops = [provider = instance.dispatcher->provider(), self = *this](
-                                               const nsa::Call& call) { return self.wrap(provider(call), call); }});
+                                               const nsa::Call& call) { return self.wrap(provider(call), call); },
+                                    .parts = instance.dispatcher->parts()});
   for (const auto& change : seams_->model) change(*instance.model);
   return instance;
 }

@@ -37,12 +37,13 @@ torch::Tensor BlockImpl::around(const torch::Tensor& x,
   const auto observe = [&](std::string_view stage, const torch::Tensor& value) {
     if (runtime_->observe) runtime_->observe(fmt::format("{}{}", name_, stage), value);
   };
-  const auto attended = attend(norm_attention(x));
+  const auto [before, normed] = norm_attention->after(x, {}, *runtime_);
+  const auto attended = attend(normed);
   observe(".attention", attended);
-  const auto middle = x + attended;
 
   const NvtxRange range(runtime_->flags.nvtx, "mlp");
-  const auto wide = mlp(norm_mlp(middle));
+  const auto [middle, inner] = norm_mlp->after(before, attended, *runtime_);
+  const auto wide = mlp(inner);
   observe(".mlp", wide);
   const auto result = middle + wide;
   observe("", result);

@@ -87,7 +87,7 @@ torch::Tensor LanguageModelImpl::through(const torch::Tensor& tokens, const Laye
   observe("embedding", x);
   for (std::size_t i = 0; i < layers->size(); ++i)
     x = layer(*layers[i]->as<BlockImpl>(), static_cast<std::int64_t>(i), x);
-  x = norm(x);
+  x = norm->after(x, {}, *runtime).y;
   observe("norm", x);
   const auto logits = head(x);
   observe("logits", logits);

@@ -18,6 +18,7 @@ LanguageModel make_model(const ModelConfig& config, const EffectiveFlags& flags,
   Runtime runtime;
   runtime.flags = flags;
   runtime.ops = options.ops ? options.ops : Dispatcher(flags).provider();
+  if (options.parts) runtime.parts = options.parts;
   if (options.seed) torch::manual_seed(*options.seed);
   LanguageModel model(config, std::move(runtime));
   model->to(options.device, storage_type(options.precision));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "nsa/config.hpp"
@@ -20,6 +21,8 @@ struct MakeOptions {
   // The functions of attention. Empty: those that a Dispatcher of its own chooses by the flags. Give
   // Dispatcher::provider() to see what it chose.
   OpsProvider ops = {};
+  // Where the model tells what ran of its other parts: Dispatcher::parts(). Empty: a record of its own.
+  std::shared_ptr<PartRecord> parts = {};
 };
 
 // Throws ConfigInvalid with every error of the configuration's values, and ContractError for a GPU where torch finds no

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string_view>
 
 #include "nsa/dispatch.hpp"
 #include "nsa/flags.hpp"
+#include "nsa/parts.hpp"
 
 namespace nsa {
 
@@ -22,6 +24,8 @@ struct Runtime {
   // `ops` are then called twice for every layer: in the forward pass, and in the backward pass, last layer first, with
   // the tensors that gradients really flow through. Nothing here may change between the two.
   bool recompute = false;
+  // What ran of the parts that are not in `ops`.
+  std::shared_ptr<PartRecord> parts = std::make_shared<PartRecord>();
 };
 
 }  // namespace nsa

@@ -146,9 +146,11 @@ Training make_training(const Config& config, const Options& options, const Rank&
   }
 
   training.dispatcher = std::make_shared<Dispatcher>(training.flags, seams.ops);
-  training.model =
-      make_model(config.model, training.flags,
-                 {.device = training.device, .seed = config.train.seed, .ops = training.dispatcher->provider()});
+  training.model = make_model(config.model, training.flags,
+                              {.device = training.device,
+                               .seed = config.train.seed,
+                               .ops = training.dispatcher->provider(),
+                               .parts = training.dispatcher->parts()});
   if (seams.model) seams.model(training.model);
   training.trainer =
       std::make_unique<Trainer>(training.model, config.train, std::move(stream), std::nullopt, rank.group);

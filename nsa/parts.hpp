@@ -1,0 +1,37 @@
+// What ran of the model's parts that are no function of the ops table (the norms), and why: beside
+// Dispatcher::routes_taken(), and in the same form.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nsa {
+
+struct PartTaken {
+  std::string part;  // "norm"
+  std::string way;   // "cuda": our own kernels; "aten"
+  std::string why;   // in words: what was asked for, or what refuses it
+  std::int64_t calls = 0;
+};
+// Its fields as JSON, of whichever library type, named as those of Taken (route.hpp).
+template <typename Json>
+void to_json(Json& json, const PartTaken& taken) {
+  json = {{"op", taken.part}, {"backend", taken.way}, {"variant", ""},
+          {"why", taken.why}, {"calls", taken.calls}, {"kernel", ""}};
+}
+
+// Thread-safe.
+class PartRecord {
+ public:
+  void count(std::string_view part, std::string_view way, std::string_view why);
+  [[nodiscard]] std::vector<PartTaken> taken() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<PartTaken> taken_;  // few
+};
+
+}  // namespace nsa
