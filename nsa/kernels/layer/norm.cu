@@ -1,9 +1,9 @@
-// A team of 1, 2, 4 or 8 warps owns a row and holds it in registers, every thread up to four times eight columns 32 *
-// 8 * warps apart. Forward a team has one row. Backward it walks over rows, a grid apart, and keeps its columns' share
-// of the weight's gradient in fp32; the teams of a CTA are added in order, the CTAs by a kernel of its own.
+// A team of 1, 4 or 8 warps owns a row and holds it in registers, a thread up to four times eight columns of it.
+// Forward a team has one row. Backward it walks over rows, a grid apart, and keeps its columns' share of the weight's
+// gradient in fp32; the teams of a CTA are added in a fixed order, the CTAs by a kernel of its own.
 //
 //                     rows of up to 1024 columns         of up to 8192
-//   CTA               4 teams of a warp                  one team of 2, 4 or 8 warps
+//   CTA               8 teams of a warp                  one team of 4 or 8 warps
 //   sum over a row    shuffles                           shuffles, then the warps' sums in order
 #include <algorithm>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kLanes = 32, kMostChunks = 4;
 constexpr int kColumnsOfWarp = kLanes * kMostChunks * kEight;
-constexpr int kTeamsOfWarps = 4;  // in a CTA
+constexpr int kTeamsOfWarps = 8;  // in a CTA
 constexpr unsigned kWholeWarp = 0xffffffffU;
 // Backward: threads of an SM that have 128 registers each, and rows of a team below which fewer CTAs do.
 constexpr int kThreadsOfSm = 512, kLeastRows = 2;
@@ -105,32 +105,39 @@ __global__ void __launch_bounds__(threads<Warps>()) norm_forward_kernel(const No
   if (p.rstd && row.own == 0) p.rstd[number] = rstd;
 }
 
-// A CTA's part of the weight's gradient, [CTAs, width]: what its teams have, added in order.
+// A CTA's part of the weight's gradient, [CTAs, width]: what its teams have. The upper half of them is added to the
+// lower one, team by team, until one is left.
 template <int Warps, int Chunks>
-__device__ void store_part(float* parts, const float (&own)[Chunks][kEight], int width) {
+__device__ void store_part(float* parts, float (&own)[Chunks][kEight], int width) {
   const Row<Warps> row(0, width);
-  float* const part = parts + static_cast<std::int64_t>(blockIdx.x) * width;
-  if constexpr (Warps > 1) {
+  const int team = static_cast<int>(threadIdx.x) / (Warps * kLanes);
+  if constexpr (teams<Warps>() > 1) {
+    __shared__ float of_teams[teams<Warps>() / 2][Chunks * kEight][kLanes];
 #pragma unroll
-    for (int k = 0; k < Chunks; ++k)
+    for (int half = teams<Warps>() / 2; half > 0; half /= 2) {
+      if (team >= half && team < 2 * half)
 #pragma unroll
-      for (int i = 0; i < kEight; ++i)
-        if (row.has(k)) part[row.at(k) * kEight + i] = own[k][i];
-  } else {
-    __shared__ float of_teams[kTeamsOfWarps][Chunks * kLanes * kEight];
-    const int team = static_cast<int>(threadIdx.x) / kLanes;
+        for (int k = 0; k < Chunks; ++k)
 #pragma unroll
-    for (int k = 0; k < Chunks; ++k)
+          for (int i = 0; i < kEight; ++i) of_teams[team - half][k * kEight + i][row.own] = own[k][i];
+      __syncthreads();
+      if (team < half)
 #pragma unroll
-      for (int i = 0; i < kEight; ++i) of_teams[team][(row.own + k * kLanes) * kEight + i] = own[k][i];
-    __syncthreads();
-    for (int column = static_cast<int>(threadIdx.x); column < width; column += threads<Warps>()) {
-      float sum = 0;
+        for (int k = 0; k < Chunks; ++k)
 #pragma unroll
-      for (int i = 0; i < kTeamsOfWarps; ++i) sum += of_teams[i][column];
-      part[column] = sum;
+          for (int i = 0; i < kEight; ++i) own[k][i] += of_teams[team][k * kEight + i][row.own];
+      __syncthreads();
     }
   }
+  if (team > 0) return;
+  float* const part = parts + static_cast<std::int64_t>(blockIdx.x) * width;
+#pragma unroll
+  for (int k = 0; k < Chunks; ++k)
+    if (row.has(k)) {
+      float4* const to = reinterpret_cast<float4*>(part + row.at(k) * kEight);
+      to[0] = make_float4(own[k][0], own[k][1], own[k][2], own[k][3]);
+      to[1] = make_float4(own[k][4], own[k][5], own[k][6], own[k][7]);
+    }
 }
 
 // With z = sum * rstd and g = dy * weight: dx = dsum + rstd * (g - z * mean(g * z)), dweight = sum over rows of dy * z.
@@ -224,7 +231,7 @@ void by_width(int width, const Work& work) {
   else if (width <= kColumnsOfWarp)
     work(Number<1>(), Number<kMostChunks>());
   else if (width <= kColumnsOfWarp * 2)
-    work(Number<2>(), Number<kMostChunks>());
+    work(Number<4>(), Number<2>());
   else if (width <= kColumnsOfWarp * 4)
     work(Number<4>(), Number<kMostChunks>());
   else
