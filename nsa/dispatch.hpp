@@ -65,6 +65,14 @@ class Dispatcher {
   std::shared_ptr<State> state_;
 };
 
+// routes_taken() and parts() as rows of one JSON array, of whichever library type.
+template <typename Json>
+[[nodiscard]] Json rows_taken(const Dispatcher& dispatcher) {
+  Json rows = dispatcher.routes_taken();
+  for (const PartTaken& part : dispatcher.parts()->taken()) rows.push_back(part);
+  return rows;
+}
+
 // NSA_STRICT_ASSERTS: a table in which a part whose output is not finite is computed again by the
 // reference, after `count` was told; `attend` goes part by part. Waits for the device at every part.
 // Choices of blocks are not looked at.

@@ -44,7 +44,6 @@ struct EffectiveFlags {
   std::int64_t fa2_min_len_win = 16, fa2_min_len_cmp = 16;  // <= 0: never
   bool fa2_force_dense = false, fa2_force_varlen = false;   // which FlashAttention-2 entry point the window takes
   bool use_cuda = kCudaByDefault;  // NSA_USE_CUDA: our own kernels where they serve the call and nothing else was asked
-  bool fused_norm = true;          // NSA_FUSED_NORM: addition and RMSNorm in one of those kernels
   bool sel_pack = true;            // NSA_USE_SEL_PACK as set: gathered selection, unless sel_mask
   bool sel_mask = false;           // effective: NSA_FORCE_SEL_MASK, or NSA_USE_SEL_MASK with NSA_USE_SEL_PACK=0
   bool force_parity = false;       // NSA_FORCE_PARITY: every branch by `reference`
@@ -52,6 +51,7 @@ struct EffectiveFlags {
   bool strict_asserts = false;     // non-finite branch output -> counted fallback to `reference`
   bool uniform_gate = false;       // NSA_FORCE_UNIFORM_GATE: 1/3 each
   bool stopgrad_gates = false;
+  bool fused_norm = true;  // NSA_FUSED_NORM: the residual's addition and RMSNorm in one of our own kernels
   ForcedBranch forced_branch = ForcedBranch::none;
   double rope_scale = 1.0;
   bool nvtx = false;

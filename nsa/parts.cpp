@@ -4,15 +4,15 @@
 
 namespace nsa {
 
-void PartRecord::count(std::string_view part, std::string_view way, std::string_view why) {
+void PartRecord::add(const PartTaken& taken) {
   const std::lock_guard lock(mutex_);
   const auto same = std::find_if(taken_.begin(), taken_.end(), [&](const PartTaken& known) {
-    return known.part == part && known.way == way && known.why == why;
+    return known.part == taken.part && known.way == taken.way && known.why == taken.why;
   });
   if (same != taken_.end())
-    ++same->calls;
+    same->calls += taken.calls;
   else
-    taken_.push_back({std::string(part), std::string(way), std::string(why), 1});
+    taken_.push_back(taken);
 }
 
 std::vector<PartTaken> PartRecord::taken() const {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace nsa {
@@ -14,7 +13,7 @@ struct PartTaken {
   std::string part;  // "norm"
   std::string way;   // "cuda": our own kernels; "aten"
   std::string why;   // in words: what was asked for, or what refuses it
-  std::int64_t calls = 0;
+  std::int64_t calls = 1;
 };
 // Its fields as JSON, of whichever library type, named as those of Taken (route.hpp).
 template <typename Json>
@@ -26,7 +25,7 @@ void to_json(Json& json, const PartTaken& taken) {
 // Thread-safe.
 class PartRecord {
  public:
-  void count(std::string_view part, std::string_view way, std::string_view why);
+  void add(const PartTaken& taken);  // its calls, to those of the same part, way and reason
   [[nodiscard]] std::vector<PartTaken> taken() const;
 
  private:

@@ -47,12 +47,17 @@ void tell(harness::Context& context, const std::vector<std::shared_ptr<nsa::Disp
   for (const auto& dispatcher : dispatchers)
     for (const nsa::Taken& taken : dispatcher->routes_taken())
       calls[{taken.op, taken.choice, taken.kernel}] += taken.calls;
+  nsa::PartRecord parts;
+  for (const auto& dispatcher : dispatchers)
+    for (const nsa::PartTaken& taken : dispatcher->parts()->taken()) parts.add(taken);
   std::vector<nsa::Taken> routes;
   for (const auto& [route, times] : calls) {
     const auto& [op, choice, kernel] = route;
     routes.push_back({op, choice, times, kernel});
   }
-  if (!routes.empty()) context.fact("routes", routes);
+  harness::Json rows = routes;
+  for (const nsa::PartTaken& part : parts.taken()) rows.push_back(part);
+  if (!rows.empty()) context.fact("routes", rows);
   tell_fallbacks(context, dispatchers);
 }
 

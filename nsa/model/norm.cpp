@@ -35,11 +35,11 @@ Normed RmsNormImpl::after(const torch::Tensor& x, const torch::Tensor& delta, co
   std::string refused = against(runtime.flags);
   if (refused.empty()) refused = cuda::norm_refusal(x, added, weight);
   if (refused.empty()) {
-    runtime.parts->count("norm", "cuda", "served");
+    runtime.parts->add({"norm", "cuda", "served"});
     const auto [sum, y] = cuda::norm(x, added, weight, kEpsilon);
     return {sum, y};
   }
-  runtime.parts->count("norm", "aten", "cuda refused: " + refused);
+  runtime.parts->add({"norm", "aten", "cuda refused: " + refused});
   const auto stream = added ? x + delta : x;
   return {stream, forward(stream)};
 }

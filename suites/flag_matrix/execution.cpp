@@ -131,7 +131,11 @@ Execution pass(Instance& instance, const Plan& plan, bool training) {
   }
   runtime.ops = ops_before;
   runtime.observe = nullptr;
-  seen->ops.erase("");  // the model around the attention
+  const auto round = seen->ops.extract("");  // the model round the attention
+  if (!round.empty())
+    if (const auto norms = round.mapped().find("aten::rms_norm"); norms != round.mapped().end())
+      seen->norms_by_aten = norms->second;
+  seen->parts = instance.dispatcher->parts()->taken();
   seen->routes = routes_of(*instance.dispatcher);
   if (training) {
     try {

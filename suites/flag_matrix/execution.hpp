@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "suites/flag_matrix/ways.hpp"
 #include "suites/probes/autograd_errors.hpp"
@@ -35,6 +36,8 @@ struct Execution {
   // Autograd refused the backward pass, and what it said; the gradients above are then unknown.
   std::optional<probes::InplaceWrite> overwritten;
   std::map<std::string, nsa::Choice> routes;  // by function: what the product says that it took
+  std::int64_t norms_by_aten = 0;             // operations round the attention that norm
+  std::vector<nsa::PartTaken> parts;          // what the product says of its norms
   [[nodiscard]] bool called(const std::string& op) const { return ops.contains(op); }
   [[nodiscard]] bool in_one() const { return called("attend"); }  // all branches, by our own kernels
 };

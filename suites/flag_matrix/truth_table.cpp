@@ -118,6 +118,7 @@ const std::vector<Setting>& settings() {
       {"NSA_FA2_FORCE_DENSE", "1", [](const F& f) { return f.fa2_force_dense; }},
       {"NSA_FA2_FORCE_VARLEN", "1", [](const F& f) { return f.fa2_force_varlen; }},
       {"NSA_USE_CUDA", "0", [](const F& f) { return !f.use_cuda; }},
+      {"NSA_FUSED_NORM", "0", [](const F& f) { return !f.fused_norm; }},
       {"NSA_USE_SEL_PACK", "0", [](const F& f) { return !f.sel_pack; }},
       {"NSA_USE_SEL_MASK", "1", [](const F&) { return true; }},  // in force only where packing is off
       {"NSA_FORCE_SEL_MASK", "1", [](const F& f) { return f.sel_mask; }},
@@ -163,6 +164,12 @@ Ways expected_ways(const nsa::Environment& e, const nsa::Call& call) {
   if (ways.window == "sdpa" && takes_kernels(nsa::Op::attend_window)) ways.window = "cuda";
   if (!masked && takes_kernels(nsa::Op::attend_selected)) ways.selected = "cuda";
   return ways;
+}
+
+std::string expected_norm(const nsa::Environment& e, const nsa::Call& call, std::int64_t dim) {
+  const bool asked = !off(e, "NSA_FUSED_NORM") && !off(e, "NSA_USE_CUDA") && !on(e, "NSA_FORCE_PARITY");
+  const bool served = call.cuda && call.precision == nsa::Precision::bf16 && dim % 8 == 0 && dim <= 8192;
+  return asked && served ? "cuda" : "aten";
 }
 
 std::vector<std::vector<std::string>> refusal_words(const nsa::Environment& e, const nsa::Call& call, nsa::Op op) {
@@ -219,6 +226,7 @@ std::map<std::string, Field> expected_fields(const nsa::Environment& e) {
           {"fa2_force_dense", plain("NSA_FA2_FORCE_DENSE")},
           {"fa2_force_varlen", plain("NSA_FA2_FORCE_VARLEN")},
           {"use_cuda", {boolean(!off(e, "NSA_USE_CUDA")), origin("NSA_USE_CUDA")}},
+          {"fused_norm", {boolean(!off(e, "NSA_FUSED_NORM")), origin("NSA_FUSED_NORM")}},
           {"sel_pack", {boolean(!off(e, "NSA_USE_SEL_PACK")), origin("NSA_USE_SEL_PACK")}},
           {"sel_mask", {boolean(forced || allowed), mask_origin}},
           {"force_parity", plain("NSA_FORCE_PARITY")},

@@ -45,6 +45,9 @@ struct Ways {
 };
 [[nodiscard]] Ways expected_ways(const nsa::Environment& environment, const nsa::Call& call);
 
+// Which way the norms of a model of width `dim` must take: "cuda" or "aten".
+[[nodiscard]] std::string expected_norm(const nsa::Environment& environment, const nsa::Call& call, std::int64_t dim);
+
 // Where a branch asks for FlashAttention-2 and does not get it: words of which the route's reason must hold all of one
 // set; any rule that refuses may be the one that is named. Empty when it is not asked for, or taken.
 [[nodiscard]] std::vector<std::vector<std::string>> refusal_words(const nsa::Environment& environment,

@@ -49,6 +49,7 @@ class Judge {
         yardstick_(yardstick),
         seen_(seen),
         rope_base_(plan.model.rope_base),
+        dim_(plan.model.dim),
         call_(flag_execution::call_of(plan, yardstick.training)) {}
 
   void way(const std::string& op, const std::string& wanted) {
@@ -150,6 +151,21 @@ class Judge {
                {{"gates_carry_graph", seen_.gates_carry_graph}});
   }
 
+  // Our own kernels are no operations of ATen: where they norm, none of its norms runs.
+  void norm() {
+    const std::string ran = seen_.norms_by_aten > 0 ? "aten" : "cuda",
+                      wanted = flag_truth::expected_norm(environment_, call_, dim_);
+    const Json evidence = {{"part", "norm"}, {"requested", wanted}, {"executed", ran}, {"recorded", seen_.parts}};
+    if (ran != wanted)
+      disagree(codes::kFlagIgnored, fmt::format("the norms must run as {}, but ran as {}", wanted, ran), evidence);
+    const bool told = !seen_.parts.empty() && std::all_of(seen_.parts.begin(), seen_.parts.end(), [&](const auto& p) {
+      return p.part != "norm" || p.way == ran;
+    });
+    if (!told)
+      disagree(codes::kRouteRecord, fmt::format("the norms ran as {}, which is not what the product recorded", ran),
+               evidence);
+  }
+
   // A finiteness test of every branch that ran.
   void strict_asserts() {
     // Under NSA_FORCE_PARITY the reference is what runs; there is nothing to fall back to.
@@ -227,6 +243,7 @@ class Judge {
   const Yardstick& yardstick_;
   const Execution& seen_;
   const double rope_base_;
+  const std::int64_t dim_;
   const nsa::Call call_;
 };
 
@@ -265,6 +282,7 @@ std::vector<Disagreement> judge(const nsa::Environment& environment, const Yards
   judge.branches();
   judge.uniform_gate();
   judge.gate_graph();
+  judge.norm();
   judge.strict_asserts();
   judge.rope_scale();
   return judge.found;

@@ -150,7 +150,7 @@ void long_length(Context& context, const Subject& subject, std::int64_t S, const
     if (!out_of_memory(error)) throw;
     Json details = evidence;
     details["error"] = std::string(error.what_without_backtrace()).substr(0, 400);
-    details["routes"] = swept.instance.dispatcher->routes_taken();
+    details["routes"] = nsa::rows_taken<Json>(*swept.instance.dispatcher);
     context.expect("the length fits into memory", false, fmt::format("S = {} does not fit into memory", S),
                    codes::kLengthOutOfMemory, details);
   }

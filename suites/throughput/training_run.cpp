@@ -53,6 +53,6 @@ std::string Training::way() const {
   return "one operation after another" + (why.empty() ? "" : ": " + why);
 }
 
-std::vector<nsa::Taken> Training::routes() const { return bench_.instance.dispatcher->routes_taken(); }
+harness::Json Training::routes() const { return nsa::rows_taken<harness::Json>(*bench_.instance.dispatcher); }
 
 }  // namespace suites::throughput_cases

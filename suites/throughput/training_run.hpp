@@ -42,7 +42,7 @@ class Training {
   [[nodiscard]] double tokens() const;  // of a step
   [[nodiscard]] at::Device device() const { return bench_.device; }
   [[nodiscard]] const Stopwatch& stopwatch() const { return stopwatch_; }
-  [[nodiscard]] std::vector<nsa::Taken> routes() const;
+  [[nodiscard]] harness::Json routes() const;
   // "replay", or how else and why: for the report.
   [[nodiscard]] std::string way() const;
 

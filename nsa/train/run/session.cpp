@@ -260,7 +260,7 @@ Session::End Session::stopped(const StepReport& report) {
                              {"grad_norm", json_number(report.grad_norm)},
                              {"lr", report.lr},
                              {"checkpoint_step", steps()},
-                             {"routes", training_.dispatcher->routes_taken()},
+                             {"routes", rows_taken<nlohmann::json>(*training_.dispatcher)},
                              {"strict_fallbacks", fallbacks_json(*training_.dispatcher)}};
   if (report.stop == Stop::diverged) {
     evidence["loss"] = json_number(training_.trainer->last_loss());  // of the step before, as the rate

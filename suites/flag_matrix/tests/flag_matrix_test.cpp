@@ -162,6 +162,36 @@ TEST(FlagMatrix, EveryWitnessedFlagIsMissedWhenItIsNotInForce) {
   }
 }
 
+// On a CPU the norms are ATen's whatever the flag says; a pass in which none of its norms ran is another thing.
+TEST(FlagMatrix, ANormThatTakesAnotherWayOrIsToldToIsFound) {
+  const Plan plan = tiny_plan();
+  const auto yardstick = flag_witness::measure(plan, false);
+  auto seen = flag_execution::execute(Subject(std::make_shared<Seams>()), plan, {}, false);
+  EXPECT_EQ(seen.norms_by_aten, 3);
+  const auto found = [&] {
+    Codes all;
+    for (const auto& d : flag_witness::judge({}, yardstick, seen, plan)) all.insert(std::string(d.code));
+    return all;
+  };
+  EXPECT_EQ(found(), Codes{});
+  seen.parts[0].way = "cuda";
+  EXPECT_EQ(found(), Codes{code(codes::kRouteRecord)});
+  seen.norms_by_aten = 0;
+  EXPECT_EQ(found(), Codes{code(codes::kFlagIgnored)});
+  seen.parts.clear();
+  EXPECT_EQ(found(), (Codes{code(codes::kFlagIgnored), code(codes::kRouteRecord)}));
+
+  nsa::Call gpu = flag_execution::call_of(plan, false);
+  gpu.cuda = true;
+  gpu.precision = nsa::Precision::bf16;
+  using flag_truth::expected_norm;
+  EXPECT_EQ(expected_norm({}, gpu, 768), "cuda");
+  EXPECT_EQ(expected_norm({}, gpu, 12), "aten");
+  for (const nsa::Environment& e :
+       {nsa::Environment{{"NSA_FUSED_NORM", "0"}}, {{"NSA_USE_CUDA", "0"}}, {{"NSA_FORCE_PARITY", "1"}}})
+    EXPECT_EQ(expected_norm(e, gpu, 768), "aten");
+}
+
 // The queries differ from those without the flag in either way: only their angles tell a divisor from a factor.
 TEST(FlagMatrix, APositionScaleThatMultipliesIsFound) {
   const Subject subject(std::make_shared<Seams>());
