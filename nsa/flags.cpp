@@ -163,6 +163,7 @@ EffectiveFlags resolve(const Environment& environment) {
   plain(flags.fa2_force_varlen, "fa2_force_varlen", "NSA_FA2_FORCE_VARLEN", parse_bool);
   plain(flags.use_cuda, "use_cuda", "NSA_USE_CUDA", parse_bool);
   plain(flags.fused_norm, "fused_norm", "NSA_FUSED_NORM", parse_bool);
+  plain(flags.fused_project, "fused_project", "NSA_FUSED_PROJECT", parse_bool);
   resolve_selection(reader, flags);
   plain(flags.force_parity, "force_parity", "NSA_FORCE_PARITY", parse_bool);
   plain(flags.train_safe_pack, "train_safe_pack", "NSA_TRAIN_SAFE_PACK", parse_bool);
@@ -196,6 +197,7 @@ std::map<std::string, std::string> flatten(const EffectiveFlags& flags) {
           {"fa2_force_varlen", fmt::to_string(flags.fa2_force_varlen)},
           {"use_cuda", fmt::to_string(flags.use_cuda)},
           {"fused_norm", fmt::to_string(flags.fused_norm)},
+          {"fused_project", fmt::to_string(flags.fused_project)},
           {"sel_pack", fmt::to_string(flags.sel_pack)},
           {"sel_mask", fmt::to_string(flags.sel_mask)},
           {"force_parity", fmt::to_string(flags.force_parity)},

@@ -27,6 +27,8 @@ constexpr std::array kFlags = {
              "our own kernels, where they serve the call; a branch that asks for FlashAttention-2 or a mask keeps it"},
     FlagSpec{"NSA_FUSED_NORM", "bool", "1", kBool,
              "the residual's addition and RMSNorm in one kernel each way, where our own kernels serve them"},
+    FlagSpec{"NSA_FUSED_PROJECT", "bool", "1", kBool,
+             "one product for all projections, RoPE and gate in a kernel each, where our own kernels serve the call"},
     FlagSpec{"NSA_USE_SEL_PACK", "bool", "1", kBool, "selection gathers the chosen blocks"},
     FlagSpec{"NSA_USE_SEL_MASK", "bool", "0", kBool, "selection by a mask when NSA_USE_SEL_PACK is 0"},
     FlagSpec{"NSA_FORCE_SEL_MASK", "bool", "0", kBool, "selection by a mask, whatever NSA_USE_SEL_PACK says"},

@@ -15,6 +15,7 @@ namespace nsa {
 namespace {
 
 constexpr std::array<std::pair<std::int64_t, std::int64_t>, 4> kWidths = {{{32, 32}, {64, 64}, {128, 128}, {192, 128}}};
+constexpr std::array<std::int64_t, 4> kGateWidths = {32, 64, 128, 192};
 constexpr std::int64_t kMostHeadsAGroup = 16;  // one group's heads of a token are rows of one tile
 constexpr std::int64_t kEight = 8;             // values of one access
 constexpr std::int64_t kMostBlocks = 64;       // chosen by a query
@@ -51,14 +52,19 @@ std::string size_refusal(const Call& call) {
   return "";
 }
 
-}  // namespace
-
-std::string cuda_refusal(const Call& call, Op op) {
+std::string machine_refusal(const Call& call) {
   if (!call.cuda) return "device is cpu; served: a CUDA device";
   if (auto reason = architecture_refusal(compiled_architectures(), call.cuda_major, call.cuda_minor); !reason.empty())
     return reason;
   if (call.precision != Precision::bf16)
     return fmt::format("precision is {}; served: bf16 and fp16", to_string(call.precision));
+  return "";
+}
+
+}  // namespace
+
+std::string cuda_refusal(const Call& call, Op op) {
+  if (auto reason = machine_refusal(call); !reason.empty()) return reason;
   if (call.G < 1 || call.Hq % call.G != 0 || call.Hq / call.G < 1 || call.Hq / call.G > kMostHeadsAGroup)
     return fmt::format("{} heads in {} groups; served: 1 to {} heads a group", call.Hq, call.G, kMostHeadsAGroup);
   if (std::find(kWidths.begin(), kWidths.end(), std::pair(call.Dk, call.Dv)) == kWidths.end())
@@ -66,6 +72,21 @@ std::string cuda_refusal(const Call& call, Op op) {
   if (const auto reason = geometry_refusal(call.geometry); !reason.empty()) return reason;
   if (const auto reason = size_refusal(call); !reason.empty()) return reason;
   if (op == Op::compress && call.phi == Phi::mlp) return "phi is mlp; served: avg";
+  return "";
+}
+
+std::string project_refusal(const Call& call) {
+  if (auto reason = machine_refusal(call); !reason.empty()) return reason;
+  if (call.G < 1 || call.Hq < 1 || call.Hq % call.G != 0)
+    return fmt::format("{} heads in {} groups; served: as many in each", call.Hq, call.G);
+  if (std::find(kGateWidths.begin(), kGateWidths.end(), call.Dk) == kGateWidths.end() || call.Dv % kEight != 0)
+    return fmt::format("d_k {}, d_v {}; served: d_k 32, 64, 128 or 192, d_v a multiple of 8", call.Dk, call.Dv);
+  // The gate's CTA of the widest queries has 109 KB of shared memory, these chips 99 KB.
+  if (call.Dk == kGateWidths.back() && call.cuda_major == 8 && (call.cuda_minor == 6 || call.cuda_minor == 9))
+    return fmt::format("d_k {} on compute capability 8.{}; served there: up to 128", call.Dk, call.cuda_minor);
+  if (above(kMostPlaces, {call.B, call.S, call.G, std::max(call.Dk, call.Dv) / kEight}))
+    return fmt::format("B {} x S {} x G {}, width {}; served: at most {} x 8 values of a kind", call.B, call.S, call.G,
+                       std::max(call.Dk, call.Dv), kMostPlaces);
   return "";
 }
 

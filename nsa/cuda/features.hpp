@@ -10,4 +10,7 @@ namespace nsa {
 // "" when the kernels serve the call, else the reason: what was asked and what is served. Flags play no part.
 [[nodiscard]] std::string cuda_refusal(const Call& call, Op op);
 
+// The same of a layer's projections with RoPE and gate (project.hpp).
+[[nodiscard]] std::string project_refusal(const Call& call);
+
 }  // namespace nsa

@@ -29,13 +29,15 @@ bool lies_well(const at::Tensor& t) {
 
 }  // namespace
 
-std::string refusal(Call call, Op op) {
-  if (kernels::is_emulated() && !call.cuda) {  // their emulation is to serve what a GPU would
+Call as_served(Call call) {
+  if (kernels::is_emulated() && !call.cuda) {
     call.cuda = true;
     call.cuda_major = 9;
   }
-  return cuda_refusal(call, op);
+  return call;
 }
+
+std::string refusal(Call call, Op op) { return cuda_refusal(as_served(std::move(call)), op); }
 
 void require(const at::Tensor& q, const CallOptions& options, Op op) {
   if (const auto reason = refusal(call_of(q, options), op); !reason.empty())

@@ -12,6 +12,8 @@
 
 namespace nsa::cuda {
 
+// A live call as the tables are to see it: the kernels' emulation is to serve what a GPU would.
+[[nodiscard]] Call as_served(Call call);
 // cuda_refusal of a live call; "" where the kernels, or their emulation, serve it.
 [[nodiscard]] std::string refusal(Call call, Op op);
 // Throws Unsupported with the same reason and the backend to use instead.

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "nsa/call.hpp"
+#include "nsa/cuda/project.hpp"
+#include "nsa/cuda/rows.hpp"
 #include "nsa/model/checked.hpp"
 #include "nsa/model/rope.hpp"
 #include "nsa/nvtx.hpp"
@@ -54,9 +56,35 @@ bool NsaAttentionImpl::computes(ForcedBranch branch) const {
   return forced == ForcedBranch::none || forced == branch;
 }
 
-Projected NsaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& rotations) {
-  const auto& flags = runtime_->flags;
-  const NvtxRange range(flags.nvtx, "project");
+Choice NsaAttentionImpl::project_way(const torch::Tensor& x) const {
+  const Precision precision = x.scalar_type() == torch::kDouble  ? Precision::fp64
+                              : x.scalar_type() == torch::kFloat ? Precision::fp32
+                                                                 : Precision::bf16;
+  const Call call = call_of(config_, x.size(0), x.size(1), precision, x.device());
+  Choice way = project_choice(runtime_->flags, cuda::as_served(call));
+  const auto gate_type = gate->fc1->weight.scalar_type();
+  if (way.backend == Backend::cuda && gate_type != x.scalar_type())
+    return {Backend::sdpa,
+            "in_parts",
+            fmt::format("cuda refused: the gate's weights are {}", c10::toString(gate_type)),
+            {Backend::cuda}};
+  return way;
+}
+
+void NsaAttentionImpl::project_in_one(Projected& p, const torch::Tensor& x, const torch::Tensor& rotations) {
+  const cuda::ProjectShape shape{config_.n_heads, config_.n_kv_groups, config_.d_k, config_.d_v};
+  const auto made = cuda::project(
+      x, {q->weight, k_cmp->weight, k_sel->weight, k_win->weight, v_cmp->weight, v_sel->weight, v_win->weight},
+      rotations, shape);
+  p.gates = gate->of_mean(made.mean, runtime_->flags);
+  const auto& [queries, cmp_k, sel_k, win_k, cmp_v, sel_v, win_v] = made.heads;
+  p.q = queries;
+  p.k_cmp = cmp_k, p.k_sel = sel_k, p.k_win = win_k;
+  p.v_cmp = cmp_v, p.v_sel = sel_v, p.v_win = win_v;
+  observe_queries(p);
+}
+
+void NsaAttentionImpl::project_in_parts(Projected& p, const torch::Tensor& x, const torch::Tensor& rotations) {
   const auto heads = [&](torch::nn::Linear& projection, std::int64_t count) {
     return projection(x).unflatten(-1, {count, -1});  // [B,S,count,D]
   };
@@ -65,17 +93,10 @@ Projected NsaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor&
   };
   const auto values = [&](torch::nn::Linear& projection) { return heads(projection, config_.n_kv_groups); };
 
-  Projected p;
-  if (torch::GradMode::is_enabled()) {
-    const auto all = parameters();
-    p.grad = x.requires_grad() || std::any_of(all.begin(), all.end(), [](const auto& t) { return t.requires_grad(); });
-  }
   const auto plain = heads(q, config_.n_heads);
-  p.gates = gate(plain, flags);
+  p.gates = gate(plain, runtime_->flags);
   p.q = rotate(plain, rotations);
-  observe("gates", p.gates);
-  if (runtime_->watch_gates) runtime_->watch_gates(name_, p.gates);
-  observe("q", p.q);
+  observe_queries(p);
   if (computes(ForcedBranch::cmp) || computes(ForcedBranch::sel)) {
     p.k_cmp = keys(k_cmp);
     p.v_cmp = values(v_cmp);
@@ -88,6 +109,26 @@ Projected NsaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor&
     p.k_win = keys(k_win);
     p.v_win = values(v_win);
   }
+}
+
+void NsaAttentionImpl::observe_queries(const Projected& p) const {
+  observe("gates", p.gates);
+  if (runtime_->watch_gates) runtime_->watch_gates(name_, p.gates);
+  observe("q", p.q);
+}
+
+Projected NsaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& rotations) {
+  const NvtxRange range(runtime_->flags.nvtx, "project");
+  Projected p;
+  if (torch::GradMode::is_enabled()) {
+    const auto all = parameters();
+    p.grad = x.requires_grad() || std::any_of(all.begin(), all.end(), [](const auto& t) { return t.requires_grad(); });
+  }
+  p.way = project_way(x);
+  if (p.way.backend == Backend::cuda)
+    project_in_one(p, x, rotations);
+  else
+    project_in_parts(p, x, rotations);
   return p;
 }
 

@@ -26,6 +26,7 @@ struct Projected {
   at::Tensor k_sel, v_sel;
   at::Tensor k_win, v_win;
   bool grad = false;  // gradients are on and something requires one
+  Choice way;         // how they were made (project_choice)
 };
 
 class NsaAttentionImpl : public torch::nn::Module {
@@ -57,6 +58,11 @@ class NsaAttentionImpl : public torch::nn::Module {
   torch::nn::Linear o{nullptr};
 
  private:
+  [[nodiscard]] Choice project_way(const torch::Tensor& x) const;
+  void project_in_one(Projected& p, const torch::Tensor& x, const torch::Tensor& rotations);
+  void project_in_parts(Projected& p, const torch::Tensor& x, const torch::Tensor& rotations);
+  void observe_queries(const Projected& p) const;
+
   ModelConfig config_;
   std::string name_;  // "layers.3.attention"
   std::shared_ptr<Runtime> runtime_;

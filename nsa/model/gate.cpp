@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "nsa/cuda/project.hpp"
 #include "nsa/ops.hpp"
 
 namespace nsa {
@@ -45,6 +46,12 @@ torch::Tensor GateImpl::forward(const torch::Tensor& q, const EffectiveFlags& fl
   };
   const auto logits = linear(fc2, at::silu(linear(fc1, mean))) / tau_;
   const auto gates = activation_ == GateActivation::softmax ? at::softmax(logits, -1) : at::sigmoid(logits);
+  return flags.stopgrad_gates ? gates.detach() : gates;
+}
+
+torch::Tensor GateImpl::of_mean(const torch::Tensor& mean, const EffectiveFlags& flags) {
+  const auto gates =
+      cuda::gate({mean, fc1->weight, fc1->bias, fc2->weight, fc2->bias, tau_, activation_ == GateActivation::softmax});
   return flags.stopgrad_gates ? gates.detach() : gates;
 }
 

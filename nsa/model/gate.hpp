@@ -17,6 +17,9 @@ class GateImpl : public torch::nn::Module {
   // q [B,S,Hq,Dk] before RoPE -> [B,S,G,3] in fp32 (fp64 for fp64), in the order cmp, sel, win. A forced branch is
   // one-hot and a uniform gate 1/3 each, both constant; NSA_STOPGRAD_GATES detaches.
   torch::Tensor forward(const torch::Tensor& q, const EffectiveFlags& flags);
+  // The same from the mean of its queries [B,S,G,Dk] in fp32, by our own kernels (cuda/project.hpp). No branch may be
+  // forced and no gate uniform.
+  torch::Tensor of_mean(const torch::Tensor& mean, const EffectiveFlags& flags);
   // fc1 weight and bias uniform in +-1/sqrt(Dk); fc2 weight Xavier-uniform with gain 0.1 (all-zero would leave every
   // gate at 1/3 and fc1 without a gradient), bias 0.
   void reset_parameters();

@@ -119,6 +119,7 @@ const std::vector<Setting>& settings() {
       {"NSA_FA2_FORCE_VARLEN", "1", [](const F& f) { return f.fa2_force_varlen; }},
       {"NSA_USE_CUDA", "0", [](const F& f) { return !f.use_cuda; }},
       {"NSA_FUSED_NORM", "0", [](const F& f) { return !f.fused_norm; }},
+      {"NSA_FUSED_PROJECT", "0", [](const F& f) { return !f.fused_project; }},
       {"NSA_USE_SEL_PACK", "0", [](const F& f) { return !f.sel_pack; }},
       {"NSA_USE_SEL_MASK", "1", [](const F&) { return true; }},  // in force only where packing is off
       {"NSA_FORCE_SEL_MASK", "1", [](const F& f) { return f.sel_mask; }},
@@ -227,6 +228,7 @@ std::map<std::string, Field> expected_fields(const nsa::Environment& e) {
           {"fa2_force_varlen", plain("NSA_FA2_FORCE_VARLEN")},
           {"use_cuda", {boolean(!off(e, "NSA_USE_CUDA")), origin("NSA_USE_CUDA")}},
           {"fused_norm", {boolean(!off(e, "NSA_FUSED_NORM")), origin("NSA_FUSED_NORM")}},
+          {"fused_project", {boolean(!off(e, "NSA_FUSED_PROJECT")), origin("NSA_FUSED_PROJECT")}},
           {"sel_pack", {boolean(!off(e, "NSA_USE_SEL_PACK")), origin("NSA_USE_SEL_PACK")}},
           {"sel_mask", {boolean(forced || allowed), mask_origin}},
           {"force_parity", plain("NSA_FORCE_PARITY")},
