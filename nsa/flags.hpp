@@ -44,7 +44,7 @@ struct EffectiveFlags {
   std::int64_t fa2_min_len_win = 16, fa2_min_len_cmp = 16;  // <= 0: never
   bool fa2_force_dense = false, fa2_force_varlen = false;   // which FlashAttention-2 entry point the window takes
   bool use_cuda = kCudaByDefault;  // NSA_USE_CUDA: our own kernels where they serve the call and nothing else was asked
-  bool fused_project = true;       // NSA_FUSED_PROJECT: projections, RoPE and gate by project_choice (route.hpp)
+  bool fused_project = true;       // NSA_FUSED_PROJECT: one product, RoPE and gate in a kernel each
   bool sel_pack = true;            // NSA_USE_SEL_PACK as set: gathered selection, unless sel_mask
   bool sel_mask = false;           // effective: NSA_FORCE_SEL_MASK, or NSA_USE_SEL_MASK with NSA_USE_SEL_PACK=0
   bool force_parity = false;       // NSA_FORCE_PARITY: every branch by `reference`

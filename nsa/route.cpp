@@ -219,17 +219,13 @@ Route route(const EffectiveFlags& flags, const Call& call) {
   return route;
 }
 
-Choice project_choice(const EffectiveFlags& flags, const Call& call) {
-  const auto apart = [](std::string why) { return Choice{Backend::sdpa, "in_parts", std::move(why)}; };
-  if (flags.force_parity) return apart(origin_of(flags, "force_parity"));
-  if (!flags.use_cuda) return apart(origin_of(flags, "use_cuda"));
-  if (!flags.fused_project) return apart(origin_of(flags, "fused_project"));
-  if (flags.forced_branch != ForcedBranch::none)
-    return apart(origin_of(flags, "forced_branch") + ": the other branches need no projections");
-  if (flags.uniform_gate) return apart(origin_of(flags, "uniform_gate") + ": there is no gate to compute");
-  if (const auto reason = project_refusal(call); !reason.empty())
-    return {Backend::sdpa, "in_parts", "cuda refused: " + reason, {Backend::cuda}};
-  return {Backend::cuda, "in_one", origin_of(flags, "fused_project")};
+std::string project_refusal(const EffectiveFlags& flags, const Call& call) {
+  if (!flags.fused_project) return origin_of(flags, "fused_project");
+  if (!flags.use_cuda) return origin_of(flags, "use_cuda");
+  if (flags.force_parity) return origin_of(flags, "force_parity");
+  if (flags.forced_branch != ForcedBranch::none) return origin_of(flags, "forced_branch");
+  if (flags.uniform_gate) return origin_of(flags, "uniform_gate");
+  return project_refusal(call);
 }
 
 std::vector<Asked> asked_by_name(const EffectiveFlags& flags, const Route& route) {

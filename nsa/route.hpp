@@ -101,10 +101,10 @@ inline constexpr std::int64_t kGatherBudgetBytes = std::int64_t{2} << 30;
 // theirs, or sdpa where they differ.
 [[nodiscard]] Route route(const EffectiveFlags& flags, const Call& call);
 
-// How a layer makes what attention is given: cuda/in_one, one product, RoPE and gate in a kernel each
-// (cuda/project.hpp), or sdpa/in_parts, by ATen's functions one by one. The latter also where a flag leaves out what
-// the product has (NSA_FORCE_BRANCH) or the gate (NSA_FORCE_UNIFORM_GATE), and under NSA_FORCE_PARITY.
-[[nodiscard]] Choice project_choice(const EffectiveFlags& flags, const Call& call);
+// Why a layer makes what attention is given by ATen's functions one by one; "" where it is one product, with RoPE and
+// gate in a kernel each (cuda/project.hpp). So they go where a flag leaves out what that has (NSA_FORCE_BRANCH the
+// other branches' projections, NSA_FORCE_UNIFORM_GATE the gate), without our own kernels, and under NSA_FORCE_PARITY.
+[[nodiscard]] std::string project_refusal(const EffectiveFlags& flags, const Call& call);
 
 // What a variable asks for by name, and whether the route takes it: a default asks for nothing, and NSA_FORCE_PARITY
 // wins over everything by its own meaning.

@@ -56,19 +56,17 @@ bool NsaAttentionImpl::computes(ForcedBranch branch) const {
   return forced == ForcedBranch::none || forced == branch;
 }
 
-Choice NsaAttentionImpl::project_way(const torch::Tensor& x) const {
-  const Precision precision = x.scalar_type() == torch::kDouble  ? Precision::fp64
-                              : x.scalar_type() == torch::kFloat ? Precision::fp32
-                                                                 : Precision::bf16;
+std::string NsaAttentionImpl::against_project_in_one(const torch::Tensor& x) const {
+  const auto type = x.scalar_type(), gate_type = gate->fc1->weight.scalar_type();
+  const Precision precision = type == torch::kDouble  ? Precision::fp64
+                              : type == torch::kFloat ? Precision::fp32
+                                                      : Precision::bf16;
   const Call call = call_of(config_, x.size(0), x.size(1), precision, x.device());
-  Choice way = project_choice(runtime_->flags, cuda::as_served(call));
-  const auto gate_type = gate->fc1->weight.scalar_type();
-  if (way.backend == Backend::cuda && gate_type != x.scalar_type())
-    return {Backend::sdpa,
-            "in_parts",
-            fmt::format("cuda refused: the gate's weights are {}", c10::toString(gate_type)),
-            {Backend::cuda}};
-  return way;
+  std::string reason = project_refusal(runtime_->flags, cuda::as_served(call));
+  if (reason.empty() && gate_type != type)
+    reason = fmt::format("x is {}, the gate's weights are {}; served: one type", c10::toString(type),
+                         c10::toString(gate_type));
+  return reason;
 }
 
 void NsaAttentionImpl::project_in_one(Projected& p, const torch::Tensor& x, const torch::Tensor& rotations) {
@@ -124,11 +122,14 @@ Projected NsaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor&
     const auto all = parameters();
     p.grad = x.requires_grad() || std::any_of(all.begin(), all.end(), [](const auto& t) { return t.requires_grad(); });
   }
-  p.way = project_way(x);
-  if (p.way.backend == Backend::cuda)
+  const std::string refused = against_project_in_one(x);
+  if (refused.empty()) {
+    runtime_->parts->add({"project", "cuda", "served"});
     project_in_one(p, x, rotations);
-  else
+  } else {
+    runtime_->parts->add({"project", "aten", "cuda refused: " + refused});
     project_in_parts(p, x, rotations);
+  }
   return p;
 }
 

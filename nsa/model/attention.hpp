@@ -26,7 +26,6 @@ struct Projected {
   at::Tensor k_sel, v_sel;
   at::Tensor k_win, v_win;
   bool grad = false;  // gradients are on and something requires one
-  Choice way;         // how they were made (project_choice)
 };
 
 class NsaAttentionImpl : public torch::nn::Module {
@@ -35,7 +34,8 @@ class NsaAttentionImpl : public torch::nn::Module {
   // x [B,S,dim], rotations of rope.hpp -> [B,S,dim]. With a forced branch the other two are not computed.
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& rotations, const CuSeqlens& cu_seqlens);
 
-  // The parts of forward.
+  // The parts of forward. What is given to attention is made in one, by our own kernels, where nothing is against it
+  // (project_refusal in route.hpp), else by ATen's functions one by one. Runtime::parts is told, as "project".
   Projected project(const torch::Tensor& x, const torch::Tensor& rotations);
   [[nodiscard]] Ops ops(const Projected& projected, bool packed) const;  // as routed for a pass over these
   // The blocks of one or several tokens' keys and values; of undefined ones (another branch is forced) undefined ones.
@@ -58,7 +58,7 @@ class NsaAttentionImpl : public torch::nn::Module {
   torch::nn::Linear o{nullptr};
 
  private:
-  [[nodiscard]] Choice project_way(const torch::Tensor& x) const;
+  [[nodiscard]] std::string against_project_in_one(const torch::Tensor& x) const;  // in words; "": it is served
   void project_in_one(Projected& p, const torch::Tensor& x, const torch::Tensor& rotations);
   void project_in_parts(Projected& p, const torch::Tensor& x, const torch::Tensor& rotations);
   void observe_queries(const Projected& p) const;

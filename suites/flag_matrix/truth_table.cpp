@@ -173,6 +173,13 @@ std::string expected_norm(const nsa::Environment& e, const nsa::Call& call, std:
   return asked && served ? "cuda" : "aten";
 }
 
+bool expects_one_product(const nsa::Environment& e, const nsa::Call& call) {
+  // A forced branch has fewer projections, and a uniform gate no network.
+  const bool whole = forced_branch(e).empty() && !on(e, "NSA_FORCE_UNIFORM_GATE");
+  const bool asked = !off(e, "NSA_FUSED_PROJECT") && !off(e, "NSA_USE_CUDA") && !on(e, "NSA_FORCE_PARITY");
+  return whole && asked && nsa::project_refusal(call).empty();
+}
+
 std::vector<std::vector<std::string>> refusal_words(const nsa::Environment& e, const nsa::Call& call, nsa::Op op) {
   const Branch branch = branch_of(e, op);
   if (!branch.asked || on(e, "NSA_FORCE_PARITY") || takes_flash(e, call, op)) return {};

@@ -48,6 +48,9 @@ struct Ways {
 // Which way the norms of a model of width `dim` must take: "cuda" or "aten".
 [[nodiscard]] std::string expected_norm(const nsa::Environment& environment, const nsa::Call& call, std::int64_t dim);
 
+// Whether a layer's projections must be one product.
+[[nodiscard]] bool expects_one_product(const nsa::Environment& environment, const nsa::Call& call);
+
 // Where a branch asks for FlashAttention-2 and does not get it: words of which the route's reason must hold all of one
 // set; any rule that refuses may be the one that is named. Empty when it is not asked for, or taken.
 [[nodiscard]] std::vector<std::vector<std::string>> refusal_words(const nsa::Environment& environment,

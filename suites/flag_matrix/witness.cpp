@@ -166,6 +166,24 @@ class Judge {
                evidence);
   }
 
+  // Of one product for all projections the queries are a slice: their tokens lie further apart than their own heads.
+  void projections() {
+    const bool one = in_one_product(seen_), wanted = flag_truth::expects_one_product(environment_, call_);
+    const std::string ran = one ? "cuda" : "aten";
+    const Json evidence = {
+        {"part", "project"}, {"requested", wanted ? "cuda" : "aten"}, {"executed", ran}, {"recorded", seen_.parts}};
+    if (one != wanted)
+      disagree(codes::kFlagIgnored,
+               wanted ? "the projections must be one product, and the queries are no slice of one"
+                      : "the projections must not be one product, but the queries are a slice of one",
+               evidence);
+    const auto told =
+        std::find_if(seen_.parts.begin(), seen_.parts.end(), [](const auto& p) { return p.part == "project"; });
+    if (told == seen_.parts.end() || told->way != ran)
+      disagree(codes::kRouteRecord,
+               fmt::format("the projections ran as {}, which is not what the product recorded", ran), evidence);
+  }
+
   // A finiteness test of every branch that ran.
   void strict_asserts() {
     // Under NSA_FORCE_PARITY the reference is what runs; there is nothing to fall back to.
@@ -185,18 +203,17 @@ class Judge {
   }
 
   // The queries are those without flags, each turned further by its position times (1/scale - 1); nothing else may turn
-  // them. Bits are asked for where the scale is 1, else 2 % of their size: more than what bf16 rounds away.
+  // them. Bits are asked for where the scale is 1 and the layer made them in the same way, else 2 % of their
+  // size: more than what bf16 rounds away.
   void rope_scale() {
-    const auto queries = [](const Execution& e) {
-      return e.in_one() || e.called("attend_window") ? e.inputs.window.q
-             : e.called("attend_compressed")         ? e.inputs.compressed.q
-                                                     : e.inputs.selected.q;
-    };
     const at::Tensor plain = queries(yardstick_.plain), seen = queries(seen_);
     const bool same = at::equal(seen, plain);
     const auto set = environment_.find("NSA_ROPE_SCALE");
     const double scale = set == environment_.end() ? 1.0 : std::stod(set->second);
-    if (scale == 1.0) {
+    // What makes the queries has ways of its own, which round differently.
+    const bool as_plain = in_one_product(seen_) == in_one_product(yardstick_.plain) &&
+                          seen_.norms_by_aten == yardstick_.plain.norms_by_aten;
+    if (scale == 1.0 && as_plain) {
       if (!same)
         disagree(codes::kFlagIgnored, "the queries differ from those without flags", {{"queries_bit_equal", same}});
       return;
@@ -215,6 +232,15 @@ class Judge {
   std::vector<Disagreement> found;
 
  private:
+  static at::Tensor queries(const Execution& e) {
+    return e.in_one() || e.called("attend_window") ? e.inputs.window.q
+           : e.called("attend_compressed")         ? e.inputs.compressed.q
+                                                   : e.inputs.selected.q;
+  }
+  static bool in_one_product(const Execution& e) {
+    const at::Tensor q = queries(e);
+    return q.stride(1) > q.size(2) * q.size(3);
+  }
   // What the product says that it took must be what ran.
   void record(const std::string& op, const std::vector<std::string>& closest) {
     const nsa::Choice* choice = choice_of(op);
@@ -283,6 +309,7 @@ std::vector<Disagreement> judge(const nsa::Environment& environment, const Yards
   judge.uniform_gate();
   judge.gate_graph();
   judge.norm();
+  judge.projections();
   judge.strict_asserts();
   judge.rope_scale();
   return judge.found;

@@ -72,13 +72,19 @@ TEST(Records, TheRoutesOfEveryModelAreAFact) {
       (void)subject.model({.config = tiny(), .flags = {}, .seed = seed}).model->forward(tokens());
   });
   const Json& routes = told.facts.at("routes");
-  ASSERT_EQ(routes.size(), 8U) << routes.dump(1);
+  ASSERT_EQ(routes.size(), 9U) << routes.dump(1);
   for (std::size_t i = 0; i < 7; ++i) EXPECT_EQ(routes[i].at("calls"), 2) << routes[i];
   EXPECT_EQ(routes[7], (Json{{"op", "norm"},
                              {"backend", "aten"},
                              {"variant", ""},
                              {"why", "cuda refused: device is cpu; served: a CUDA device"},
                              {"calls", 2 * 3},
+                             {"kernel", ""}}));
+  EXPECT_EQ(routes[8], (Json{{"op", "project"},
+                             {"backend", "aten"},
+                             {"variant", ""},
+                             {"why", "cuda refused: device is cpu; served: a CUDA device"},
+                             {"calls", 2},
                              {"kernel", ""}}));
   EXPECT_TRUE(told.findings.empty());
 }

@@ -192,6 +192,43 @@ TEST(FlagMatrix, ANormThatTakesAnotherWayOrIsToldToIsFound) {
     EXPECT_EQ(expected_norm(e, gpu, 768), "aten");
 }
 
+// On a CPU the projections are apart whatever the flag says.
+TEST(FlagMatrix, ProjectionsThatTakeAnotherWayOrAreToldToAreFound) {
+  const Plan plan = tiny_plan();
+  const auto yardstick = flag_witness::measure(plan, false);
+  auto seen = flag_execution::execute(Subject(std::make_shared<Seams>()), plan, {}, false);
+  const auto found = [&] {
+    Codes all;
+    for (const auto& d : flag_witness::judge({}, yardstick, seen, plan)) all.insert(std::string(d.code));
+    return all;
+  };
+  EXPECT_EQ(found(), Codes{});
+  const auto told =
+      std::find_if(seen.parts.begin(), seen.parts.end(), [](const auto& p) { return p.part == "project"; });
+  ASSERT_NE(told, seen.parts.end());
+  told->way = "cuda";
+  EXPECT_EQ(found(), Codes{code(codes::kRouteRecord)});
+  at::Tensor& q = seen.inputs.window.q;
+  q = at::cat({q, q}, 2).narrow(2, 0, q.size(2));  // a slice of longer rows
+  EXPECT_EQ(found(), Codes{code(codes::kFlagIgnored)});
+
+  nsa::Call gpu = flag_execution::call_of(plan, false);
+  gpu.cuda = true;
+  gpu.cuda_major = 9;
+  gpu.precision = nsa::Precision::bf16;
+  gpu.Dk = gpu.Dv = 64;
+  using flag_truth::expects_one_product;
+  const bool built = nsa::project_refusal(gpu).empty();  // for this GPU
+  EXPECT_EQ(expects_one_product({}, gpu), built);
+  EXPECT_EQ(expects_one_product({{"NSA_STOPGRAD_GATES", "1"}}, gpu), built);
+  for (const nsa::Environment& e : {nsa::Environment{{"NSA_FUSED_PROJECT", "0"}},
+                                    {{"NSA_USE_CUDA", "0"}},
+                                    {{"NSA_FORCE_PARITY", "1"}},
+                                    {{"NSA_FORCE_BRANCH", "win"}},
+                                    {{"NSA_FORCE_UNIFORM_GATE", "1"}}})
+    EXPECT_FALSE(expects_one_product(e, gpu));
+}
+
 // The queries differ from those without the flag in either way: only their angles tell a divisor from a factor.
 TEST(FlagMatrix, APositionScaleThatMultipliesIsFound) {
   const Subject subject(std::make_shared<Seams>());
