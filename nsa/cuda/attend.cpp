@@ -100,8 +100,9 @@ struct Attend : torch::autograd::Function<Attend> {
   }
 };
 
-Attended attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& blocks,
-                const Geometry& g, const CuSeqlens& cu_seqlens, kernels::Mask mask, Op op, const OnLaunch& on_launch) {
+Attended attend_branch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                       const std::optional<at::Tensor>& blocks, const Geometry& g, const CuSeqlens& cu_seqlens,
+                       kernels::Mask mask, Op op, const OnLaunch& on_launch) {
   require(q, {.G = k.size(2), .Dv = v.size(3), .geometry = g, .packed = cu_seqlens.has_value()}, op);
   const OnDeviceOf device(q);
   Problem problem = problem_of(mask, q, g, cu_seqlens);
@@ -223,20 +224,20 @@ Gradients attend_backward(const AttentionKept& kept, const at::Tensor& dout, con
 
 Attended attend_compressed(const AttendCompressedArgs& args, const OnLaunch& on_launch) {
   check(args);
-  return attend(args.q, args.kv.k, args.kv.v, std::nullopt, args.geometry, args.cu_seqlens, kernels::Mask::compressed,
-                Op::attend_compressed, on_launch);
+  return attend_branch(args.q, args.kv.k, args.kv.v, std::nullopt, args.geometry, args.cu_seqlens,
+                       kernels::Mask::compressed, Op::attend_compressed, on_launch);
 }
 
 Attended attend_selected(const AttendSelectedArgs& args, const OnLaunch& on_launch) {
   check(args);
-  return attend(args.q, args.k, args.v, args.blocks.contiguous(), args.geometry, args.cu_seqlens,
-                kernels::Mask::selected, Op::attend_selected, on_launch);
+  return attend_branch(args.q, args.k, args.v, args.blocks.contiguous(), args.geometry, args.cu_seqlens,
+                       kernels::Mask::selected, Op::attend_selected, on_launch);
 }
 
 Attended attend_window(const AttendWindowArgs& args, const OnLaunch& on_launch) {
   check(args);
-  return attend(args.q, args.k, args.v, std::nullopt, args.geometry, args.cu_seqlens, kernels::Mask::window,
-                Op::attend_window, on_launch);
+  return attend_branch(args.q, args.k, args.v, std::nullopt, args.geometry, args.cu_seqlens, kernels::Mask::window,
+                       Op::attend_window, on_launch);
 }
 
 }  // namespace nsa::cuda
