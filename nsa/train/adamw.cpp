@@ -4,6 +4,7 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
@@ -71,8 +72,9 @@ void AdamW::step(const at::Tensor& lr, const at::Tensor& skip) { update(lr, skip
 template <typename Rate>
 void AdamW::update(const Rate& lr, const std::optional<at::Tensor>& skip) {
   const at::NoGradGuard no_grad;
-  // Lists for the fused kernel: one launch for many parameters.
+  // Lists for kernels that take many parameters a launch: the update, and the casts before and after it.
   std::vector<at::Tensor> gradients, masters, exp_avg, exp_avg_sq, steps, narrow, narrow_masters;
+  std::vector<at::Tensor> given, cast;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& gradient = parameters_[i].grad();
     if (!gradient.defined()) continue;
@@ -81,7 +83,13 @@ void AdamW::update(const Rate& lr, const std::optional<at::Tensor>& skip) {
       throw std::invalid_argument(fmt::format("optimizer: the gradient of {} is {} on {}, the parameter is {} on {}",
                                               names_[i], describe(gradient), gradient.device().str(),
                                               describe(parameters_[i]), parameters_[i].device().str()));
-    gradients.push_back(gradient.to(masters_[i].scalar_type()));
+    if (gradient.scalar_type() == masters_[i].scalar_type()) {
+      gradients.push_back(gradient);
+    } else {
+      given.push_back(gradient);
+      cast.push_back(at::empty_like(gradient, masters_[i].scalar_type()));
+      gradients.push_back(cast.back());
+    }
     masters.push_back(masters_[i]);
     exp_avg.push_back(exp_avg_[i]);
     exp_avg_sq.push_back(exp_avg_sq_[i]);
@@ -91,6 +99,7 @@ void AdamW::update(const Rate& lr, const std::optional<at::Tensor>& skip) {
     narrow_masters.push_back(masters_[i]);
   }
   if (gradients.empty()) return;
+  if (!cast.empty()) at::_foreach_copy_(cast, given);
   if (skip)
     at::_foreach_add_(steps, 1 - *skip);
   else

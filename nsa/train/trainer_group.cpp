@@ -60,10 +60,11 @@ at::Tensor Trainer::figures_of_all(const at::Tensor& loss, const std::string& fo
   at::Tensor own = at::empty({2 + static_cast<std::int64_t>(asked.size())}, at::kDouble);
   own[1] = found_by_autograd.empty() ? 0.0 : 1.0;
   for (std::size_t i = 0; i < asked.size(); ++i) own[2 + static_cast<std::int64_t>(i)] = asked[i];
-  own = own.to(device_);
+  // All of this is given to the device while it is still busy with backward.
+  const at::Tensor norm = global_norm(*model_).to(device_, at::kDouble).reshape({1});
+  own = own.to(device_, /*non_blocking=*/true);
   own[0].copy_(loss);
   group_->sum(own, "figures");
-  const at::Tensor norm = global_norm(*model_).to(device_, at::kDouble).reshape({1});
   const at::Tensor all = at::cat({own, norm}).to(at::kCPU);  // the wait for the device
   group_->check();
   for (std::size_t i = 0; i < asked.size(); ++i) wishes_[i] = all[2 + static_cast<std::int64_t>(i)].item<double>();
