@@ -33,34 +33,8 @@ void add(std::vector<Way>& ways, const std::string& name, const std::function<vo
   }
 }
 
-}  // namespace
-
-OpCounts missing(const OpCounts& wanted, const OpCounts& ran) {
-  OpCounts result;
-  for (const auto& [op, times] : wanted) {
-    const auto found = ran.find(op);
-    const std::int64_t had = found == ran.end() ? 0 : found->second;
-    if (had < times) result[op] = times - had;
-  }
-  return result;
-}
-
-std::vector<std::string> closest(const OpCounts& ran, const std::vector<Way>& ways) {
-  std::vector<std::string> names;
-  std::pair<std::int64_t, std::int64_t> best{};
-  for (const Way& way : ways) {
-    const std::pair distance{total(missing(way.ops, ran)), total(missing(ran, way.ops))};
-    if (names.empty() || distance < best) {
-      best = distance;
-      names = {way.name};
-    } else if (distance == best) {
-      names.push_back(way.name);
-    }
-  }
-  return names;
-}
-
-std::map<std::string, std::vector<Way>> demonstrate(const Inputs& in) {
+// Every way on these inputs as they lie.
+std::map<std::string, std::vector<Way>> shown(const Inputs& in) {
   using nsa::sdpa::Selection;
   std::map<std::string, std::vector<Way>> all;
 
@@ -86,6 +60,52 @@ std::map<std::string, std::vector<Way>> demonstrate(const Inputs& in) {
     add(window, "flash_dense", [&] { (void)nsa::flash::attend_window(in.window, nsa::flash::Entry::dense); });
   add(window, "flash_varlen", [&] { (void)nsa::flash::attend_window(in.window, nsa::flash::Entry::varlen); });
   add(window, "cuda", [&] { (void)nsa::cuda::attend_window(in.window); });
+  return all;
+}
+
+Inputs contiguous(Inputs in) {
+  for (at::Tensor* t : {&in.compressed.q, &in.compressed.kv.k, &in.compressed.kv.v, &in.selected.q, &in.selected.k,
+                        &in.selected.v, &in.window.q, &in.window.k, &in.window.v})
+    *t = t->contiguous();
+  return in;
+}
+
+}  // namespace
+
+OpCounts missing(const OpCounts& wanted, const OpCounts& ran) {
+  OpCounts result;
+  for (const auto& [op, times] : wanted) {
+    const auto found = ran.find(op);
+    const std::int64_t had = found == ran.end() ? 0 : found->second;
+    if (had < times) result[op] = times - had;
+  }
+  return result;
+}
+
+std::vector<std::string> closest(const OpCounts& ran, const std::vector<Way>& ways) {
+  std::vector<std::string> names;
+  std::pair<std::int64_t, std::int64_t> best{};
+  for (const Way& way : ways) {
+    const std::pair distance{total(missing(way.ops, ran)), total(missing(ran, way.ops))};
+    if (names.empty() || distance < best) {
+      best = distance;
+      names = {way.name};
+    } else if (distance == best && std::find(names.begin(), names.end(), way.name) == names.end()) {
+      names.push_back(way.name);
+    }
+  }
+  return names;
+}
+
+std::map<std::string, std::vector<Way>> demonstrate(const Inputs& in) {
+  std::map<std::string, std::vector<Way>> all = shown(in);
+  for (auto& [op, ways] : shown(contiguous(in)))
+    for (Way& way : ways) {
+      std::vector<Way>& known = all[op];
+      const bool same =
+          std::any_of(known.begin(), known.end(), [&](const Way& k) { return k.name == way.name && k.ops == way.ops; });
+      if (!same) known.push_back(std::move(way));
+    }
   return all;
 }
 

@@ -31,7 +31,9 @@ struct Inputs {
   nsa::AttendSelectedArgs selected;
   nsa::AttendWindowArgs window;
 };
-// By op ("attend_compressed", ...): every way that can serve these inputs on this device and in this gradient mode.
+// By op ("attend_compressed", ...): every way that can serve these inputs on this device and in this gradient mode. One
+// that runs other operations where each input lies by itself (contiguous) than where they are slices of one product
+// stands twice, since flags decide how inputs lie too (NSA_FUSED_PROJECT).
 [[nodiscard]] std::map<std::string, std::vector<Way>> demonstrate(const Inputs& inputs);
 
 }  // namespace suites::flag_ways
