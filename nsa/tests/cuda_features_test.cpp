@@ -163,6 +163,49 @@ TEST(CudaArchitectures, TheListIsWhatThisBinaryHolds) {
   }
 }
 
+// ---- projections, RoPE and gate in one
+
+std::string project_refusal(const std::function<void(Call&)>& change, const Environment& environment = {}) {
+  Call call = gpu_call();
+  change(call);
+  return nsa::project_refusal(nsa::resolve(environment), call);
+}
+void nothing(Call&) {}
+
+TEST(ProjectFeatures, WhatIsServed) {
+  EXPECT_EQ(project_refusal(nothing), "");
+  EXPECT_EQ(project_refusal(nothing, {{"NSA_STOPGRAD_GATES", "1"}}), "");
+  EXPECT_EQ(project_refusal([](Call& c) { c.S = 1, c.Hq = 40, c.G = 1, c.training = c.packed = true; }), "");
+  for (const auto& [Dk, Dv] : {std::pair{32, 8}, {64, 64}, {128, 192}})
+    EXPECT_EQ(project_refusal([k = Dk, v = Dv](Call& c) { c.Dk = k, c.Dv = v; }), "") << Dk;
+}
+
+TEST(ProjectFeatures, EveryRefusalSaysWhatCameAndWhatIsServed) {
+  EXPECT_EQ(project_refusal([](Call& c) { c.cuda = false; }), "device is cpu; served: a CUDA device");
+  EXPECT_EQ(project_refusal([](Call& c) { c.precision = Precision::fp32; }),
+            "precision is fp32; served: bf16 and fp16");
+  EXPECT_EQ(project_refusal([](Call& c) { c.Hq = 13; }), "13 heads in 2 groups; served: as many in each");
+  EXPECT_EQ(project_refusal([](Call& c) { c.Dk = 96; }),
+            "d_k 96, d_v 64; served: d_k 32, 64, 128 or 192, d_v a multiple of 8");
+  EXPECT_THAT(project_refusal([](Call& c) { c.Dv = 36; }), HasSubstr("d_k 64, d_v 36"));
+  EXPECT_THAT(project_refusal([](Call& c) { c.S = std::numeric_limits<std::int64_t>::max() / 2; }),
+              HasSubstr("served: at most 2147483647 x 8 values of a kind"));
+  // Refused either way: where the build has no code for 8.x, for that.
+  const bool built = nsa::architecture_refusal(nsa::compiled_architectures(), 8, 9).empty();
+  EXPECT_THAT(
+      project_refusal([](Call& c) { c.cuda_major = 8, c.cuda_minor = 9, c.Dk = 192; }),
+      HasSubstr(built ? "d_k 192 on compute capability 8.9; served there: up to 128" : "compute capability 8.9"));
+}
+
+TEST(ProjectFeatures, AFlagThatIsAgainstItIsNamed) {
+  for (const auto& [name, value] : Environment{{"NSA_FUSED_PROJECT", "0"},
+                                               {"NSA_USE_CUDA", "0"},
+                                               {"NSA_FORCE_PARITY", "1"},
+                                               {"NSA_FORCE_BRANCH", "cmp"},
+                                               {"NSA_FORCE_UNIFORM_GATE", "1"}})
+    EXPECT_EQ(project_refusal(nothing, {{name, value}}), name + "=" + value);
+}
+
 TEST(RouteToCuda, OnlyWhenItIsAskedFor) {
   const auto by_default = nsa::kCudaByDefault ? Backend::cuda : Backend::sdpa;
   const auto standard = routed({}), asked = routed({{"NSA_USE_CUDA", "1"}}), refused = routed({{"NSA_USE_CUDA", "0"}});
