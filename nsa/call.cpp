@@ -14,7 +14,7 @@ Precision precision_of(at::ScalarType type) {
   if (type == at::kDouble) return Precision::fp64;
   if (type == at::kFloat) return Precision::fp32;
   if (type == at::kBFloat16 || type == at::kHalf) return Precision::bf16;
-  throw ContractError(fmt::format("q is {}; allowed: Double, Float, BFloat16 or Half", c10::toString(type)));
+  throw ContractError(fmt::format("q or x is {}; allowed: Double, Float, BFloat16 or Half", c10::toString(type)));
 }
 
 void add_capability(Call& call, at::Device device) {
@@ -41,6 +41,10 @@ Call call_of(const at::Tensor& q, const CallOptions& options) {
             .phi = options.phi};
   add_capability(call, q.device());
   return call;
+}
+
+Call call_of(const ModelConfig& model, const at::Tensor& x) {
+  return call_of(model, x.size(0), x.size(1), precision_of(x.scalar_type()), x.device());
 }
 
 Call call_of(const ModelConfig& model, std::int64_t B, std::int64_t S, Precision precision, at::Device device,

@@ -18,6 +18,10 @@ struct CallOptions {
 // whose backends it shares.
 [[nodiscard]] Call call_of(const at::Tensor& q, const CallOptions& options);
 
+// The Call that a layer of this configuration makes for its input x [B,S,dim], one document, without gradients: of what
+// is before attention.
+[[nodiscard]] Call call_of(const ModelConfig& model, const at::Tensor& x);
+
 // The Call that a model of this configuration makes there (compute capability filled in on a GPU).
 [[nodiscard]] Call call_of(const ModelConfig& model, std::int64_t B, std::int64_t S, Precision precision,
                            at::Device device, bool training = false, bool packed = false);

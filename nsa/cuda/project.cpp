@@ -68,7 +68,7 @@ kernels::Gate parameters(const GateArgs& args, const at::Tensor& gates) {
   p.rows = gates.numel() / gates.size(3);
   p.Dk = size_of(args.mean, 3);
   p.tau = static_cast<float>(args.tau);
-  p.softmax = args.softmax;
+  p.softmax = args.activation == GateActivation::softmax;
   p.storage = storage_of(args.w1);
   return p;
 }
@@ -152,11 +152,11 @@ struct Project : torch::autograd::Function<Project> {
 struct GateNetwork : torch::autograd::Function<GateNetwork> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& mean, const at::Tensor& w1,
                             const at::Tensor& b1, const at::Tensor& w2, const at::Tensor& b2, double tau,
-                            bool softmax) {
-    const at::Tensor gates = gate_forward({mean, w1, b1, w2, b2, tau, softmax});
+                            GateActivation activation) {
+    const at::Tensor gates = gate_forward({mean, w1, b1, w2, b2, tau, activation});
     context->save_for_backward({mean, w1, b1, w2, b2, gates});
     context->saved_data["tau"] = tau;
-    context->saved_data["softmax"] = softmax;
+    context->saved_data["activation"] = static_cast<std::int64_t>(activation);
     context->set_materialize_grads(false);
     return gates;
   }
@@ -172,7 +172,7 @@ struct GateNetwork : torch::autograd::Function<GateNetwork> {
                         saved[3],
                         saved[4],
                         context->saved_data.at("tau").toDouble(),
-                        context->saved_data.at("softmax").toBool()};
+                        static_cast<GateActivation>(context->saved_data.at("activation").toInt())};
     const auto d =
         gate_backward(args, saved[5], gradients[0].to(at::kFloat).contiguous(), context->needs_input_grad(0), learns);
     return {d.mean, d.w1, d.b1, d.w2, d.b2, {}, {}};
@@ -264,7 +264,7 @@ at::Tensor gate(const GateArgs& a) {
   at::Tensor w1 = a.w1.contiguous();
   if (reinterpret_cast<std::uintptr_t>(w1.const_data_ptr()) % 16 != 0) w1 = w1.clone();  // read 16 bytes at a time
   return GateNetwork::apply(a.mean.contiguous(), w1, a.b1.contiguous(), a.w2.contiguous(), a.b2.contiguous(), a.tau,
-                            a.softmax);
+                            a.activation);
 }
 
 }  // namespace nsa::cuda

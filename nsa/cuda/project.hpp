@@ -7,7 +7,7 @@
 
 #include <array>
 
-#include "nsa/route.hpp"
+#include "nsa/config.hpp"
 
 namespace nsa::cuda {
 
@@ -34,7 +34,7 @@ struct GateArgs {
   at::Tensor mean;            // [B,S,G,Dk] fp32
   at::Tensor w1, b1, w2, b2;  // [Dk/2,Dk], [Dk/2], [3,Dk/2], [3]: bf16 or fp16
   double tau = 1;
-  bool softmax = true;  // else sigmoid
+  GateActivation activation = GateActivation::softmax;
 };
 [[nodiscard]] at::Tensor gate_forward(const GateArgs& args);  // [B,S,G,3] fp32
 struct GateGradients {

@@ -58,31 +58,25 @@ bool NsaAttentionImpl::computes(ForcedBranch branch) const {
 
 std::string NsaAttentionImpl::against_project_in_one(const torch::Tensor& x) const {
   const auto type = x.scalar_type(), gate_type = gate->fc1->weight.scalar_type();
-  const Precision precision = type == torch::kDouble  ? Precision::fp64
-                              : type == torch::kFloat ? Precision::fp32
-                                                      : Precision::bf16;
-  const Call call = call_of(config_, x.size(0), x.size(1), precision, x.device());
-  std::string reason = project_refusal(runtime_->flags, cuda::as_served(call));
+  std::string reason = project_refusal(runtime_->flags, cuda::as_served(call_of(config_, x)));
   if (reason.empty() && gate_type != type)
     reason = fmt::format("x is {}, the gate's weights are {}; served: one type", c10::toString(type),
                          c10::toString(gate_type));
   return reason;
 }
 
-void NsaAttentionImpl::project_in_one(Projected& p, const torch::Tensor& x, const torch::Tensor& rotations) {
+Projected NsaAttentionImpl::project_in_one(const torch::Tensor& x, const torch::Tensor& rotations) {
   const cuda::ProjectShape shape{config_.n_heads, config_.n_kv_groups, config_.d_k, config_.d_v};
   const auto made = cuda::project(
       x, {q->weight, k_cmp->weight, k_sel->weight, k_win->weight, v_cmp->weight, v_sel->weight, v_win->weight},
       rotations, shape);
-  p.gates = gate->of_mean(made.mean, runtime_->flags);
   const auto& [queries, cmp_k, sel_k, win_k, cmp_v, sel_v, win_v] = made.heads;
-  p.q = queries;
-  p.k_cmp = cmp_k, p.k_sel = sel_k, p.k_win = win_k;
-  p.v_cmp = cmp_v, p.v_sel = sel_v, p.v_win = win_v;
+  Projected p{gate->of_mean(made.mean, runtime_->flags), queries, cmp_k, cmp_v, sel_k, sel_v, win_k, win_v};
   observe_queries(p);
+  return p;
 }
 
-void NsaAttentionImpl::project_in_parts(Projected& p, const torch::Tensor& x, const torch::Tensor& rotations) {
+Projected NsaAttentionImpl::project_in_parts(const torch::Tensor& x, const torch::Tensor& rotations) {
   const auto heads = [&](torch::nn::Linear& projection, std::int64_t count) {
     return projection(x).unflatten(-1, {count, -1});  // [B,S,count,D]
   };
@@ -91,6 +85,7 @@ void NsaAttentionImpl::project_in_parts(Projected& p, const torch::Tensor& x, co
   };
   const auto values = [&](torch::nn::Linear& projection) { return heads(projection, config_.n_kv_groups); };
 
+  Projected p;
   const auto plain = heads(q, config_.n_heads);
   p.gates = gate(plain, runtime_->flags);
   p.q = rotate(plain, rotations);
@@ -107,6 +102,7 @@ void NsaAttentionImpl::project_in_parts(Projected& p, const torch::Tensor& x, co
     p.k_win = keys(k_win);
     p.v_win = values(v_win);
   }
+  return p;
 }
 
 void NsaAttentionImpl::observe_queries(const Projected& p) const {
@@ -117,18 +113,15 @@ void NsaAttentionImpl::observe_queries(const Projected& p) const {
 
 Projected NsaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& rotations) {
   const NvtxRange range(runtime_->flags.nvtx, "project");
-  Projected p;
+  const std::string refused = against_project_in_one(x);
+  if (refused.empty())
+    runtime_->parts->add({"project", "cuda", "served"});
+  else
+    runtime_->parts->add({"project", "aten", "cuda refused: " + refused});
+  Projected p = refused.empty() ? project_in_one(x, rotations) : project_in_parts(x, rotations);
   if (torch::GradMode::is_enabled()) {
     const auto all = parameters();
     p.grad = x.requires_grad() || std::any_of(all.begin(), all.end(), [](const auto& t) { return t.requires_grad(); });
-  }
-  const std::string refused = against_project_in_one(x);
-  if (refused.empty()) {
-    runtime_->parts->add({"project", "cuda", "served"});
-    project_in_one(p, x, rotations);
-  } else {
-    runtime_->parts->add({"project", "aten", "cuda refused: " + refused});
-    project_in_parts(p, x, rotations);
   }
   return p;
 }

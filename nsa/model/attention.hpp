@@ -59,8 +59,8 @@ class NsaAttentionImpl : public torch::nn::Module {
 
  private:
   [[nodiscard]] std::string against_project_in_one(const torch::Tensor& x) const;  // in words; "": it is served
-  void project_in_one(Projected& p, const torch::Tensor& x, const torch::Tensor& rotations);
-  void project_in_parts(Projected& p, const torch::Tensor& x, const torch::Tensor& rotations);
+  Projected project_in_one(const torch::Tensor& x, const torch::Tensor& rotations);
+  Projected project_in_parts(const torch::Tensor& x, const torch::Tensor& rotations);
   void observe_queries(const Projected& p) const;
 
   ModelConfig config_;

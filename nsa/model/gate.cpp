@@ -50,8 +50,7 @@ torch::Tensor GateImpl::forward(const torch::Tensor& q, const EffectiveFlags& fl
 }
 
 torch::Tensor GateImpl::of_mean(const torch::Tensor& mean, const EffectiveFlags& flags) {
-  const auto gates =
-      cuda::gate({mean, fc1->weight, fc1->bias, fc2->weight, fc2->bias, tau_, activation_ == GateActivation::softmax});
+  const auto gates = cuda::gate({mean, fc1->weight, fc1->bias, fc2->weight, fc2->bias, tau_, activation_});
   return flags.stopgrad_gates ? gates.detach() : gates;
 }
 
