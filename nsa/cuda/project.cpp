@@ -247,6 +247,15 @@ GateGradients gate_backward(const GateArgs& args, const at::Tensor& gates, const
   return result;
 }
 
+std::string project_refusal(const EffectiveFlags& flags, const Call& call, const at::Tensor& x,
+                            const at::Tensor& gate_weight) {
+  std::string reason = nsa::project_refusal(flags, as_served(call));
+  if (reason.empty() && gate_weight.scalar_type() != x.scalar_type())
+    reason = fmt::format("x is {}, the gate's weights are {}; served: one type", c10::toString(x.scalar_type()),
+                         c10::toString(gate_weight.scalar_type()));
+  return reason;
+}
+
 Projection project(const at::Tensor& x, const ProjectTensors& weights, const at::Tensor& rotations,
                    const ProjectShape& shape) {
   check(x, weights, rotations, shape);

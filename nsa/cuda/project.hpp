@@ -6,8 +6,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <string>
 
-#include "nsa/config.hpp"
+#include "nsa/route.hpp"
 
 namespace nsa::cuda {
 
@@ -43,7 +44,11 @@ struct GateGradients {
 [[nodiscard]] GateGradients gate_backward(const GateArgs& args, const at::Tensor& gates, const at::Tensor& dgates,
                                           bool want_mean, bool want_weights);
 
-// The same, differentiable.
+// project_refusal (route.hpp) of a live layer and, for what no Call says, of the type of its gate's weights; "" where
+// the kernels, or their emulation, serve it.
+[[nodiscard]] std::string project_refusal(const EffectiveFlags& flags, const Call& call, const at::Tensor& x,
+                                          const at::Tensor& gate_weight);
+// The same as the functions above, differentiable.
 [[nodiscard]] Projection project(const at::Tensor& x, const ProjectTensors& weights, const at::Tensor& rotations,
                                  const ProjectShape& shape);
 [[nodiscard]] at::Tensor gate(const GateArgs& args);

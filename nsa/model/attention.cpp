@@ -6,7 +6,6 @@
 
 #include "nsa/call.hpp"
 #include "nsa/cuda/project.hpp"
-#include "nsa/cuda/rows.hpp"
 #include "nsa/model/checked.hpp"
 #include "nsa/model/rope.hpp"
 #include "nsa/nvtx.hpp"
@@ -54,15 +53,6 @@ void NsaAttentionImpl::observe(std::string_view stage, const torch::Tensor& valu
 bool NsaAttentionImpl::computes(ForcedBranch branch) const {
   const ForcedBranch forced = runtime_->flags.forced_branch;
   return forced == ForcedBranch::none || forced == branch;
-}
-
-std::string NsaAttentionImpl::against_project_in_one(const torch::Tensor& x) const {
-  const auto type = x.scalar_type(), gate_type = gate->fc1->weight.scalar_type();
-  std::string reason = project_refusal(runtime_->flags, cuda::as_served(call_of(config_, x)));
-  if (reason.empty() && gate_type != type)
-    reason = fmt::format("x is {}, the gate's weights are {}; served: one type", c10::toString(type),
-                         c10::toString(gate_type));
-  return reason;
 }
 
 Projected NsaAttentionImpl::project_in_one(const torch::Tensor& x, const torch::Tensor& rotations) {
@@ -113,7 +103,7 @@ void NsaAttentionImpl::observe_queries(const Projected& p) const {
 
 Projected NsaAttentionImpl::project(const torch::Tensor& x, const torch::Tensor& rotations) {
   const NvtxRange range(runtime_->flags.nvtx, "project");
-  const std::string refused = against_project_in_one(x);
+  const std::string refused = cuda::project_refusal(runtime_->flags, call_of(config_, x), x, gate->fc1->weight);
   if (refused.empty())
     runtime_->parts->add({"project", "cuda", "served"});
   else

@@ -35,7 +35,7 @@ class NsaAttentionImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& rotations, const CuSeqlens& cu_seqlens);
 
   // The parts of forward. What is given to attention is made in one, by our own kernels, where nothing is against it
-  // (project_refusal in route.hpp), else by ATen's functions one by one. Runtime::parts is told, as "project".
+  // (project_refusal in cuda/project.hpp), else by ATen's functions one by one. Runtime::parts is told, as "project".
   Projected project(const torch::Tensor& x, const torch::Tensor& rotations);
   [[nodiscard]] Ops ops(const Projected& projected, bool packed) const;  // as routed for a pass over these
   // The blocks of one or several tokens' keys and values; of undefined ones (another branch is forced) undefined ones.
@@ -58,7 +58,6 @@ class NsaAttentionImpl : public torch::nn::Module {
   torch::nn::Linear o{nullptr};
 
  private:
-  [[nodiscard]] std::string against_project_in_one(const torch::Tensor& x) const;  // in words; "": it is served
   Projected project_in_one(const torch::Tensor& x, const torch::Tensor& rotations);
   Projected project_in_parts(const torch::Tensor& x, const torch::Tensor& rotations);
   void observe_queries(const Projected& p) const;

@@ -168,6 +168,15 @@ TEST_F(CudaKernels, FlagsThatWantNoneOfItGoInParts) {
   EXPECT_NE(way({}, {.S = 4, .Dk = 32, .Dv = 32, .type = at::kFloat}).why.find("precision is fp32"), std::string::npos);
 }
 
+TEST_F(CudaKernels, AGateOfAnotherTypeGoesInParts) {
+  const LayerShape s{.S = 4, .Dk = 32, .Dv = 32};
+  Layer layer(s, {});
+  layer.attention->gate->to(at::kFloat);
+  (void)layer.project(s, on_device({1, s.S, s.dim}, 3, s.type));
+  EXPECT_EQ(layer.way().way, "aten");
+  EXPECT_EQ(layer.way().why, "cuda refused: x is BFloat16, the gate's weights are Float; served: one type");
+}
+
 TEST_F(CudaKernels, StoppedGatesLetNoGradientThrough) {
   const LayerShape s{.S = 4, .Dk = 32, .Dv = 32};
   Layer layer(s, {{"NSA_STOPGRAD_GATES", "1"}});
