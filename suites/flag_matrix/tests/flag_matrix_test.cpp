@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "nsa/cuda/features.hpp"
 #include "suites/codes.hpp"
 #include "suites/flag_matrix/checks.hpp"
 #include "suites/flag_matrix/witness.hpp"
