@@ -40,8 +40,9 @@ Normed RmsNormImpl::after(const torch::Tensor& x, const torch::Tensor& delta, co
     return {sum, y};
   }
   runtime.parts->add({"norm", "aten", "cuda refused: " + refused});
-  const auto stream = added ? x + delta : x;
-  return {stream, forward(stream)};
+  Normed result{added ? x + delta : x, {}};
+  result.y = forward(result.stream);
+  return result;
 }
 
 void RmsNormImpl::reset_parameters() { torch::nn::init::ones_(weight); }
