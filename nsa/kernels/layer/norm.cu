@@ -7,6 +7,7 @@
 //   sum over a row    shuffles                           shuffles, then the warps' sums in order
 #include <algorithm>
 
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/eight.cuh"
 #include "nsa/kernels/norm.hpp"
 #include "nsa/kernels/plan/device.hpp"
@@ -190,14 +191,16 @@ __global__ void __launch_bounds__(threads<Warps>(), kThreadsOfSm / threads<Warps
       if (row.has(k)) store<T>(static_cast<uint4*>(p.dx) + row.at(k), dx);
     }
   }
+  griddepcontrol_launch_dependents();
   if (p.dweight) store_part<Warps>(p.workspace, dweight, p.width);
 }
 
-// Eight columns of all CTAs' parts.
+// Eight columns of all CTAs' parts. Begins while the last of them are written (Note [Early kernels]).
 template <typename T>
 __global__ void __launch_bounds__(kAddingThreads) add_parts_kernel(const NormBackward p, int count) {
   const int column = static_cast<int>(threadIdx.x) % kEight, first = static_cast<int>(threadIdx.x) / kEight;
   const float* const parts = p.workspace + static_cast<std::int64_t>(blockIdx.x) * kEight + column;
+  griddepcontrol_wait();
   float sum = 0;
 #pragma unroll 8
   for (int i = first; i < count; i += kAtOnce) sum += parts[static_cast<std::int64_t>(i) * p.width];
@@ -267,7 +270,8 @@ void backward(const NormBackward& p, cudaStream_t stream) {
     if (ctas > 0) kernel<<<ctas, threads<kWarps>(), 0, stream>>>(p);
     if (!p.dweight) return;
     const auto columns = static_cast<unsigned>(p.width / kEight);
-    add_parts_kernel<T><<<columns, kAddingThreads, 0, stream>>>(p, static_cast<int>(ctas));
+    const bool early = ctas > 0 && current_device().hopper;
+    launch(early, add_parts_kernel<T>, dim3(columns), kAddingThreads, 0, stream, p, static_cast<int>(ctas));
   });
 }
 
