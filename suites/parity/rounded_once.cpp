@@ -78,16 +78,16 @@ void judge_gradients(Context& context, const nsa::ModelConfig& model, const nsa:
 
 }  // namespace
 
-ModelParts parts_of_product(nsa::Ops ops) {
+ModelParts parts_of_product(nsa::Ops ops, const nsa::EffectiveFlags& flags) {
   return {.norm =
-              [](const at::Tensor& x, const at::Tensor& weight) {
+              [flags](const at::Tensor& x, const at::Tensor& weight) {
                 nsa::RmsNorm norm(weight.size(0));
                 norm->to(weight.device(), weight.scalar_type());
                 {
                   const at::NoGradGuard no_grad;
                   norm->weight.copy_(weight);
                 }
-                return norm->forward(x);
+                return norm->after(x, {}, nsa::Runtime{.flags = flags, .ops = {}, .observe = {}}).y;
               },
           .rotate = nsa::rotate,
           .ops = std::move(ops)};
@@ -152,7 +152,7 @@ void rounded_once(Context& context, const Subject& subject) {
   // On the CPU sdpa as it is by itself: a selection by a mask, which a flag may ask for, adds the gradients of its keys
   // up in 16 bits.
   const nsa::EffectiveFlags flags = device.is_cpu() ? way_named("sdpa").flags() : subject.flags();
-  judge_rounding(context, model, device, parts_of_product(subject.ops(flags, call)));
+  judge_rounding(context, model, device, parts_of_product(subject.ops(flags, call), flags));
 }
 
 }  // namespace suites::parity_cases

@@ -7,6 +7,7 @@
 
 #include "harness/context.hpp"
 #include "nsa/config.hpp"
+#include "nsa/flags.hpp"
 #include "nsa/ops.hpp"
 
 namespace suites::parity_cases {
@@ -17,8 +18,8 @@ struct ModelParts {
   std::function<at::Tensor(const at::Tensor& heads, const at::Tensor& rotations)> rotate;  // nsa::rotate
   nsa::Ops ops;                                                                            // compress, combine
 };
-// `ops`: as the product assembles them for bf16.
-[[nodiscard]] ModelParts parts_of_product(nsa::Ops ops);
+// `ops`: as the product assembles them for bf16. `flags`: by which the norm goes its way.
+[[nodiscard]] ModelParts parts_of_product(nsa::Ops ops, const nsa::EffectiveFlags& flags = {});
 
 void judge_rounding(harness::Context& context, const nsa::ModelConfig& model, at::Device device,
                     const ModelParts& parts);
