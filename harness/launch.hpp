@@ -1,19 +1,15 @@
-// Whether this process is one of several that were started together to validate a fleet, and where it then writes.
-// torchrun tells it by RANK and WORLD_SIZE (LOCAL_RANK, LOCAL_WORLD_SIZE), Slurm's srun by SLURM_PROCID and
-// SLURM_NTASKS (SLURM_LOCALID, SLURM_NODEID, SLURM_STEP_TASKS_PER_NODE). Where both do, torchrun is the inner one and
-// counts. A single process, also one of `ssh HOST nsa-validate`, is no launch.
+// Whether this process is one of several that were started together to validate a fleet (base/launch.hpp), and where it
+// then writes. A single process, also one of `ssh HOST nsa-validate`, is no launch.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 
+#include "base/environment.hpp"
 #include "reports/json.hpp"
 
 namespace harness {
-
-using Environment = std::map<std::string, std::string>;
 
 struct Launch {
   std::string launcher;  // "torchrun" or "slurm"
@@ -29,7 +25,7 @@ struct Launch {
 
 // Nothing for a single process (a size of 1 too). Throws UsageError with every mistake, a line each: the variable, its
 // value, what is allowed. `hostname`: the system's.
-[[nodiscard]] std::optional<Launch> launch_of(const Environment& environment, const std::string& hostname);
+[[nodiscard]] std::optional<Launch> launch_of(const base::Environment& environment, const std::string& hostname);
 [[nodiscard]] std::optional<Launch> own_launch();  // of this process
 
 // What CUDA_VISIBLE_DEVICES must be so that the processes of one host use different GPUs: the entry of the local rank.

@@ -341,6 +341,8 @@ TEST(LaunchedRun, AWrongLaunchIsRefusedBeforeAnythingIsWritten) {
   const std::vector<std::pair<std::map<std::string, std::string>, const char*>> rows{
       {{{"RANK", "1"}}, "RANK is '1', and WORLD_SIZE is not set"},
       {{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK is '2', allowed is an integer from 0 to 1"},
+      {{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "0"}},
+       "SLURM_PROCID is '1', and SLURM_JOB_ID is not set"},  // as nsa-train (ranks_test)
       {{{"SLURM_PROCID", "x"}, {"SLURM_NTASKS", "2"}}, "SLURM_PROCID is 'x'"}};
   for (const auto& [variables, says] : rows) {
     const Launched launched(variables);

@@ -40,8 +40,8 @@ Processes grouped(const StorePointer& store, const World& world, c10::intrusive_
 Processes gloo(const StorePointer& store, const GroupOptions& options) {
   using Gloo = c10d::ProcessGroupGloo;
   auto settings = Gloo::Options::create(options.timeout);
-  const char* interface = ::getenv("GLOO_SOCKET_IFNAME");
-  settings->devices.push_back(interface != nullptr            ? Gloo::createDeviceForInterface(interface)
+  const std::string& interface = options.world.network_interface;
+  settings->devices.push_back(!interface.empty()              ? Gloo::createDeviceForInterface(interface)
                               : on_one_machine(options.world) ? Gloo::createDeviceForHostname("127.0.0.1")
                                                               : Gloo::createDefaultDevice());
   settings->threads = 1;  // collectives of one group come one after another

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 #include <netdb.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -36,9 +35,9 @@ std::string first_line(const std::exception& error) {
 }
 
 // c10d tells of every lost connection, with a backtrace. What is lost is this room's to tell.
-void quiet_c10d() {
+void quiet_c10d(bool it_may_speak) {
   constexpr int kErrors = 2;
-  if (::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kErrors;
+  if (!it_may_speak) FLAGS_caffe2_log_level = kErrors;
 }
 
 // A peer that is gone is an error of the next write to it; by default it would be the end of this process.
@@ -101,7 +100,15 @@ StorePointer connect(const World& world, milliseconds timeout) {
 
 std::string key_of(const char* what, int rank) { return fmt::format("{}/{}", what, rank); }
 
-// One process a rank: the second that says so is refused, and the first is told.
+void throw_if_troubled(c10d::Store& store) {
+  const auto trouble = look_up(store, kTroubleKey);
+  if (!trouble) return;
+  const Trouble told = trouble_of(*trouble);
+  if (told.kind == "twice") throw RankTwice(told.why, told.ranks);
+  throw PeerDied(fmt::format("the ranks did not meet: {}", told.why), told.ranks);
+}
+
+// One process a rank: the second that says so is refused, and all others are told.
 void claim_rank(c10d::Store& store, const World& world) {
   const std::string mine = key_of("who", world.rank), me = fmt::format("{}|{}", world.size, who_i_am());
   if (store.add(key_of("claims", world.rank), 1) == 1) return store.set(mine, me);
@@ -132,12 +139,10 @@ void await_all(c10d::Store& store, const GroupOptions& options) {
   for (int rank = 0; rank < world.size; ++rank) keys.push_back(key_of("who", rank));
   const auto between = [&] {
     if (options.alive) options.alive();
-    const auto trouble = look_up(store, kTroubleKey);
-    if (!trouble) return;
-    const Trouble told = trouble_of(*trouble);
-    throw PeerDied(fmt::format("the ranks did not meet: {}", told.why), told.ranks);
+    throw_if_troubled(store);
   };
-  if (await_keys(store, keys, options.timeout, between)) return;
+  // Where all are there at once, one of them may be there twice.
+  if (await_keys(store, keys, options.timeout, between)) return throw_if_troubled(store);
   std::vector<int> absent;
   for (int rank = 0; rank < world.size; ++rank)
     if (!look_up(store, keys[static_cast<std::size_t>(rank)])) absent.push_back(rank);
@@ -151,7 +156,6 @@ void await_all(c10d::Store& store, const GroupOptions& options) {
 }  // namespace
 
 StorePointer serve_store(int port, bool local_only) {
-  quiet_c10d();
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
   options.isServer = true;
@@ -174,7 +178,7 @@ namespace {
 Meeting meet_all(const GroupOptions& options) {
   const World& world = options.world;
   if (world.size < 1 || world.rank < 0 || world.rank >= world.size)
-    throw WorldInvalid({fmt::format("rank {} of {}: a rank is 0 to size - 1", world.rank, world.size)});
+    throw base::EnvironmentInvalid({fmt::format("rank {} of {}: a rank is 0 to size - 1", world.rank, world.size)});
   StorePointer server;
   if (!world.store_is_served && world.rank == 0) server = serve_store(world.port, false);
   World there = world;
@@ -184,8 +188,12 @@ Meeting meet_all(const GroupOptions& options) {
     return c10::make_intrusive<c10d::PrefixStore>(prefix, connect(there, options.timeout));
   };
   Meeting meeting;
-  meeting.store = server ? StorePointer(c10::make_intrusive<c10d::PrefixStore>(prefix, server)) : connection();
-  meeting.watching = connection();
+  const auto patient = [&]() -> StorePointer {
+    return c10::make_intrusive<c10d::PrefixStore>(
+        prefix, c10::make_intrusive<PatientStore>(connect(there, options.timeout), options.timeout));
+  };
+  meeting.store = server ? StorePointer(c10::make_intrusive<c10d::PrefixStore>(prefix, server)) : patient();
+  meeting.watching = patient();
   claim_rank(*meeting.store, world);
   await_all(*meeting.store, options);
   refuse_other_sizes(*meeting.store, world);
@@ -196,7 +204,7 @@ Meeting meet_all(const GroupOptions& options) {
 }  // namespace
 
 Meeting meet(const GroupOptions& options) {
-  quiet_c10d();
+  quiet_c10d(options.world.c10d_speaks);
   survive_broken_pipes();
   try {
     return meet_all(options);
@@ -236,7 +244,8 @@ struct StoreServer::Inside {
   int port = 0;
 };
 
-StoreServer::StoreServer() : inside_(std::make_unique<Inside>()) {
+StoreServer::StoreServer(bool c10d_speaks) : inside_(std::make_unique<Inside>()) {
+  quiet_c10d(c10d_speaks);
   inside_->store = serve_store(0, true);
   inside_->port = dynamic_cast<c10d::TCPStore&>(*inside_->store).getPort();
 }

@@ -9,7 +9,8 @@ namespace nsa::parallel {
 
 class StoreServer {
  public:
-  StoreServer();  // on this machine's 127.0.0.1. Throws PortTaken when there is no port.
+  // On this machine's 127.0.0.1. Throws PortTaken when there is no port. `c10d_speaks`: World's.
+  explicit StoreServer(bool c10d_speaks = false);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;

@@ -2,10 +2,11 @@
 // --nproc), torchrun or Slurm gives. Pure: no socket, no torch.
 #pragma once
 
-#include <map>
-#include <stdexcept>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "base/launch.hpp"
 
 namespace nsa::parallel {
 
@@ -21,30 +22,27 @@ struct World {
   bool store_is_served = false;
   // Before every key in the store: attempts that share one store (torchrun's restarts) do not read each other's keys.
   std::string attempt = "0";
+  std::string network_interface;  // GLOO_SOCKET_IFNAME; "": the one that fits
+  bool c10d_speaks = false;
 };
 
 [[nodiscard]] const char* to_string(World::Origin origin);
 
-// what() has a line for every mistake: the variable, its value, what is allowed.
-class WorldInvalid : public std::invalid_argument {
- public:
-  explicit WorldInvalid(std::vector<std::string> mistakes);
-  std::vector<std::string> mistakes;
-};
+// Whether TORCH_CPP_LOG_LEVEL is set: then what c10d says of lost connections is wanted.
+[[nodiscard]] bool c10d_speaks(const base::Environment& environment);
 
-// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT where any of the first two is set; otherwise
-// SLURM_PROCID, SLURM_NTASKS (SLURM_STEP_NUM_TASKS, where srun gives it), SLURM_LOCALID, SLURM_NTASKS_PER_NODE, and the
-// first host of SLURM_JOB_NODELIST with a port made from job and step, unless MASTER_ADDR and MASTER_PORT say
-// otherwise. One task of Slurm and none of the first is alone. Throws WorldInvalid.
-[[nodiscard]] World world_of(const std::map<std::string, std::string>& environment);
+// Who this process is, as base/launch.hpp has it; and where the ranks meet: MASTER_ADDR and MASTER_PORT, which torchrun
+// gives; of Slurm otherwise the first host of SLURM_JOB_NODELIST and a port made from job and step. Throws
+// base::EnvironmentInvalid with every mistake.
+[[nodiscard]] World world_of(const base::Environment& environment);
 
 // What world_of reads again as the same world of Origin::nproc: what the starter gives each of its processes.
-[[nodiscard]] std::map<std::string, std::string> environment_of(const World& world);
+[[nodiscard]] base::Environment environment_of(const World& world);
 
 // The variables that world_of looks at and that are set, for a message.
-[[nodiscard]] std::vector<std::string> variables_of_a_world(const std::map<std::string, std::string>& environment);
+[[nodiscard]] std::vector<std::string> variables_of_a_world(const base::Environment& environment);
 
-// "node[003-010,12]-ib,other" is "node003-ib". Throws WorldInvalid.
-[[nodiscard]] std::string first_host(const std::string& nodelist);
+// "node[003-010,12]-ib,other" is "node003-ib". Nothing where this is no list of hosts.
+[[nodiscard]] std::optional<std::string> first_host(const std::string& nodelist);
 
 }  // namespace nsa::parallel

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/environment.hpp"
 #include "build_info.hpp"
 #include "nsa/parallel/errors.hpp"
 #include "nsa/parallel/group.hpp"
@@ -313,12 +314,7 @@ std::optional<int> rank_verb(int argc, char** argv, const Subject& subject, cons
     for (const std::string& name : order.planted)
       for (const Planted& fault : faults)
         if (fault.name == name) fault.plant({order.run_folder, order.run_id});
-    std::map<std::string, std::string> environment;
-    for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-      const std::string text = *entry;
-      environment[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
-    }
-    return run_rank(subject, order, parallel::world_of(environment));
+    return run_rank(subject, order, parallel::world_of(base::environment()));
   } catch (const std::exception& error) {
     std::cerr << kRankVerb << ": " << error.what() << std::endl;
     return 2;

@@ -13,6 +13,7 @@
 #include <set>
 #include <system_error>
 
+#include "base/environment.hpp"
 #include "base/fd.hpp"
 #include "nsa/parallel/starter.hpp"
 #include "nsa/parallel/store_server.hpp"
@@ -102,7 +103,7 @@ std::vector<Ended> run_ranks(const Order& order, const Launch& launch) {
   }
   const std::filesystem::path program =
       launch.program.empty() ? std::filesystem::read_symlink("/proc/self/exe") : launch.program;
-  parallel::StoreServer store;
+  parallel::StoreServer store(parallel::c10d_speaks(base::environment()));
   std::vector<parallel::RankProgram> programs;
   std::vector<base::Fd> logs;
   for (int rank = 0; rank < launch.size; ++rank) {

@@ -15,25 +15,15 @@
 #include <string>
 #include <thread>
 
+#include "base/environment.hpp"
 #include "base/fnv1a.hpp"
 #include "nsa/parallel/gradient_sums.hpp"
 #include "nsa/parallel/group.hpp"
 #include "nsa/parallel/handshake.hpp"
 
-extern char** environ;
-
 namespace {
 
 using namespace nsa::parallel;
-
-std::map<std::string, std::string> variables() {
-  std::map<std::string, std::string> all;
-  for (char** one = environ; *one != nullptr; ++one) {
-    const std::string text = *one;
-    all[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
-  }
-  return all;
-}
 
 [[noreturn]] void sleep_for_ever() {
   for (;;) ::pause();
@@ -168,7 +158,7 @@ int main(int argc, char** argv) {
   options.doing = [role] { return "role " + role; };
   options.keep = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
   try {
-    options.world = world_of(variables());
+    options.world = world_of(base::environment());
     play(role, options);
     return 0;
   } catch (const Error& error) {

@@ -16,14 +16,13 @@
 #include <system_error>
 #include <thread>
 
+#include "base/environment.hpp"
 #include "base/stop_signals.hpp"
 #include "base/streams.hpp"
 #include "nsa/parallel/starter.hpp"
 #include "nsa/parallel/store_server.hpp"
 #include "nsa/train/deal.hpp"
 #include "nsa/train/files.hpp"
-
-extern char** environ;
 
 namespace nsa::train {
 
@@ -35,15 +34,6 @@ constexpr double kUnwatched_s = 1800;  // without train.hang_timeout_s a rank wa
 // Of train.hang_timeout_s, for the others: whoever waits tells more than the watchdog of whoever hangs.
 constexpr double kWaitShare = 0.8;
 constexpr std::chrono::seconds kGraceBeyond{20};
-
-std::map<std::string, std::string> process_environment() {
-  std::map<std::string, std::string> all;
-  for (char** one = environ; one != nullptr && *one != nullptr; ++one) {
-    const std::string text = *one;
-    all[text.substr(0, text.find('='))] = text.find('=') == std::string::npos ? "" : text.substr(text.find('=') + 1);
-  }
-  return all;
-}
 
 // The command line of this process, with the program itself in front.
 std::vector<std::string> own_words() {
@@ -131,14 +121,14 @@ void refuse_missing_gpus(const Options& options, int ranks) {
 }  // namespace
 
 parallel::World world_of_run(const Options& options) {
-  auto environment = process_environment();
+  const auto environment = base::environment();
   const bool is_rank = environment.contains("RANK") || environment.contains("WORLD_SIZE");
   if (options.nproc && !is_rank) return {};  // Slurm may have started the one that starts the others
   parallel::World world;
   try {
     world = parallel::world_of(environment);
-  } catch (const parallel::WorldInvalid& invalid) {
-    throw UsageError(fmt::format("{} mistake(s) in the environment:\n{}", invalid.mistakes.size(), invalid.what()));
+  } catch (const base::EnvironmentInvalid& invalid) {
+    throw UsageError(invalid.what());
   }
   if (options.nproc && (world.origin != parallel::World::Origin::nproc || world.size != *options.nproc))
     throw UsageError(
@@ -157,7 +147,7 @@ ExitCode start_ranks(const Options& options, const Config& config) {
   if (const auto reason = deal_refusal(config.train, count); !reason.empty()) throw UsageError("--nproc: " + reason);
   refuse_missing_gpus(options, count);
   const PassedOn signals;
-  parallel::StoreServer store;
+  parallel::StoreServer store(parallel::c10d_speaks(base::environment()));
   std::vector<parallel::RankProgram> programs;
   for (int rank = 0; rank < count; ++rank) {
     parallel::World world;
@@ -224,7 +214,7 @@ std::filesystem::path folder_of(const std::filesystem::path& out, int rank) {
 }
 
 void share_cores(const parallel::World& world) {
-  if (::getenv("OMP_NUM_THREADS") != nullptr) return;
+  if (base::environment().contains("OMP_NUM_THREADS")) return;
   const int all = static_cast<int>(std::thread::hardware_concurrency()), mine = cores();
   const bool bound = world.origin == parallel::World::Origin::slurm && mine < all;  // Slurm has shared them out
   at::set_num_threads(bound ? mine : std::max(mine / world.local_size, 1));

@@ -237,9 +237,11 @@ TEST(NsaTrainRanks, WhatCannotBeIsRefusedByName) {
   refused({"--nproc", "3"}, {},
           "train.batch_size = 2: 3 ranks share the rows of a batch of a step evenly, so it must be a multiple of 3: 3");
   refused({"--nproc", "0"}, {}, "--nproc");
-  refused({}, {{"RANK", "0"}}, "WORLD_SIZE is not set");
+  refused({}, {{"RANK", "0"}}, "RANK is '0', and WORLD_SIZE is not set");
+  refused({}, {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "0"}},
+          "SLURM_PROCID is '1', and SLURM_JOB_ID is not set");  // as nsa-validate (merge_verb_test)
   refused({}, {{"RANK", "0"}, {"WORLD_SIZE", "0"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "x"}},
-          "WORLD_SIZE = '0': a whole number from 1 to 1000000 is needed");
+          "WORLD_SIZE is '0', allowed is an integer from 1 to");
   refused({"--nproc", "2"},
           {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "29500"}},
           "RANK=0 WORLD_SIZE=4 already say(s)");

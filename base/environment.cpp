@@ -1,0 +1,49 @@
+#include "base/environment.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+
+namespace base {
+
+namespace {
+
+std::optional<std::int64_t> whole(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+Environment environment() {
+  Environment all;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (const auto equals = text.find('='); equals != std::string::npos)
+      all.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return all;
+}
+
+std::string Variables::text(const std::string& name) const {
+  const auto found = environment_.find(name);
+  return found == environment_.end() ? "" : found->second;
+}
+
+std::optional<std::int64_t> Variables::number(const std::string& name, std::int64_t least, std::int64_t most,
+                                              const char* what) {
+  if (!has(name)) return std::nullopt;
+  const auto value = whole(text(name));
+  if (value && *value >= least && *value <= most) return value;
+  wrong(name, fmt::format("an integer from {} to {} ({})", least, most, what));
+  return std::nullopt;
+}
+
+void Variables::wrong(const std::string& name, const std::string& allowed) {
+  mistake(fmt::format("{} is '{}', allowed is {}", name, text(name), allowed));
+}
+
+}  // namespace base

@@ -1,0 +1,110 @@
+#include "base/launch.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace base {
+
+namespace {
+
+void lacks(Variables& variables, const char* name, const char* without) {
+  variables.mistake(fmt::format("{} is '{}', and {} is not set: a launcher sets both; unset {} for a single process",
+                                name, variables.text(name), without, name));
+}
+
+// A size that is wrong leaves no bound for the rank.
+void read_ranks(Variables& variables, Launch& launch, const char* rank, const char* size) {
+  launch.size = variables.number(size, 1, kMostProcesses, "how many processes").value_or(kMostProcesses);
+  launch.rank = variables.number(rank, 0, launch.size - 1, "the process's number, below their number").value_or(0);
+}
+
+void read_local(Variables& variables, Launch& launch, const char* rank, const std::optional<std::int64_t>& size) {
+  launch.local_size = size;
+  launch.local_rank = variables.number(rank, 0, size.value_or(launch.size) - 1, "its number among those of this host");
+}
+
+Launch by_torchrun(Variables& variables) {
+  if (!variables.has("WORLD_SIZE")) lacks(variables, "RANK", "WORLD_SIZE");
+  if (!variables.has("RANK")) lacks(variables, "WORLD_SIZE", "RANK");
+  Launch launch;
+  read_ranks(variables, launch, "RANK", "WORLD_SIZE");
+  read_local(variables, launch, "LOCAL_RANK",
+             variables.number("LOCAL_WORLD_SIZE", 1, launch.size, "how many processes on this host"));
+  launch.job = variables.text("TORCHELASTIC_RUN_ID");
+  if (launch.job.empty() || launch.job == "none") launch.job = variables.text("SLURM_JOB_ID");
+  return launch;
+}
+
+std::optional<std::int64_t> natural(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc{} || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+// "2(x3),1": of each node in turn.
+std::optional<std::int64_t> tasks_of_node(const std::string& list, std::int64_t node) {
+  std::size_t at = 0;
+  while (at <= list.size()) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    const std::string part = list.substr(at, end - at);
+    const std::size_t times = part.find("(x");
+    const auto tasks = natural(part.substr(0, times));
+    const auto nodes = times == std::string::npos
+                           ? std::optional<std::int64_t>(1)
+                           : natural(part.substr(times + 2, part.size() - std::min(part.size(), times + 3)));
+    if (!tasks || !nodes) return std::nullopt;
+    if (node < *nodes) return tasks;
+    node -= *nodes;
+    at = end + 1;
+  }
+  return std::nullopt;
+}
+
+std::optional<Launch> by_slurm(Variables& variables) {
+  const char* size = variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  if (!variables.has(size)) {
+    if (variables.text("SLURM_PROCID") != "0") lacks(variables, "SLURM_PROCID", "SLURM_NTASKS");
+    return std::nullopt;
+  }
+  Launch launch;
+  launch.launcher = Launch::Launcher::slurm;
+  read_ranks(variables, launch, "SLURM_PROCID", size);
+  if (launch.size == 1 && variables.mistakes().empty()) return std::nullopt;
+  for (const char* needed : {"SLURM_JOB_ID", "SLURM_LOCALID"})
+    if (!variables.has(needed)) lacks(variables, "SLURM_PROCID", needed);
+  const auto node = variables.number("SLURM_NODEID", 0, kMostProcesses, "the node's number");
+  const std::string tasks = variables.text("SLURM_STEP_TASKS_PER_NODE");
+  read_local(variables, launch, "SLURM_LOCALID",
+             node && !tasks.empty() ? tasks_of_node(tasks, *node) : std::optional<std::int64_t>());
+  (void)variables.number("SLURM_JOB_ID", 0, kMostSlurmId, "the job's number");
+  launch.job = variables.text("SLURM_JOB_ID");
+  if (variables.has("SLURM_STEP_ID")) launch.job += "." + variables.text("SLURM_STEP_ID");
+  launch.host = variables.text("SLURMD_NODENAME");
+  return launch;
+}
+
+}  // namespace
+
+EnvironmentInvalid::EnvironmentInvalid(std::vector<std::string> all)
+    : std::invalid_argument(fmt::format("{} {} in the environment:\n{}", all.size(),
+                                        all.size() == 1 ? "mistake" : "mistakes", fmt::join(all, "\n"))),
+      mistakes(std::move(all)) {}
+
+std::optional<Launch> read_launch(Variables& variables) {
+  if (variables.has("RANK") || variables.has("WORLD_SIZE")) return by_torchrun(variables);
+  if (variables.has("SLURM_PROCID")) return by_slurm(variables);
+  return std::nullopt;
+}
+
+std::optional<Launch> launch_in(const Environment& environment) {
+  Variables variables(environment);
+  const auto launch = read_launch(variables);
+  if (!variables.mistakes().empty()) throw EnvironmentInvalid(variables.mistakes());
+  return launch;
+}
+
+}  // namespace base
