@@ -66,6 +66,7 @@ std::vector<std::string> Group::gather(const std::string& key, const std::string
   Inside& in = *inside_;
   try {
     in.throw_if_troubled();
+    if (const auto told = look_up(*in.meeting.store, kTroubleKey)) in.learn(trouble_of(*told));  // the newest
     const std::uint64_t count = ++in.gatherings[key];
     const auto place = [&](std::uint64_t which) { return fmt::format("gather/{}/{}", key, which); };
     const std::string name = "gather " + key;

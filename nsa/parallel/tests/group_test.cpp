@@ -237,9 +237,34 @@ TEST(Group, OneRankTwice) {
   StoreServer store;
   const auto one = environment_of(world_of_rank(0, 2, store.port()));
   const auto ranks = play({one, one}, "sums", milliseconds(4'000));
-  const std::string lines = ranks[0].line("error") + ranks[1].line("error");
-  EXPECT_THAT(lines, AllOf(HasSubstr("error RankTwice 0: rank 0 is there twice: process "),
-                           HasSubstr("error PeerDied 0: the ranks did not meet")));
+  for (const Outcome& rank : ranks)
+    EXPECT_THAT(rank.line("error"), StartsWith("error RankTwice 0: rank 0 is there twice: process ")) << rank.out;
+}
+
+// All names are there when the last rank comes, and one of them is there twice.
+TEST(Group, OneRankTwiceIsFoundWhenTheLastOneComes) {
+  StoreServer store;
+  const auto zero = environment_of(world_of_rank(0, 2, store.port())),
+             one = environment_of(world_of_rank(1, 2, store.port()));
+  for (const Outcome& rank : play({zero, one, one}, "zero comes last", milliseconds(6'000))) {
+    EXPECT_THAT(rank.line("error"), StartsWith("error RankTwice 1: rank 1 is there twice: process ")) << rank.out;
+    EXPECT_EQ(rank.line("joined"), "");
+  }
+}
+
+// Its connections stay open, and no answer comes out of them.
+TEST(Group, AStoppedServerOfTheStoreIsNamed) {
+  const Port port(false);
+  std::vector<std::map<std::string, std::string>> environments;
+  for (int rank = 0; rank < 3; ++rank) environments.push_back(unserved(world_of_rank(rank, 3, port.number)));
+  const auto ranks = play(environments, "server stops", milliseconds(2'000));
+  for (const int other : {1, 2}) {
+    const Outcome& rank = ranks[static_cast<std::size_t>(other)];
+    EXPECT_THAT(rank.line("error"), AllOf(StartsWith("error Timeout 0: "), HasSubstr(" in collective 3 "),
+                                          HasSubstr("gives no answer: rank 0, which serves it, is stopped")))
+        << rank.out << rank.err;
+    EXPECT_FALSE(rank.end.by_signal) << "it came to an end by itself";
+  }
 }
 
 TEST(Group, OtherWorldSizes) {

@@ -85,6 +85,7 @@ void gradients(const std::shared_ptr<Group>& group, const std::string& fault) {
 void play(const std::string& role, GroupOptions options) {
   const int rank = options.world.rank;
   if (role == "late" && rank == 1) sleep_for_ever();
+  if (role == "zero comes last" && rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1'500));
   if (role == "inside" && rank == 1)
     options.seams.inside = [](const std::string& name) {
       if (name == "third") sleep_for_ever();
