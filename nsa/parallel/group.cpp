@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "nsa/parallel/inside.hpp"
+#include "nsa/parallel/patient_store.hpp"
 
 namespace nsa::parallel {
 
@@ -65,8 +66,8 @@ void Group::sum(at::Tensor& tensor, std::string_view name) {
 std::vector<std::string> Group::gather(const std::string& key, const std::string& mine) {
   Inside& in = *inside_;
   try {
-    in.throw_if_troubled();
     if (const auto told = look_up(*in.meeting.store, kTroubleKey)) in.learn(trouble_of(*told));  // the newest
+    in.throw_if_troubled();
     const std::uint64_t count = ++in.gatherings[key];
     const auto place = [&](std::uint64_t which) { return fmt::format("gather/{}/{}", key, which); };
     const std::string name = "gather " + key;
@@ -95,7 +96,8 @@ void Group::check() { inside_->throw_if_troubled(); }
 void Group::explain(const std::exception& error) {
   if (dynamic_cast<const Error*>(&error) != nullptr || !is_of_communication(error)) throw;
   const std::string text = text_of(error);
-  inside_->fail(is_of_time(text), text.substr(0, text.find('\n')));
+  const bool silent = dynamic_cast<const StoreSilent*>(&error) != nullptr;
+  inside_->fail(silent || is_of_time(text), text.substr(0, text.find('\n')));
 }
 
 }  // namespace nsa::parallel

@@ -46,6 +46,7 @@ struct Group::Inside {
   [[nodiscard]] RankState my_state() const;
   [[nodiscard]] std::vector<RankState> states(std::chrono::milliseconds longest);  // of all ranks
   [[noreturn]] void fail(bool timed_out, const std::string& told);                 // in the collective that is open
+  [[noreturn]] void throw_store_is_lost(const CollectiveRecord& record, double seconds, const std::string& told);
   void throw_if_troubled();
   void throw_their_diagnosis();
   void end_if_stuck();
@@ -61,7 +62,8 @@ struct Group::Inside {
   mutable std::mutex mutex;
   std::condition_variable wake;
   bool over = false;
-  std::atomic<bool> store_lost{false};
+  std::atomic<bool> store_lost{false};    // its server has closed the connection
+  std::atomic<bool> store_silent{false};  // or does not answer
   std::optional<Trouble> known;
   Clock::time_point known_since;
   bool answered = false;

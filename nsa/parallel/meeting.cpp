@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "nsa/parallel/diagnosis.hpp"
+#include "nsa/parallel/patient_store.hpp"
 #include "nsa/parallel/store_server.hpp"
 
 C10_DECLARE_int(caffe2_log_level);  // of c10d's own words too
@@ -187,11 +188,11 @@ Meeting meet_all(const GroupOptions& options) {
   const auto connection = [&]() -> StorePointer {
     return c10::make_intrusive<c10d::PrefixStore>(prefix, connect(there, options.timeout));
   };
-  Meeting meeting;
   const auto patient = [&]() -> StorePointer {
     return c10::make_intrusive<c10d::PrefixStore>(
         prefix, c10::make_intrusive<PatientStore>(connect(there, options.timeout), options.timeout));
   };
+  Meeting meeting;
   meeting.store = server ? StorePointer(c10::make_intrusive<c10d::PrefixStore>(prefix, server)) : patient();
   meeting.watching = patient();
   claim_rank(*meeting.store, world);

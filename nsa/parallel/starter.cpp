@@ -89,15 +89,14 @@ pid_t start(const RankProgram& program, int on_orphaned) {
   return child;
 }
 
-// SIGSTOP, or a debugger.
+}  // namespace
+
 bool is_stopped(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const auto end = text.rfind(')');
   return end != std::string::npos && end + 2 < text.size() && text[end + 2] == 'T';
 }
-
-}  // namespace
 
 std::string describe(const RankEnd& end) {
   const std::string who = fmt::format("rank {} (pid {})", end.rank, end.pid);

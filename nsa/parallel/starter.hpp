@@ -31,6 +31,7 @@ struct RankEnd {
   double after_s = 0;        // since the start
   [[nodiscard]] bool well() const { return !by_signal && value == 0; }
 };
+[[nodiscard]] bool is_stopped(pid_t pid);                // by SIGSTOP or its like
 [[nodiscard]] std::string describe(const RankEnd& end);  // "rank 2 (pid 4711) was killed by SIGKILL after 3.2 s"
 
 class Ranks {

@@ -7,6 +7,8 @@
 #include "base/stacks.hpp"
 #include "base/streams.hpp"
 #include "nsa/parallel/inside.hpp"
+#include "nsa/parallel/patient_store.hpp"
+#include "nsa/parallel/starter.hpp"
 
 namespace nsa::parallel {
 
@@ -18,6 +20,20 @@ constexpr milliseconds kLook{250}, kForAnswers{4'000}, kForNews{3'000}, kForDiag
 // After trouble is known, for the training thread to meet it; and how much later than the backend this thread ends a
 // wait.
 constexpr std::chrono::seconds kToFaceIt{60}, kLate{2};
+
+// Whoever serves the store.
+std::string server_of(const World& world) {
+  if (!world.store_is_served) return "rank 0, which served it,";
+  return world.origin == World::Origin::nproc ? "the starter, which served it," : "torchrun's agent, which served it,";
+}
+
+std::string who_is_silent(const World& world) {
+  if (!world.store_is_served) return "rank 0, which serves it, is stopped, or its machine cannot be reached";
+  if (world.origin != World::Origin::nproc) return "torchrun's agent, which serves it, is stopped or out of reach";
+  const pid_t starter = ::getppid();
+  return fmt::format("the starter (process {}), which serves it, {}", starter,
+                     is_stopped(starter) ? "is stopped (SIGSTOP)" : "is not stopped, and busy or hung");
+}
 
 std::string answer_key(int rank) { return fmt::format("state/{}", rank); }
 
@@ -59,8 +75,11 @@ void Group::Inside::look() {
   try {
     if (!trouble() && !store_lost) {
       if (const auto told = look_up(*meeting.watching, kTroubleKey)) learn(trouble_of(*told));
+      store_silent = false;
       if (open && waits > longest) declare({"waits", {options.world.rank}, "the backend has not ended it"});
     }
+  } catch (const StoreSilent&) {  // perhaps it will answer again
+    store_silent = true;
   } catch (const std::exception&) {
     store_lost = true;  // its server is dead: what follows shows in the collectives
   }
@@ -135,7 +154,11 @@ std::vector<RankState> Group::Inside::states(milliseconds longest) {
     (void)await_keys(*meeting.store, keys, longest);
     for (int rank = 0; rank < options.world.size; ++rank)
       all.push_back(state_of(rank, look_up(*meeting.store, keys[static_cast<std::size_t>(rank)]).value_or("")));
+  } catch (const StoreSilent&) {
+    store_silent = true;
+    all.clear();
   } catch (const std::exception&) {  // the store is gone: nobody's state is known
+    store_silent = false;
     all.clear();
   }
   return all;
@@ -151,6 +174,19 @@ void Group::Inside::throw_if_troubled() {
   if (told->kind == "waits") fail(/*timed_out=*/true, told->why);
   if (told->kind == "twice") throw RankTwice(told->why, told->ranks);
   throw PeerDied(told->why, told->ranks);
+}
+
+// Nobody can be asked: all that is known is what became of the store.
+void Group::Inside::throw_store_is_lost(const CollectiveRecord& record, double seconds, const std::string& told) {
+  const World& world = options.world;
+  const auto culprits = world.store_is_served ? std::vector<int>{} : std::vector<int>{0};
+  if (!store_silent)
+    throw PeerDied(fmt::format("rank {}: collective {} failed ({}), and the store at {}:{} is gone: {} has died",
+                               world.rank, describe(record), told, world.address, world.port, server_of(world)),
+                   culprits);
+  throw Timeout(fmt::format("rank {} waited {:.1f} s in collective {}, and the store at {}:{} gives no answer: {}",
+                            world.rank, seconds, describe(record), world.address, world.port, who_is_silent(world)),
+                culprits, record.sequence, record.name);
 }
 
 // One rank, the first, looks into it, and all throw its sentence.
@@ -172,12 +208,7 @@ void Group::Inside::fail(bool timed_out, const std::string& told) {
   const CollectiveRecord record = open ? open->record : ring.last().value_or(CollectiveRecord{});
   const double seconds = now_s() - record.began_s;
   const auto found = states(kForAnswers);
-  if (found.empty())
-    throw PeerDied(
-        fmt::format("rank {}: collective {} failed ({}), and the store at {}:{} is gone: whoever served it has "
-                    "died",
-                    options.world.rank, describe(record), told, options.world.address, options.world.port),
-        options.world.store_is_served ? std::vector<int>{} : std::vector<int>{0});
+  if (found.empty()) throw_store_is_lost(record, seconds, told);
   Diagnosis diagnosis = diagnose(options.world.rank, record, seconds, found);
   if (!timed_out) diagnosis.what = fmt::format("{} ({})", diagnosis.what, told);
   if (options.keep) options.keep(full_text(diagnosis.what, found));

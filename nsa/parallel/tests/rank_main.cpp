@@ -117,6 +117,7 @@ void play(const std::string& role, GroupOptions options) {
     return agree_on_bits(*group, "weights", layers.parameters);
   }
   for (const char* name : {"first", "second", "third", "fourth"}) {
+    if (std::string(name) == "third" && rank == 0 && role == "server stops") ::raise(SIGSTOP);
     if (std::string(name) == "third" && rank == 1) {
       if (role == "dies") ::raise(SIGKILL);
       if (role == "stopped") ::raise(SIGSTOP);

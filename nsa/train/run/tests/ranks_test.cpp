@@ -185,6 +185,60 @@ TEST(NsaTrainRanks, AKilledStarterLeavesNobody) {
 
 // Two accumulated batches a step, and the rehearsal: the sixth pass is of step 3.
 TEST(NsaTrainRanks, ANanOnOneRankIsNamed) {
+  EXPECT_THAT(content(place.file("child.stdout")) + content(place.file("child.stderr")),
+              AnyOf(HasSubstr("reason=starter_died"), HasSubstr("the starter, which served it, has died")));
+}
+
+// Between two steps they learn it by their signal; where one of them asks the store before that, by the end of its
+// connection.
+TEST(NsaTrainRanks, ThatTheStarterDiedIsTheReason) {
+  const Place place;
+  Child child(place.options({"--nproc", "2", "--steps", "100000", "--save-every", "0", "--set", "train.epochs=0",
+                             "--set", "train.log_every=100000", "--set", "train.eval_every=0"}),
+              place.file("child"));
+  wait_for_rows(place, 1);
+  child.send(SIGKILL);
+  (void)child.wait();
+  EXPECT_THAT(left_in_the_end(place), IsEmpty());
+  EXPECT_THAT(content(place.file("child.stdout")), HasSubstr("reason=starter_died"));
+  EXPECT_THAT(content(place.file("child.stderr")), HasSubstr("the process that started the ranks (--nproc) has died"));
+}
+
+// Its store is there and says nothing. The ranks need it at each row.
+TEST(NsaTrainRanks, AStoppedStarterIsNamed) {
+  const Place place;
+  Child child(place.options(
+                  {"--nproc", "2", "--steps", "100000", "--set", "train.epochs=0", "--set", "train.hang_timeout_s=4"}),
+              place.file("child"));
+  wait_for_rows(place, 2);
+  child.send(SIGSTOP);
+  EXPECT_TRUE(child.says("which serves it, is stopped (SIGSTOP)"));
+  child.send(SIGCONT);
+  const Outcome outcome = child.wait();
+  EXPECT_EQ(outcome.code, 6) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("gives no answer: the starter (process "), HasSubstr("in collective")));
+  EXPECT_THAT(left_of(place), IsEmpty());
+}
+
+TEST(NsaTrainRanks, OtherArgumentsOfARankAreRefusedBeforeAnythingIsWritten) {
+  const Place place;
+  int port = 20'000 + ::getpid() % 10'000;  // below those that are given to whoever asks for any
+  for (const auto& [option, value, words] : {std::tuple{"--out", place.file("elsewhere").string(), "folder (--out)"},
+                                             {"--steps", "7", "last step (--steps)"}}) {
+    RunOptions zero = place.options({"--steps", "6"});
+    zero.environment = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}};
+    zero.environment["MASTER_PORT"] = std::to_string(++port);
+    RunOptions one = zero;
+    one.environment["RANK"] = "1";
+    *(std::find(one.arguments.begin(), one.arguments.end(), option) + 1) = value;
+    Child first(zero, place.file("zero")), second(one, place.file("one"));
+    for (Child* child : {&first, &second}) {
+      const Outcome outcome = child->wait();
+      EXPECT_EQ(outcome.code, 2) << outcome.err;
+      EXPECT_THAT(outcome.err, AllOf(HasSubstr(words), HasSubstr("rank 1"), HasSubstr(value)));
+    }
+    EXPECT_FALSE(fs::exists(place.run()) || fs::exists(place.file("elsewhere"))) << option;
+  }
   for (const std::string fault : {"nan-gradient", "nan-loss"}) {
     const Place place;
     const bool loss = fault == "nan-loss";
