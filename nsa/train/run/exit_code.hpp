@@ -15,9 +15,9 @@ enum class ExitCode {
   hung = 6,            // no progress and no work for train.hang_timeout_s
   internal = 10,       // an error of the program
   replaced = 12,       // all steps are made, some with the reference's values for what was not finite (strict asserts)
-  peer = 13,           // of one rank among several: another rank failed or was lost, and its code says why
-  interrupted = 130,   // SIGINT, after a checkpoint
-  terminated = 143,    // SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU, after a checkpoint
+  peer = 13,  // several ranks: one was lost (killed); of a rank: another failed, whose code says why, or was lost
+  interrupted = 130,  // SIGINT, after a checkpoint
+  terminated = 143,   // SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU, or a rank's starter died; after a checkpoint
 };
 
 // Something that only whoever started the run can put right.

@@ -22,7 +22,7 @@ anew when there is none, and repeats its last line when it is finished. The last
 
 Exit codes: 0 finished, 1 not finite or diverged (.HALT says what), 2 usage or configuration, 3 end of the data, 4 disk,
 data or device, 5 stopped by a .HALT file, 6 hung, 10 internal error, 12 finished but with values of the reference for
-what was not finite (NSA_STRICT_ASSERTS), 13 another rank failed or was lost, 130 and 143 interrupted and terminated after a checkpoint.)";
+what was not finite (NSA_STRICT_ASSERTS), 13 a rank failed or was lost, 130 and 143 interrupted and terminated after a checkpoint.)";
 
 Override setting_of(const std::string& text) {
   const auto equals = text.find('=');

@@ -102,11 +102,11 @@ bool is_crash(int signal) {
 ExitCode code_of(const std::vector<parallel::RankEnd>& ends) {
   for (const auto& end : ends) {
     if (end.well() || end.ended_by_us) continue;
-    if (end.by_signal) return is_crash(end.value) ? static_cast<ExitCode>(128 + end.value) : ExitCode::infrastructure;
+    if (end.by_signal) return is_crash(end.value) ? static_cast<ExitCode>(128 + end.value) : ExitCode::peer;
     if (end.value != static_cast<int>(ExitCode::peer)) return static_cast<ExitCode>(end.value);
   }
   const bool all_well = std::all_of(ends.begin(), ends.end(), [](const auto& end) { return end.well(); });
-  return all_well ? ExitCode::finished : ExitCode::infrastructure;
+  return all_well ? ExitCode::finished : ExitCode::peer;
 }
 
 void refuse_missing_gpus(const Options& options, int ranks) {

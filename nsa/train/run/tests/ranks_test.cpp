@@ -166,7 +166,7 @@ TEST(NsaTrainRanks, AKilledRankEndsAllAndTheStepsAreSaved) {
   wait_for_rows(place, 2);
   ::kill(process_of(place, 2), SIGKILL);
   const Outcome outcome = child.wait();
-  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_EQ(outcome.code, 13) << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 0: error: rank 2 (pid "), HasSubstr("was killed by SIGKILL"),
                                  HasSubstr("--resume goes on from there")));
   EXPECT_THAT(names_in(place.run() / "checkpoints"), Not(IsEmpty()));
