@@ -30,7 +30,7 @@ ExitCode Follower::run() {
   if (begun.contains("refused")) return static_cast<ExitCode>(begun["refused"].get<int>());
   if (const std::string checkpoint = begun.at("checkpoint"); !checkpoint.empty())
     trainer.load(read_checkpoint(out_ / "checkpoints" / checkpoint, [this] { rank_.activity->pulse(); }));
-  trainer.compare_with_all(facts_of(training_, last_step_));
+  trainer.compare_with_all(facts_of(training_));
 
   std::filesystem::create_directories(folder_);
   *rank_.may_write = true;

@@ -11,6 +11,7 @@
 #include "base/streams.hpp"
 #include "nsa/train/run/follower.hpp"
 #include "nsa/train/run/session.hpp"
+#include "nsa/train/run/together.hpp"
 
 namespace nsa::train {
 
@@ -34,6 +35,7 @@ ExitCode train(const Options& options, const std::vector<std::string>& arguments
   const Rank rank = join(world, config, options, seams.group);
   try {
     if (rank.leads()) return lead(options, config, signals, rank, arguments, seams);
+    if (rank.group) agree_on_arguments(*rank.group, options, config);
     return Follower(options, signals, rank, make_training(config, options, rank, seams)).run();
   } catch (const std::exception& error) {
     if (rank.group) rank.group->tell_failure(error.what());

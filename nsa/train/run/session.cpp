@@ -84,7 +84,7 @@ ExitCode Session::run(const std::vector<std::string>& arguments) {
   }
   const std::string checkpoint = load_newest_checkpoint();
   (void)together_.told_by_first("begin", {{"run", folder_.run_id()}, {"checkpoint", checkpoint}});
-  training_.trainer->compare_with_all(facts_of(training_, last_step_));
+  training_.trainer->compare_with_all(facts_of(training_));
   begin(arguments);
   const auto hung = [this](const std::string& why) {
     if (rank_.group) rank_.group->tell_failure(why);

@@ -57,11 +57,18 @@ bool is_logged(const TrainConfig& config, std::int64_t step, std::int64_t last_s
   return step == 1 || step == last_step || step % config.log_every == 0 || is_validated(config, step);
 }
 
-parallel::Facts facts_of(const Training& training, std::int64_t last_step) {
+void agree_on_arguments(parallel::Group& group, const Options& options, const Config& config) {
+  std::string out = std::filesystem::absolute(options.out).lexically_normal().string();
+  if (out.size() > 1 && out.back() == '/') out.pop_back();
+  parallel::agree(
+      group, "arguments",
+      {{"folder (--out)", out}, {"last step (--steps)", std::to_string(options.steps.value_or(config.train.steps))}});
+}
+
+parallel::Facts facts_of(const Training& training) {
   parallel::Facts facts = {{"build", build_info::kBuildId},
                            {"torch", TORCH_VERSION},
-                           {"device", std::string(training.device.type() == at::kCUDA ? "cuda" : "cpu")},
-                           {"last step (--steps)", std::to_string(last_step)}};
+                           {"device", std::string(training.device.type() == at::kCUDA ? "cuda" : "cpu")}};
   for (const auto& [name, value] : flatten(training.flags)) facts.emplace_back("flag " + name, value);
   for (const auto& [key, value] : flatten(training.config)) facts.emplace_back(key, value);
   return facts;

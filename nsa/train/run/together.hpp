@@ -46,7 +46,10 @@ class Together {
 [[nodiscard]] bool is_logged(const TrainConfig& config, std::int64_t step, std::int64_t last_step);
 [[nodiscard]] bool is_saved(const TrainConfig& config, std::int64_t step);
 [[nodiscard]] bool is_validated(const TrainConfig& config, std::int64_t step);
+// All ranks were given the same folder and the same last step: before any of them looks into the folder. Throws
+// parallel::Disagreement.
+void agree_on_arguments(parallel::Group& group, const Options& options, const Config& config);
 // What all ranks must have in common besides the configuration.
-[[nodiscard]] parallel::Facts facts_of(const Training& training, std::int64_t last_step);
+[[nodiscard]] parallel::Facts facts_of(const Training& training);
 
 }  // namespace nsa::train

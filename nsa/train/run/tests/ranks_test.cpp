@@ -4,11 +4,13 @@
 #include <signal.h>
 
 #include <chrono>
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
+#include <tuple>
 #include "nsa/train/run/tests/program_runner.hpp"
 
 namespace {
@@ -237,6 +239,10 @@ TEST(NsaTrainRanks, OtherArgumentsOfARankAreRefusedBeforeAnythingIsWritten) {
       EXPECT_EQ(outcome.code, 2) << outcome.err;
       EXPECT_THAT(outcome.err, AllOf(HasSubstr(words), HasSubstr("rank 1"), HasSubstr(value)));
     }
+}
+
+// Two accumulated batches a step, and the rehearsal: the sixth pass is of step 3.
+TEST(NsaTrainRanks, ANanOnOneRankIsNamed) {
     EXPECT_FALSE(fs::exists(place.run()) || fs::exists(place.file("elsewhere"))) << option;
   }
   for (const std::string fault : {"nan-gradient", "nan-loss"}) {
