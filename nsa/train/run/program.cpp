@@ -31,11 +31,12 @@ ExitCode train(const Options& options, const std::vector<std::string>& arguments
                const Seams& seams) {
   const Config config = configuration(options);
   if (is_starter(options, world)) return start_ranks(options, config);
-  const StopSignals signals;
+  using Origin = parallel::World::Origin;
+  const StopSignals signals(world.origin == Origin::nproc ? std::optional(::getppid()) : std::nullopt);
   const Rank rank = join(world, config, options, seams.group);
   try {
-    if (rank.leads()) return lead(options, config, signals, rank, arguments, seams);
     if (rank.group) agree_on_arguments(*rank.group, options, config);
+    if (rank.leads()) return lead(options, config, signals, rank, arguments, seams);
     return Follower(options, signals, rank, make_training(config, options, rank, seams)).run();
   } catch (const std::exception& error) {
     if (rank.group) rank.group->tell_failure(error.what());

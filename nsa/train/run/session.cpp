@@ -210,8 +210,7 @@ std::optional<Session::End> Session::wish_to_stop() {
   if (rank_.group) {
     end = wanted_by_any();
   } else if (const auto signal = signals_.arrived()) {
-    end = End{*signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated,
-              fmt::format("SIG{}", sigabbrev_np(*signal))};
+    end = End{*signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated, signals_.reason()};
     heartbeat_->write("signal", {{"signal", end->reason}});
   } else if (const auto found = halt_.look()) {
     end = End{ExitCode::halted, "halt_file"};
@@ -227,11 +226,10 @@ std::optional<Session::End> Session::wanted_by_any() {
   const AgreedWishes wishes = together_.wishes(*training_.trainer);
   if (!wishes.stop()) return std::nullopt;
   if (wishes.interrupted > 0 || wishes.terminated > 0) {
-    const auto signal = signals_.arrived();
     const bool interrupted = wishes.interrupted > 0;
-    const std::string reason = signal        ? fmt::format("SIG{}", sigabbrev_np(*signal))
-                               : interrupted ? "SIGINT"
-                                             : "SIGTERM";
+    const std::string own = signals_.reason(), reason = !own.empty() ? own : interrupted ? "SIGINT" : "SIGTERM";
+    if (signals_.starter_died())
+      progress_.warn("the process that started the ranks (--nproc) has died: this run stops; --resume goes on with it");
     heartbeat_->write("signal", {{"signal", reason}, {"ranks", wishes.interrupted + wishes.terminated}});
     return End{interrupted ? ExitCode::interrupted : ExitCode::terminated, reason};
   }

@@ -1,6 +1,7 @@
 #include "nsa/train/run/signals.hpp"
 
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <array>
@@ -30,7 +31,7 @@ std::array<std::pair<int, struct sigaction>, base::kStopSignals.size() + kIgnore
 
 }  // namespace
 
-StopSignals::StopSignals() {
+StopSignals::StopSignals(std::optional<pid_t> starter) : starter_(starter) {
   first_signal = 0;
   asked = false;
   std::size_t next = 0;
@@ -56,6 +57,15 @@ StopSignals::~StopSignals() {
 std::optional<int> StopSignals::arrived() const {
   const int signal = first_signal;
   return signal == 0 ? std::nullopt : std::optional<int>(signal);
+}
+
+bool StopSignals::starter_died() const {
+  return arrived() == SIGUSR1 && starter_ && ::getppid() != *starter_;  // an orphan has another parent
+}
+
+std::string StopSignals::reason() const {
+  const auto signal = arrived();
+  return !signal ? "" : starter_died() ? "starter_died" : std::string("SIG") + sigabbrev_np(*signal);
 }
 
 }  // namespace nsa::train

@@ -2,21 +2,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
-#include <chrono>
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <sstream>
 #include <thread>
-
 #include <tuple>
+
 #include "nsa/train/run/tests/program_runner.hpp"
 
 namespace {
 
 using namespace nsa::train::testing;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -183,10 +185,6 @@ TEST(NsaTrainRanks, AKilledStarterLeavesNobody) {
   EXPECT_EQ(child.wait().code, 128 + SIGKILL);
   EXPECT_THAT(left_in_the_end(place), IsEmpty());
   EXPECT_THAT(names_in(place.run() / "checkpoints"), Not(IsEmpty())) << "the ranks stop as after SIGTERM";
-}
-
-// Two accumulated batches a step, and the rehearsal: the sixth pass is of step 3.
-TEST(NsaTrainRanks, ANanOnOneRankIsNamed) {
   EXPECT_THAT(content(place.file("child.stdout")) + content(place.file("child.stderr")),
               AnyOf(HasSubstr("reason=starter_died"), HasSubstr("the starter, which served it, has died")));
 }
@@ -239,12 +237,12 @@ TEST(NsaTrainRanks, OtherArgumentsOfARankAreRefusedBeforeAnythingIsWritten) {
       EXPECT_EQ(outcome.code, 2) << outcome.err;
       EXPECT_THAT(outcome.err, AllOf(HasSubstr(words), HasSubstr("rank 1"), HasSubstr(value)));
     }
+    EXPECT_FALSE(fs::exists(place.run()) || fs::exists(place.file("elsewhere"))) << option;
+  }
 }
 
 // Two accumulated batches a step, and the rehearsal: the sixth pass is of step 3.
 TEST(NsaTrainRanks, ANanOnOneRankIsNamed) {
-    EXPECT_FALSE(fs::exists(place.run()) || fs::exists(place.file("elsewhere"))) << option;
-  }
   for (const std::string fault : {"nan-gradient", "nan-loss"}) {
     const Place place;
     const bool loss = fault == "nan-loss";
