@@ -248,6 +248,16 @@ std::pair<const PlannedSuite*, const PlannedCase*> planned(const Plan& plan, con
   return {nullptr, nullptr};
 }
 
+// As the finding of a worker's crash has it, so that the same crash is the same failure with and without workers.
+Json evidence_of_end(const JournalWriter& journal, const PlannedCase* in_flight) {
+  Json evidence = Json::object();
+  if (in_flight == nullptr) return evidence;
+  for (const reports::Suite& suite : journal.read_back().suites)
+    for (const reports::Case& c : suite.cases)
+      if (c.id == in_flight->id) evidence["phase"] = c.last_phase;
+  return evidence;
+}
+
 // Its process is gone in the middle: what it had told is reported, with its end as a finding, never as a verdict.
 ExitCode conclude_for(const Watched& gone, const Prepared& run, JournalWriter& journal) {
   const auto [suite, in_flight] = planned(run.plan, journal.adopt());
@@ -268,7 +278,8 @@ ExitCode conclude_for(const Watched& gone, const Prepared& run, JournalWriter& j
     if (in_flight != nullptr)
       recorder.end_case({reports::Status::cancelled, "interrupted", signal_name(*gone.interrupted)});
   } else if (!journal.told().complete) {
-    recorder.finding({std::string(gone.by_signal ? codes::kCrash : codes::kVanished), std::nullopt, message});
+    recorder.finding({std::string(gone.by_signal ? codes::kCrash : codes::kVanished), std::nullopt, message,
+                      evidence_of_end(journal, in_flight)});
     if (in_flight != nullptr)
       recorder.end_case({reports::Status::crash, gone.by_signal ? "signal" : "vanished", gone.how});
   }

@@ -133,6 +133,26 @@ TEST_F(Replay, ABundleHoldsSettingsEnvironmentFaultsAndTheJournalOfItsCase) {
 
 TEST_F(Replay, ManyFailuresHaveABoundedNumberOfBundles) {
   std::string lengths = "20";
+// One of an earlier version has them twice.
+TEST_F(Replay, ASeedThatStandsTwiceIsTheSame) {
+  run("bad/fails");
+  Json json = bundle();
+  json["settings"]["run.seed"] = {{"value", "42"}, {"origin", "--seed"}};
+  write_sealed(json);
+  EXPECT_EQ(replay(), 1) << fake.err();
+  json["settings"]["run.seed"]["value"] = "7";
+  write_sealed(json);
+  refuses(2, "settings: run.seed is '7', and the bundle's own is '42'");
+}
+
+// Where the run's own process is what crashes.
+TEST_F(Replay, ACrashIsTheSameFailureWithoutWorkers) {
+  run("bad/segv");
+  EXPECT_EQ(bundle()["signature"]["place"]["phase"], "before the fall");
+  EXPECT_EQ(replay({"--set", "run.isolation=none"}), 1) << fake.out();
+  EXPECT_THAT(fake.out(), EndsWith("replay: the same failure\n"));
+}
+
   for (int n = 21; n < 60; ++n) lengths += "," + std::to_string(n);
   EXPECT_NE(fake({"--case", "sized/long*", "--set", "sized.lengths=" + lengths, "--out", "run"}), 0);
   EXPECT_EQ(std::distance(fs::directory_iterator(fake.run_folder() / "bundles"), {}), 32);
