@@ -150,7 +150,11 @@ void Replay::take_settings(const CommandLine& line, const fs::path& file) {
           fmt::format("{}: settings: {} is '{}', and nothing that a bundle names is executed; where that is "
                       "what you want, say so: --set {}",
                       file.string(), key, value, shell_quote(key + "=" + value)));
-    if (given(key) || key == "run.seed" || key == "run.device") continue;
+    const bool beside = key == "run.seed" || key == "run.device";  // of a bundle of an earlier version
+    if (beside && value != (key == "run.seed" ? std::to_string(bundle_.seed) : bundle_.device))
+      throw UsageError(fmt::format("{}: settings: {} is '{}', and the bundle's own is '{}'", file.string(), key, value,
+                                   key == "run.seed" ? std::to_string(bundle_.seed) : bundle_.device));
+    if (given(key) || beside) continue;
     as_it_was_.settings.push_back({key, value, kOrigin});
   }
   for (const Override& o : line.overrides) as_it_was_.settings.push_back(o);

@@ -60,11 +60,13 @@ Json signature_json(const Signature& s) {
           {"place", s.place},   {"at", s.at},     {"codes", s.codes}};
 }
 
+// Without those that stand beside them: "seed" and "device".
 Json settings_of(const Run& run) {
   Json settings = Json::object();
   const Json values = run.provenance.value(Json::json_pointer("/settings/values"), Json::object());
   for (const auto& [key, item] : values.items())
-    if (item.is_object() && item.value("origin", "default") != "default") settings[key] = item;
+    if (item.is_object() && item.value("origin", "default") != "default" && key != "run.seed" && key != "run.device")
+      settings[key] = item;
   return settings;
 }
 

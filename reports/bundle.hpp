@@ -9,7 +9,8 @@
 //  device       cpu | cuda
 //  seed         the master seed
 //  faults       names of what was planted
-//  settings     {key: {value, origin}} of those that are not at their defaults
+//  settings     {key: {value, origin}} of those that are not at their defaults, but for run.seed and run.device, which
+//               are seed and device
 //  resolved     {file, values: {key: value}}: what the file says that a setting names (provenance "config")
 //  environment  {NAME: value} of the recorded variables that were set
 //  provenance   what the result depends on besides: source, build, host, torch, cuda, gpus, ...
