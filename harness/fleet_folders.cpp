@@ -8,8 +8,10 @@
 #include <set>
 #include <thread>
 
+#include "base/files.hpp"
 #include "base/folder_lock.hpp"
 #include "harness/run_folder.hpp"
+#include "harness/verbs.hpp"
 #include "harness/verbs.hpp"
 #include "reports/read_run.hpp"
 
@@ -56,6 +58,20 @@ std::vector<fs::path> entries_of(const fs::path& folder, const std::string& give
   throw UsageError(fmt::format("merge: {}: cannot be read: {}", given, error.code().message()));
 }
 
+// Apart from what is hidden: a lock, say.
+bool has_nothing(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (!entry->path().filename().string().starts_with('.')) return false;
+  return !error;
+}
+
+HostFolder without_run(const fs::path& folder) {
+  if (has_nothing(folder)) return {folder, "is empty: the run did not begin", true};
+  return {folder, fmt::format("holds neither {} nor {}: the run did not begin, or this is no run's folder",
+                              reports::kJournalFile, reports::kReportFile)};
+}
+
 // A link is left out where it leads to one of its neighbours, or to a file.
 std::optional<HostFolder> link_of(const fs::path& link) {
   std::error_code error;
@@ -73,8 +89,7 @@ void add_folders_in(const fs::path& folder, const std::string& given, std::vecto
     } else if (has_run(entry)) {
       to.push_back({entry, ""});
     } else if (!is_there(entry / reports::kFleetFile)) {
-      to.push_back({entry, fmt::format("holds neither {} nor {}: the run did not begin, or this is no run's folder",
-                                       reports::kJournalFile, reports::kReportFile)});
+      to.push_back(without_run(entry));
     }
   }
 }
@@ -92,6 +107,14 @@ std::string why_not(const fs::path& file) {
   return "";
 }
 
+// A journal of which not even the first record is whole.
+bool only_begins(const fs::path& file) {
+  constexpr std::size_t kOfARecord = std::size_t{1} << 20;
+  std::error_code error;
+  if (fs::file_size(file, error) > kOfARecord || error) return false;
+  return base::read_head(file, kOfARecord).find('\n') == std::string::npos;
+}
+
 std::string name_of(const fs::path& folder) { return folder.filename().string(); }
 
 reports::FleetHost read_host(const Program& program, const HostFolder& folder, std::mutex& large) {
@@ -99,12 +122,18 @@ reports::FleetHost read_host(const Program& program, const HostFolder& folder, s
   const auto unreadable = [&](const std::string& trouble, bool incompatible) {
     return reports::unreadable_host(name_of(folder.path), path, trouble, incompatible);
   };
+  const auto not_begun = [&](const std::string& trouble) {
+    return reports::missing_host(name_of(folder.path), path, trouble);
+  };
+  if (folder.not_begun) return not_begun(fmt::format("{} {}", path, folder.trouble));
   if (!folder.trouble.empty()) return unreadable(fmt::format("{} {}", path, folder.trouble), false);
   const bool journal = is_there(folder.path / reports::kJournalFile);
   const fs::path file = folder.path / (journal ? reports::kJournalFile : reports::kReportFile);
   if (const std::string why = why_not(file); !why.empty())
     return unreadable(fmt::format("{} {}", file.string(), why), false);
   try {
+    if (journal && !is_there(folder.path / reports::kReportFile) && only_begins(file))
+      return not_begun(fmt::format("{} has no whole record: the run did not get further", file.string()));
     const auto who = base::FolderLock::holder(folder.path / RunFolder::kLock);
     std::unique_lock<std::mutex> alone(large, std::defer_lock);
     if (fs::file_size(file) > kLargeBytes) alone.lock();
@@ -126,6 +155,8 @@ reports::FleetHost read_host(const Program& program, const HostFolder& folder, s
 
 std::vector<HostFolder> host_folders(const std::vector<std::string>& given) {
   std::vector<HostFolder> folders;
+  std::string nothing;  // the first that was given and holds none
+  std::size_t of_those = 0;
   for (const std::string& one : given) {
     const fs::path folder = folder_given(one);
     const std::size_t before = folders.size();
@@ -133,10 +164,13 @@ std::vector<HostFolder> host_folders(const std::vector<std::string>& given) {
       folders.push_back({folder, ""});
     else
       add_folders_in(folder, one, folders);
-    if (folders.size() == before)
-      throw UsageError(
-          fmt::format("merge: {} holds no run, and no folder of one; give run folders, or folders of them", one));
+    if (folders.size() > before) continue;
+    folders.push_back(without_run(folder));
+    if (++of_those == 1) nothing = one;
   }
+  if (of_those == folders.size())
+    throw UsageError(
+        fmt::format("merge: {} holds no run, and no folder of one; give run folders, or folders of them", nothing));
   std::set<fs::path> seen;
   for (const HostFolder& folder : folders)
     if (!seen.insert(folder.path).second)

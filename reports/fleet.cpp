@@ -25,18 +25,11 @@ bool is_called(const FleetHost& host, const std::string& name) {  // "node07" is
   return host.name == name || host.name.starts_with(name + ".");
 }
 
-FleetHost missing_host(const std::string& name, const std::string& why) {
-  FleetHost host;
-  host.name = name;
-  host.trouble = why;
-  return host;
-}
-
 void add_missing_names(std::vector<FleetHost>& hosts, const std::vector<std::string>& names) {
   std::vector<FleetHost> missing;
   for (const std::string& name : names)
     if (std::none_of(hosts.begin(), hosts.end(), [&](const FleetHost& host) { return is_called(host, name); }))
-      missing.push_back(missing_host(name, "expected, and no folder is of this host"));
+      missing.push_back(missing_host(name, "", "expected, and no folder is of this host"));
   std::move(missing.begin(), missing.end(), std::back_inserter(hosts));
 }
 
@@ -56,7 +49,7 @@ void add_missing_ranks(std::vector<FleetHost>& hosts) {
   for (const auto& [launch, told] : launches)
     for (std::int64_t rank = 0; rank < told.first; ++rank)
       if (!told.second.contains(rank))
-        missing.push_back(missing_host(fmt::format("rank {} of {}", rank, told.first),
+        missing.push_back(missing_host(fmt::format("rank {} of {}", rank, told.first), "",
                                        fmt::format("{}: the others say that there are {}", launch, told.first)));
   missing.resize(missing.size() - std::min(missing.size(), named));
   std::move(missing.begin(), missing.end(), std::back_inserter(hosts));
@@ -64,7 +57,7 @@ void add_missing_ranks(std::vector<FleetHost>& hosts) {
 
 void add_missing_number(std::vector<FleetHost>& hosts, std::size_t expected) {
   for (std::size_t i = hosts.size(); i < expected; ++i)
-    hosts.push_back(missing_host(fmt::format("one of {}", expected), "expected, and no folder is of it"));
+    hosts.push_back(missing_host(fmt::format("one of {}", expected), "", "expected, and no folder is of it"));
 }
 
 // -- findings of the fleet
@@ -292,7 +285,8 @@ void give_reasons(Fleet& fleet) {
       fleet.reasons.push_back(fmt::format("{} finding {} ({}): {}", to_string(finding.first.severity),
                                           finding.first.code, finding.first.title, finding.first.message));
   if (fleet.verdict == Verdict::ready)
-    fleet.reasons.push_back(fmt::format("all {} are READY", view::plural(fleet.hosts.size(), "host")));
+    fleet.reasons.push_back(fleet.hosts.size() == 1 ? "the host is READY"
+                                                    : fmt::format("all {} hosts are READY", fleet.hosts.size()));
 }
 
 void list_suites(Fleet& fleet) {

@@ -28,7 +28,7 @@ struct FleetHost {
     unfinished,  // its journal has no end, or it was interrupted
     running,     // somebody holds its folder: taken as far as it goes
     unreadable,  // `trouble` names the file and what is wrong
-    missing      // expected, and there is no folder of it
+    missing      // expected, and there is no folder of it, or nothing of a run in it
   };
   // The findings of one code.
   struct Found {
@@ -42,7 +42,7 @@ struct FleetHost {
     bool busy = false;  // others were at work on the machine meanwhile
   };
   std::string name;    // the host's, with ".RANK" where a host has several
-  std::string folder;  // "" of a missing one
+  std::string folder;  // "" where there is none
   State state = State::missing;
   std::string trouble;
   bool incompatible = false;  // unreadable, because of another version's schema
@@ -69,6 +69,8 @@ struct FleetHost {
 // The host of a run that was read from `folder`, in state `ended` or `unfinished`. Throws std::invalid_argument where
 // the run has more facts or figures than a fleet keeps of a host.
 [[nodiscard]] FleetHost host_of(const Run& run, const std::string& folder);
+// One whose run did not begin; `folder`: where it should be, or "".
+[[nodiscard]] FleetHost missing_host(const std::string& name, const std::string& folder, const std::string& why);
 [[nodiscard]] FleetHost unreadable_host(const std::string& name, const std::string& folder, const std::string& trouble,
                                         bool incompatible);
 

@@ -227,6 +227,14 @@ FleetHost host_of(const Run& run, const std::string& folder) {
   return host;
 }
 
+FleetHost missing_host(const std::string& name, const std::string& folder, const std::string& why) {
+  FleetHost host;
+  host.name = name;
+  host.folder = folder;
+  host.trouble = why;
+  return host;
+}
+
 FleetHost unreadable_host(const std::string& name, const std::string& folder, const std::string& trouble,
                           bool incompatible) {
   FleetHost host;

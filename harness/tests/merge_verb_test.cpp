@@ -152,8 +152,8 @@ TEST_F(MergeVerb, ADamagedHostIsNamedWithItsFile) {
   fake.folder.write("run/h1/events.jsonl", replaced(whole, "{\"event\":\"case_begin\"", "garbage"));
   EXPECT_THAT(trouble_of_h1(2),
               AllOf(testing::StartsWith("h1: "), HasSubstr("run/h1/events.jsonl:"), HasSubstr("not an event")));
-  fake.folder.write("run/h1/events.jsonl", "");
-  EXPECT_THAT(trouble_of_h1(2), HasSubstr("events.jsonl: no run_begin"));
+  fake.folder.write("run/h1/events.jsonl", "{}\n");
+  EXPECT_THAT(trouble_of_h1(2), HasSubstr("events.jsonl:"));
   fake.folder.write("run/h1/events.jsonl", replaced(whole, "nsa-validate/event", "other/event"));
   EXPECT_THAT(trouble_of_h1(2), HasSubstr("schema is 'other/event'"));
   fake.folder.write("run/h1/events.jsonl", replaced(whole, "\"schema_version\":\"1.", "\"schema_version\":\"2."));
@@ -161,6 +161,7 @@ TEST_F(MergeVerb, ADamagedHostIsNamedWithItsFile) {
   fake.folder.write("run/h1/events.jsonl", replaced(whole, "\"name\":\"fake-program\"", "\"name\":\"another\""));
   EXPECT_THAT(trouble_of_h1(2), HasSubstr("is a run of \"another\", not of fake-program"));
   fs::remove(path("run/h1/events.jsonl"));
+  fake.folder.write("run/h1/notes.txt", "");
   EXPECT_THAT(trouble_of_h1(2), HasSubstr("run/h1 holds neither events.jsonl nor report.json"));
   fake.folder.write("run/h1/report.json", "{\"schema\": ");
   EXPECT_THAT(trouble_of_h1(2), HasSubstr("run/h1/report.json: cut off after"));
@@ -175,6 +176,32 @@ TEST_F(MergeVerb, AHalfWrittenRunIsTakenAsFarAsItGoesAndNeverReady) {
     EXPECT_EQ(fleet["hosts"][1]["state"], "unfinished");
     EXPECT_THAT(fleet["reasons"][0].get<std::string>(), HasSubstr("without its end: h1"));
   }
+}
+
+// The job ended before its run began, or in its first moment.
+TEST_F(MergeVerb, AHostWithoutARunIsMissingAndTheOthersAreMerged) {
+  add_hosts(3);
+  const std::string whole = journal_of("h1");
+  const auto is_missing = [&](const std::vector<std::string>& given, const std::string& trouble) {
+    const Json fleet = merged(given, 8);
+    ASSERT_EQ(fleet["hosts"].size(), 3U);
+    EXPECT_EQ(fleet["hosts"][1]["name"], "h1");
+    EXPECT_EQ(fleet["hosts"][1]["state"], "missing");
+    EXPECT_THAT(fleet["hosts"][1]["trouble"].get<std::string>(), HasSubstr(trouble));
+    EXPECT_EQ(fleet["verdict"], "CONDITIONAL");
+  };
+  for (const std::string& begun : {std::string(), whole.substr(0, whole.find('\n'))}) {
+    fs::remove_all(path("run/h1"));
+    fake.folder.write("run/h1/events.jsonl", begun);
+    is_missing({"run"}, "run/h1/events.jsonl has no whole record");
+  }
+  fs::remove(path("run/h1/events.jsonl"));
+  is_missing({"run"}, "run/h1 is empty: the run did not begin");
+  is_missing({"run/h0", "run/h1", "run/h2"}, "run/h1 is empty: the run did not begin");
+  is_missing({"run", "--expect", "h0,h1,h2"}, "is empty");
+  fake.folder.write("run/h1/notes.txt", "");
+  const Json fleet = merged({"run/h0", "run/h1", "run/h2"}, 2);
+  EXPECT_EQ(fleet["hosts"][1]["state"], "unreadable") << "this may be anything";
 }
 
 TEST_F(MergeVerb, ARunThatIsGoingOnIsTold) {
@@ -256,7 +283,7 @@ TEST_F(MergeVerb, HostileNamesReachNoTerminal) {
   fake.folder.write("run/x/events.jsonl",
                     replaced(journal_of("h1"), "\"hostname\":\"h1\"", "\"hostname\":\"\\u001b[31m<b>|evil\\n\""));
   fs::create_directories(path("run/\x1b[2J\n"));
-  EXPECT_EQ(fake({"merge", "run", "--out", "report"}), 2);
+  EXPECT_EQ(fake({"merge", "run", "--out", "report"}), 8) << "missing, by that name";
   for (const std::string& text :
        {fake.out(), read_text(path("report/fleet.md")), read_text(path("report/fleet.html"))}) {
     EXPECT_EQ(text.find('\x1b'), std::string::npos);
@@ -271,7 +298,7 @@ TEST_F(MergeVerb, WhatCannotBeMergedIsRefused) {
   refuses({"run/h0/events.jsonl"}, "events.jsonl is no folder");
   fs::create_directory(path("empty"));
   refuses({"empty"}, "merge: empty holds no run");
-  refuses({"run", "empty"}, "merge: empty holds no run");
+  refuses({"empty", "empty"}, "merge: empty holds no run");
   fs::create_directory_symlink("loop", path("loop"));
   refuses({"loop"}, "merge: loop: cannot be read: Too many levels of symbolic links");
   for (const char* bad : {"0", "9999999999999999999999", "", "a,", ",a", "a,a"})

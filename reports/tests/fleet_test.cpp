@@ -45,6 +45,10 @@ TEST(Fleet, EqualHostsThatAreReadyAreAReadyFleet) {
   EXPECT_EQ(fleet.slow.comparisons, 20U) << "of a rate and a time; nobody knows which use of a GPU is slow";
 }
 
+TEST(Fleet, OfOneHostIsSpokenAsOfOne) {
+  EXPECT_THAT(fleet_of(runs_of_hosts(1)).reasons, ElementsAre("the host is READY"));
+}
+
 TEST(Fleet, NoHostIsNoReadyFleet) {
   const Fleet fleet = merge({}, options());
   EXPECT_NE(fleet.verdict, Verdict::ready);
