@@ -159,13 +159,31 @@ TEST(Parity, TellsAnInPlaceWriteFromACrash) {
             std::set<std::string>{std::string(codes::kInplaceWrite)});
 }
 
-TEST(Parity, CatchesAHiddenNan) {
-  const Change hide = on_window([](const auto& inner, const nsa::AttendWindowArgs& args) {
+Change hide_in_window() {
+  return on_window([](const auto& inner, const nsa::AttendWindowArgs& args) {
     nsa::Attended out = inner(args);
     out.o = at::nan_to_num(out.o);
     return out;
   });
-  EXPECT_TRUE(holds(found(hide, "nan_visible[backend=sdpa,dtype=fp32,op=attend_window]"), codes::kNonFiniteMask));
+}
+
+TEST(Parity, CatchesAHiddenNan) {
+  EXPECT_TRUE(
+      holds(found(hide_in_window(), "nan_visible[backend=sdpa,dtype=fp32,op=attend_window]"), codes::kNonFiniteMask));
+}
+
+// The output of a window of one key is that key's value: a NaN in q or k has nowhere to show, one in v has.
+TEST(Parity, AWindowOfOneKeyHidesNoNan) {
+  harness::Settings settings = tests::default_settings(parity);
+  settings.set("nsa.w", "1", "a test");
+  const auto codes_with = [&](const Change& change) {
+    const auto cases = tests::run_suite(parity(Subject(tests::on_ops(change))), settings,
+                                        "nan_visible[backend=sdpa,dtype=fp32,op=attend_window]");
+    EXPECT_EQ(cases.size(), 1U);
+    return tests::grave_codes(cases);
+  };
+  EXPECT_TRUE(codes_with(nullptr).empty());
+  EXPECT_TRUE(holds(codes_with(hide_in_window()), codes::kNonFiniteMask)) << "in v";
 }
 
 // The row that is looked at first sees one key alone there, and depends on no query.
