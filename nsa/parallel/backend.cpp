@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#if __has_include(<gloo/context.h>)
+#if !defined(NSA_WITHOUT_GLOO) && __has_include(<gloo/context.h>)
 #define NSA_HAS_GLOO
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #endif

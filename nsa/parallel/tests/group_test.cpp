@@ -14,6 +14,7 @@
 #include "nsa/parallel/backend.hpp"
 #include "nsa/parallel/starter.hpp"
 #include "nsa/parallel/store_server.hpp"
+#include "nsa/tests/needs_gloo.hpp"
 #include "nsa/tests/scratch.hpp"
 
 namespace {
@@ -130,6 +131,7 @@ class Port {
 };
 
 TEST(Group, SumsAndGathersOverAllRanks) {
+  NSA_NEEDS_GLOO();
   for (const Outcome& rank : play(3, "sums")) {
     EXPECT_TRUE(rank.end.well()) << rank.out << rank.err;
     EXPECT_THAT(rank.out,
@@ -140,6 +142,7 @@ TEST(Group, SumsAndGathersOverAllRanks) {
 
 // One rank is the measure: it takes all rows. The sums of three are in another order.
 TEST(GradientSums, AreThoseOfAllRows) {
+  NSA_NEEDS_GLOO();
   const auto alone = play(1, "gradients"), three = play(3, "gradients"), accumulated = play(3, "accumulates"),
              with_none = play(3, "none");
   ASSERT_TRUE(alone[0].end.well()) << alone[0].out;
@@ -162,6 +165,7 @@ TEST(GradientSums, AreThoseOfAllRows) {
 
 // Without a starter rank 0 serves the store, and leaves last.
 TEST(Group, RankZeroServesTheStore) {
+  NSA_NEEDS_GLOO();
   const Port port(false);
   for (const Outcome& rank :
        play({unserved(world_of_rank(0, 2, port.number)), unserved(world_of_rank(1, 2, port.number))}, "sums",
@@ -170,6 +174,7 @@ TEST(Group, RankZeroServesTheStore) {
 }
 
 TEST(Group, TheCauseIsNamedOnEveryRank) {
+  NSA_NEEDS_GLOO();
   struct Case {
     const char *role, *line;
   };
@@ -185,6 +190,7 @@ TEST(Group, TheCauseIsNamedOnEveryRank) {
 }
 
 TEST(Group, ARankThatEndsIsNamedByTheOthers) {
+  NSA_NEEDS_GLOO();
   struct Case {
     const char *role, *words;
   };
@@ -204,6 +210,7 @@ TEST(Group, ARankThatEndsIsNamedByTheOthers) {
 
 // Within the timeout and some seconds for the answers; the stacks are those of all that could give them.
 TEST(Group, AHangIsToldFromAStoppedRankAndFromOneInside) {
+  NSA_NEEDS_GLOO();
   struct Case {
     const char *role, *words;
   };
@@ -254,6 +261,7 @@ TEST(Group, OneRankTwiceIsFoundWhenTheLastOneComes) {
 
 // Its connections stay open, and no answer comes out of them.
 TEST(Group, AStoppedServerOfTheStoreIsNamed) {
+  NSA_NEEDS_GLOO();
   const Port port(false);
   std::vector<std::map<std::string, std::string>> environments;
   for (int rank = 0; rank < 3; ++rank) environments.push_back(unserved(world_of_rank(rank, 3, port.number)));

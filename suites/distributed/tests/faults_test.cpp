@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "nsa/tests/needs_gloo.hpp"
 #include "suites/codes.hpp"
 #include "suites/faults/mutants.hpp"
 #include "suites/registry.hpp"
@@ -22,6 +23,7 @@ std::vector<std::string> names_of_rank_faults() {
 }
 
 TEST_P(RankFaults, LeadTheirFindings) {
+  NSA_NEEDS_GLOO();
   const auto seams = std::make_shared<Seams>();
   seams->names = {GetParam()};  // what the worker would give its ranks; the process that stands alone is not struck
   const std::vector<Planted> all = rank_mutants(seams);
@@ -49,6 +51,7 @@ INSTANTIATE_TEST_SUITE_P(All, RankFaults, testing::ValuesIn(names_of_rank_faults
 
 // Of what N ranks saved, those that go on with it lose a batch.
 TEST(ResumeOfRanks, IsNotTheSameRun) {
+  NSA_NEEDS_GLOO();
   const auto seams = std::make_shared<Seams>();
   seams->names = {"rank-loses-a-batch"};
   const tests::RecordingContext context =

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <thread>
 
+#include "nsa/tests/needs_gloo.hpp"
 #include "suites/codes.hpp"
 #include "suites/distributed/trial.hpp"
 #include "suites/registry.hpp"
@@ -53,6 +54,7 @@ class Kills : public testing::Test {
 };
 
 TEST_F(Kills, OfEachRankAreToldByItsName) {
+  NSA_NEEDS_GLOO();
   for (int victim = 0; victim < kRanks; ++victim) {
     std::thread killer;
     const std::vector<Ended> ends =
@@ -72,6 +74,7 @@ TEST_F(Kills, OfEachRankAreToldByItsName) {
 }
 
 TEST_F(Kills, OfTheStarterLeaveNoRank) {
+  NSA_NEEDS_GLOO();
   write_order(order_);
   const std::string self = std::filesystem::read_symlink("/proc/self/exe"), file = order_.file(),
                     size = std::to_string(kRanks);

@@ -12,6 +12,7 @@
 #include <thread>
 #include <tuple>
 
+#include "nsa/tests/needs_gloo.hpp"
 #include "nsa/train/run/tests/program_runner.hpp"
 
 namespace {
@@ -103,6 +104,7 @@ pid_t process_of(const Place& place, int rank) {
 }
 
 TEST(NsaTrainRanks, TwoThenThreeTrainAsOne) {
+  NSA_NEEDS_GLOO();
   const Place one, several;
   ASSERT_EQ(one.train(with(kTwelveRows, {"--steps", "8"})).code, 0);
   const Outcome two = several.train(with(kTwelveRows, {"--steps", "5", "--nproc", "2"}));
@@ -123,6 +125,7 @@ TEST(NsaTrainRanks, TwoThenThreeTrainAsOne) {
 
 // 4 rows a batch, then fewer, then one that is shorter: some ranks have none.
 TEST(NsaTrainRanks, TheSmallBatchesAtTheEndOfTheData) {
+  NSA_NEEDS_GLOO();
   const Place one, several;
   std::ofstream(one.file("short.txt")) << std::string(32 * 4 * 2 + 32 * 1 + 9, 'a') + "bcd";
   const Arguments short_data = {"--data", one.file("short.txt").string(), "--set", "train.batch_size=4",
@@ -135,6 +138,7 @@ TEST(NsaTrainRanks, TheSmallBatchesAtTheEndOfTheData) {
 }
 
 TEST(NsaTrainRanks, PackedBatchesAreDealtWhole) {
+  NSA_NEEDS_GLOO();
   const Place one, several;
   const Arguments packed = {"--set", "train.packed=true", "--set", "train.batch_size=1", "--steps", "4"};
   ASSERT_EQ(one.train(packed).code, 0);
@@ -144,6 +148,7 @@ TEST(NsaTrainRanks, PackedBatchesAreDealtWhole) {
 }
 
 TEST(NsaTrainRanks, AHaltFileAndASignalStopAllAtTheSameStep) {
+  NSA_NEEDS_GLOO();
   for (const bool by_file : {true, false}) {
     const Place place;
     Child child(place.options({"--nproc", "2", "--steps", "100000", "--set", "train.epochs=0"}), place.file("child"));
@@ -163,6 +168,7 @@ TEST(NsaTrainRanks, AHaltFileAndASignalStopAllAtTheSameStep) {
 }
 
 TEST(NsaTrainRanks, AKilledRankEndsAllAndTheStepsAreSaved) {
+  NSA_NEEDS_GLOO();
   const Place place;
   Child child(
       place.options({"--nproc", "3", "--steps", "100000", "--set", "train.epochs=0", "--set", "train.batch_size=3"}),
@@ -178,6 +184,7 @@ TEST(NsaTrainRanks, AKilledRankEndsAllAndTheStepsAreSaved) {
 }
 
 TEST(NsaTrainRanks, AKilledStarterLeavesNobody) {
+  NSA_NEEDS_GLOO();
   const Place place;
   Child child(place.options({"--nproc", "2", "--steps", "100000", "--set", "train.epochs=0"}), place.file("child"));
   wait_for_rows(place, 2);
@@ -192,6 +199,7 @@ TEST(NsaTrainRanks, AKilledStarterLeavesNobody) {
 // Between two steps they learn it by their signal; where one of them asks the store before that, by the end of its
 // connection.
 TEST(NsaTrainRanks, ThatTheStarterDiedIsTheReason) {
+  NSA_NEEDS_GLOO();
   const Place place;
   Child child(place.options({"--nproc", "2", "--steps", "100000", "--save-every", "0", "--set", "train.epochs=0",
                              "--set", "train.log_every=100000", "--set", "train.eval_every=0"}),
@@ -206,6 +214,7 @@ TEST(NsaTrainRanks, ThatTheStarterDiedIsTheReason) {
 
 // Its store is there and says nothing. The ranks need it at each row.
 TEST(NsaTrainRanks, AStoppedStarterIsNamed) {
+  NSA_NEEDS_GLOO();
   const Place place;
   Child child(place.options(
                   {"--nproc", "2", "--steps", "100000", "--set", "train.epochs=0", "--set", "train.hang_timeout_s=4"}),
@@ -221,6 +230,7 @@ TEST(NsaTrainRanks, AStoppedStarterIsNamed) {
 }
 
 TEST(NsaTrainRanks, OtherArgumentsOfARankAreRefusedBeforeAnythingIsWritten) {
+  NSA_NEEDS_GLOO();
   const Place place;
   int port = 20'000 + ::getpid() % 10'000;  // below those that are given to whoever asks for any
   for (const auto& [option, value, words] : {std::tuple{"--out", place.file("elsewhere").string(), "folder (--out)"},
@@ -243,6 +253,7 @@ TEST(NsaTrainRanks, OtherArgumentsOfARankAreRefusedBeforeAnythingIsWritten) {
 
 // Two accumulated batches a step, and the rehearsal: the sixth pass is of step 3.
 TEST(NsaTrainRanks, ANanOnOneRankIsNamed) {
+  NSA_NEEDS_GLOO();
   for (const std::string fault : {"nan-gradient", "nan-loss"}) {
     const Place place;
     const bool loss = fault == "nan-loss";
@@ -263,6 +274,7 @@ TEST(NsaTrainRanks, ANanOnOneRankIsNamed) {
 }
 
 TEST(NsaTrainRanks, AHangEndsWithTheCollectiveAndTheStacksOfAll) {
+  NSA_NEEDS_GLOO();
   const Place place;
   const Outcome outcome = place.train({"--nproc", "2", "--set", "train.hang_timeout_s=5"},
                                       {.plant = "hang@6", .environment = {{"FAULT_RANK", "1"}}});
@@ -276,6 +288,7 @@ TEST(NsaTrainRanks, AHangEndsWithTheCollectiveAndTheStacksOfAll) {
 }
 
 TEST(NsaTrainRanks, OtherBitsInAWeightAreFound) {
+  NSA_NEEDS_GLOO();
   const Place place;
   const Outcome outcome = place.train({"--nproc", "2"}, {.plant = "weights@2", .environment = {{"FAULT_RANK", "1"}}});
   EXPECT_EQ(outcome.code, 4) << outcome.err;
@@ -306,6 +319,7 @@ TEST(NsaTrainRanks, WhatCannotBeIsRefusedByName) {
 }
 
 TEST(NsaTrainRanks, AFolderThatHoldsARunIsRefusedOnce) {
+  NSA_NEEDS_GLOO();
   const Place place;
   ASSERT_EQ(place.train({"--nproc", "2", "--steps", "1"}).code, 0);
   const Outcome outcome = place.train({"--nproc", "2", "--steps", "1"});
