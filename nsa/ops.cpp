@@ -7,6 +7,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "nsa/attention_args.hpp"
+
 namespace nsa {
 
 namespace {
@@ -120,6 +122,19 @@ class Contract {
     activation("v_cmp", kv.v, "[B,N_c,G,Dv]", true);
     like("v_cmp", kv.v, "q", q);
     for (const std::int64_t i : {0, 1, 2}) size("v_cmp", kv.v, i, kv.k.size(i), "the size of k_cmp");
+  }
+  // What all branches share where their outputs are summed: G groups, values of width Dv, a gate for each.
+  template <typename Args>
+  void summed(const Args& args, std::int64_t G, std::int64_t Dv) const {
+    size("k_sel", args.k_sel, 2, G, "G");
+    size("k_win", args.k_win, 2, G, "G");
+    size("v_sel", args.v_sel, 3, Dv, "Dv");
+    size("v_win", args.v_win, 3, Dv, "Dv");
+    activation("gates", args.gates, "[B,S,G,3]");
+    const auto& q = args.q;
+    require(args.gates.sizes() == at::IntArrayRef({q.size(0), q.size(1), G, 3}) && args.gates.device() == q.device(),
+            "gates", args.gates,
+            [&] { return fmt::format("[{}, {}, {}, 3] on the device of q", q.size(0), q.size(1), G); });
   }
   void blocks(const at::Tensor& table, const at::Tensor& q, std::int64_t G, std::int64_t n) const {
     const std::int64_t B = q.size(0), S = q.size(1);
@@ -288,15 +303,19 @@ void check(const AttendArgs& args) {
   if (computes(ForcedBranch::win)) contract.attention(q, {"k_win", args.k_win}, {"v_win", args.v_win}, args.cu_seqlens);
   if (args.only != ForcedBranch::none) return;  // nothing is summed
 
-  const std::int64_t G = args.kv.k.size(2), Dv = args.kv.v.size(3);
-  contract.size("k_sel", args.k_sel, 2, G, "G");
-  contract.size("k_win", args.k_win, 2, G, "G");
-  contract.size("v_sel", args.v_sel, 3, Dv, "Dv");
-  contract.size("v_win", args.v_win, 3, Dv, "Dv");
-  contract.activation("gates", args.gates, "[B,S,G,3]");
-  contract.require(
-      args.gates.sizes() == at::IntArrayRef({q.size(0), q.size(1), G, 3}) && args.gates.device() == q.device(), "gates",
-      args.gates, [&] { return fmt::format("[{}, {}, {}, 3] on the device of q", q.size(0), q.size(1), G); });
+  contract.summed(args, args.kv.k.size(2), args.kv.v.size(3));
+}
+
+void check(const AttentionArgs& args) {
+  const Contract contract("attention", args.geometry);
+  const auto& q = args.q;
+  contract.attention(q, {"k", args.k}, {"v", args.v}, args.cu_seqlens);
+  contract.attention(q, {"k_sel", args.k_sel}, {"v_sel", args.v_sel}, args.cu_seqlens);
+  contract.attention(q, {"k_win", args.k_win}, {"v_win", args.v_win}, args.cu_seqlens);
+  contract.summed(args, args.k.size(2), args.v.size(3));
+  if (!args.blocks) return;
+  contract.blocks(*args.blocks, q, args.k.size(2), args.geometry.n_sel);
+  if (args.blocks->device().is_cpu()) check_block_numbers(contract, *args.blocks, args.geometry, args.cu_seqlens);
 }
 
 }  // namespace nsa

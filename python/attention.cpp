@@ -3,6 +3,7 @@
 // are never fewer.
 #include <ATen/ATen.h>
 
+#include "nsa/attention_args.hpp"
 #include "python/call.hpp"
 #include "python/operators.hpp"
 
@@ -26,11 +27,12 @@ AttentionOutputs attention(const Tensor& q, const Tensor& k, const Tensor& v, co
                            const MaybeTensor& cu_seqlens, std::int64_t l, std::int64_t d, std::int64_t l_sel,
                            std::int64_t n_sel, std::int64_t w, std::string_view backend) {
   const Alone state;
-  auto [k_cmp, v_cmp] = compress(k, v, cu_seqlens, l, d, l_sel, n_sel, w, backend);
-  auto attended =
-      attend(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, l, d, l_sel, n_sel, w, backend);
+  const Geometry g{l, d, l_sel, n_sel, w};
+  check(AttentionArgs{q, k, v, k_sel, v_sel, k_win, v_win, gates, g, cu_seqlens, blocks});
+  auto [k_cmp, v_cmp] = compress_checked(k, v, cu_seqlens, g, backend);
+  auto attended = attend_checked(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, g, backend);
   if (cu_seqlens) {
-    const std::int64_t count = room_for_blocks({l, d, l_sel, n_sel, w}, k.size(1));
+    const std::int64_t count = room_for_blocks(g, k.size(1));
     k_cmp = with_room(k_cmp, count);
     v_cmp = with_room(v_cmp, count);
   }

@@ -117,10 +117,14 @@ std::tuple<Tensor, Tensor> compress(const Tensor& k, const Tensor& v, const Mayb
                                     std::string_view backend) {
   const Alone state;
   const Geometry g{l, d, l_sel, n_sel, w};
-  const CompressArgs args{k, v, g, cu_seqlens, {}, {}};
-  check(args);
+  check(CompressArgs{k, v, g, cu_seqlens, {}, {}});
+  return compress_checked(k, v, cu_seqlens, g, backend);
+}
+
+std::tuple<Tensor, Tensor> compress_checked(const Tensor& k, const Tensor& v, const MaybeTensor& cu_seqlens,
+                                            const Geometry& g, std::string_view backend) {
   if (!by_kernels(call_of(k, options_of(k, v, g, cu_seqlens)), Op::compress, backend)) {
-    const auto pooled = sdpa::compress(args);
+    const auto pooled = sdpa::compress({k, v, g, cu_seqlens, {}, {}});
     return {own(pooled.k), own(pooled.v)};
   }
   const cuda::OnDeviceOf device(k);
@@ -275,6 +279,13 @@ AttendOutputs attend(const Tensor& q, const Tensor& k_cmp, const Tensor& v_cmp, 
   const Alone state;
   const Geometry g{l, d, l_sel, n_sel, w};
   check(AttendArgs{q, {k_cmp, v_cmp}, k_sel, v_sel, k_win, v_win, gates, g, cu_seqlens, blocks});
+  return attend_checked(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, g, backend);
+}
+
+AttendOutputs attend_checked(const Tensor& q, const Tensor& k_cmp, const Tensor& v_cmp, const Tensor& k_sel,
+                             const Tensor& v_sel, const Tensor& k_win, const Tensor& v_win, const Tensor& gates,
+                             const MaybeTensor& blocks, const MaybeTensor& cu_seqlens, const Geometry& g,
+                             std::string_view backend) {
   MaybeTensor given;
   if (blocks) given = blocks->clone(at::MemoryFormat::Contiguous);
   if (attend_by_kernels(q, k_cmp, v_cmp, g, cu_seqlens, backend)) {

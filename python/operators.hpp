@@ -81,6 +81,14 @@ Gradients attend_backward(const Tensor& dout, const Tensor& q, const Tensor& k_c
                           std::int64_t l_sel, std::int64_t n_sel, std::int64_t w, std::array<bool, 8> wanted,
                           std::string_view backend);
 
+// Both for who has looked at the contract and is Alone (call.hpp).
+std::tuple<Tensor, Tensor> compress_checked(const Tensor& k, const Tensor& v, const MaybeTensor& cu_seqlens,
+                                            const Geometry& g, std::string_view backend);
+AttendOutputs attend_checked(const Tensor& q, const Tensor& k_cmp, const Tensor& v_cmp, const Tensor& k_sel,
+                             const Tensor& v_sel, const Tensor& k_win, const Tensor& v_win, const Tensor& gates,
+                             const MaybeTensor& blocks, const MaybeTensor& cu_seqlens, const Geometry& g,
+                             std::string_view backend);
+
 // attend and the compression before it: its results, and (k_cmp, v_cmp), which in a packed batch have room
 // for S/d blocks.
 using AttentionOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;

@@ -15,6 +15,7 @@ GPU); "cuda" raises NotImplementedError with the reason instead; "sdpa" never as
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import NamedTuple, Optional, Union
 
@@ -22,7 +23,12 @@ import torch
 from torch import Tensor
 
 _OPS = torch.ops.nsa
+_ATTENTION = _OPS.attention.default
+_OF_ATTENTION = "q k v k_sel v_sel k_win v_win gates"
+_OF_ATTEND = "q k_cmp v_cmp k_sel v_sel k_win v_win gates"
 _INDICES = (torch.int32, torch.int64)
+FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_FLOATING = "float64, float32, bfloat16 or float16"
 
 
 class Geometry(NamedTuple):
@@ -68,19 +74,24 @@ def attention(
     """
     k_cmp, k_sel, k_win = _branches("k", k)
     v_cmp, v_sel, v_win = _branches("v", v)
-    cu_seqlens = _packing(cu_seqlens)
-    if phi_k is None and phi_v is None:
-        _tensors(q=q, k_cmp=k_cmp, v_cmp=v_cmp, k_sel=k_sel, v_sel=v_sel, k_win=k_win, v_win=v_win, gates=gates)
-        _tell_of_missing_kernels(q, backend)
-        tokens = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
-        return _OPS.attention.default(*tokens, _table(blocks), cu_seqlens, *geometry, backend)[0]
-    k_cmp, v_cmp = compress(
-        k_cmp, v_cmp, geometry=geometry, cu_seqlens=cu_seqlens, phi_k=phi_k, phi_v=phi_v, backend=backend
-    )
-    return attend(
-        q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates,
-        geometry=geometry, cu_seqlens=cu_seqlens, blocks=blocks, backend=backend,
-    )  # fmt: skip
+    cu_seqlens, blocks = _packing(cu_seqlens), _table(blocks)
+    tokens = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+    try:
+        if phi_k is None and phi_v is None:
+            _tell_of_missing_kernels(q, backend)
+            return _ATTENTION(*tokens, blocks, cu_seqlens, *geometry, backend)[0]
+        _tensors(_OF_ATTENTION, tokens)
+        _fit("attention", q, k_cmp, v_cmp)
+        k_cmp, v_cmp = compress(
+            k_cmp, v_cmp, geometry=geometry, cu_seqlens=cu_seqlens, phi_k=phi_k, phi_v=phi_v, backend=backend
+        )
+        return attend(
+            q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates,
+            geometry=geometry, cu_seqlens=cu_seqlens, blocks=blocks, backend=backend,
+        )  # fmt: skip
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        _say(error, tokens, k, v)
+        raise
 
 
 def attend(
@@ -99,7 +110,7 @@ def attend(
     backend: str = "auto",
 ) -> Tensor:
     """The three branches, the choice of blocks and the gated sum: all of `attention` but the compression."""
-    _tensors(q=q, k_cmp=k_cmp, v_cmp=v_cmp, k_sel=k_sel, v_sel=v_sel, k_win=k_win, v_win=v_win, gates=gates)
+    _tensors(_OF_ATTEND, (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates))
     _tell_of_missing_kernels(q, backend)
     return _OPS.attend.default(
         q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, _table(blocks), _packing(cu_seqlens), *geometry, backend
@@ -117,7 +128,7 @@ def compress(
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Blocks of l tokens, every d tokens: (k_cmp [B,N_c,G,Dk], v_cmp [B,N_c,G,Dv]); their mean, or learned."""
-    _tensors(k=k, v=v)
+    _tensors("k v", (k, v))
     cu_seqlens = _packing(cu_seqlens)
     if phi_k is None and phi_v is None:
         return _OPS.compress.default(k, v, cu_seqlens, *geometry, backend)
@@ -143,7 +154,7 @@ def attend_compressed(
     backend: str = "auto",
 ) -> Tensor:
     """Token t sees compressed block i when i * d + l - 1 <= t."""
-    _tensors(q=q, k_cmp=k_cmp, v_cmp=v_cmp)
+    _tensors("q k_cmp v_cmp", (q, k_cmp, v_cmp))
     return _OPS.attend_compressed.default(q, k_cmp, v_cmp, _packing(cu_seqlens), *geometry, backend)[0]
 
 
@@ -157,7 +168,7 @@ def select(
 ) -> Tensor:
     """blocks [B,S,G,n_sel] int32: the first, the token's own, the one before, and the best of the rest. Not
     differentiated."""
-    _tensors(q=q, k_cmp=k_cmp)
+    _tensors("q k_cmp", (q, k_cmp))
     return _OPS.select.default(q, k_cmp, None, _packing(cu_seqlens), *geometry, backend)
 
 
@@ -172,7 +183,7 @@ def attend_selected(
     backend: str = "auto",
 ) -> Tensor:
     """Token t sees the tokens up to itself of its blocks."""
-    _tensors(q=q, k=k, v=v, blocks=blocks)
+    _tensors("q k v blocks", (q, k, v, blocks))
     return _OPS.attend_selected.default(q, k, v, _table(blocks), _packing(cu_seqlens), *geometry, backend)[0]
 
 
@@ -186,22 +197,67 @@ def attend_window(
     backend: str = "auto",
 ) -> Tensor:
     """Token t sees the tokens [t - w + 1, t]."""
-    _tensors(q=q, k=k, v=v)
+    _tensors("q k v", (q, k, v))
     return _OPS.attend_window.default(q, k, v, _packing(cu_seqlens), *geometry, backend)[0]
 
 
 def combine(gates: Tensor, o_cmp: Tensor, o_sel: Tensor, o_win: Tensor, *, backend: str = "auto") -> Tensor:
     """The sum of gate times branch; the heads of a group share their gates."""
-    _tensors(gates=gates, o_cmp=o_cmp, o_sel=o_sel, o_win=o_win)
+    _tensors("gates o_cmp o_sel o_win", (gates, o_cmp, o_sel, o_win))
     return _OPS.combine.default(gates, o_cmp, o_sel, o_win, backend)
 
 
-def _tensors(**named) -> None:
-    for name, value in named.items():
+def said(error: Exception, face: str, **names: str) -> Exception:
+    """The error in its caller's words: `face` is the function that was called, `names` what it calls what is named so
+    further down. Compiled code (torch.compile) raises the operator's own words."""
+    text = re.sub(r"^(attention|attend\w*|combine|compress|select)(?=: )", face, str(error))
+    if names:
+        text = re.sub(rf"(?<![\w.'])({'|'.join(names)})(?![\w'])", lambda found: names[found[1]], text)
+    return type(error)(text)
+
+
+def _say(error: Exception, tokens: tuple, k: Branches, v: Branches) -> None:
+    """Raises what a call of `attention` is to say of its arguments. They are looked at here only, where a call has
+    failed: before each call that would cost the host its time."""
+    try:
+        _tensors(_OF_ATTENTION, tokens)
+    except (TypeError, ValueError) as own:
+        error = own
+    if isinstance(error, (TypeError, ValueError)):
+        raise said(error, "attention", **_branch_names("k", k), **_branch_names("v", v)) from None
+
+
+def _branch_names(name: str, given: Branches) -> dict[str, str]:
+    """What a caller of `attention` calls the keys, or values, of each branch."""
+    own = [name] * 3 if isinstance(given, Tensor) else [f"{name}[{i}]" for i in range(3)]
+    return dict(zip((name, f"{name}_sel", f"{name}_win"), own)) | {f"{name}_cmp": own[0]}
+
+
+def _tensors(names: str, values: tuple) -> None:
+    for value in values:
+        if not isinstance(value, Tensor) or value.layout is not torch.strided:
+            break
+    else:
+        return
+    for name, value in zip(names.split(), values):
         if not isinstance(value, Tensor):
             raise TypeError(f"{name}: is {_describe(value)}; allowed: a tensor")
         if value.layout is not torch.strided:
             raise ValueError(f"{name}: is {value.layout}; allowed: a dense tensor, whatever its strides")
+
+
+def _fit(face: str, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """What is cut into blocks before q meets it: said of the caller's tensors, not of the blocks."""
+    any_dtype = torch.is_autocast_enabled(q.device.type)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4 or x.dtype not in FLOATING:
+            raise ValueError(f"{face}: {name} is {_describe(x)}; allowed: [B,S,heads,width], {_FLOATING}")
+        if not (x.dtype == q.dtype or any_dtype) or x.device != q.device or x.shape[:2] != q.shape[:2]:
+            raise ValueError(
+                f"{face}: {name} is {_describe(x)}; allowed: dtype, device, B and S of q, which is {_describe(q)}"
+            )
+    if k.shape[3] != q.shape[3]:
+        raise ValueError(f"{face}: k is {_describe(k)}; allowed: the width of q, {q.shape[3]}")
 
 
 def _branches(name: str, value: Branches) -> tuple[Tensor, Tensor, Tensor]:
@@ -213,9 +269,11 @@ def _branches(name: str, value: Branches) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _table(blocks: Optional[Tensor]) -> Optional[Tensor]:
-    if blocks is None or blocks.dtype == torch.int32:
-        return blocks
+    if blocks is None:
+        return None
     _whole_numbers("blocks", blocks)
+    if blocks.dtype == torch.int32:
+        return blocks
     # Beyond int32 is beyond every document: it must not come back as another number.
     return blocks.clamp(-2, torch.iinfo(torch.int32).max).int()
 
@@ -243,12 +301,18 @@ def _describe(value) -> str:
 
 
 def _learned(name: str, x: Tensor, phi: PhiWeights, geometry: Geometry, cu_seqlens: Optional[Tensor]) -> Tensor:
+    if x.dim() != 4:
+        raise ValueError(f"compress: {name} is {_describe(x)}; allowed: a dense [B,S,G,D]")
     D = x.shape[3]
     shapes = {"position": (geometry.l, D), "fc1": (D, geometry.l * D), "fc2": (D, D)}
     for part, shape in shapes.items():
         weight = getattr(phi, part)
-        if tuple(weight.shape) != shape or weight.device != x.device:
-            raise ValueError(f"phi_{name}.{part}: is {_describe(weight)}; allowed: {list(shape)} on {x.device}")
+        like = weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type)
+        if tuple(weight.shape) != shape or weight.device != x.device or not like:
+            raise ValueError(
+                f"phi_{name}.{part}: is {_describe(weight)}; allowed: {list(shape)} of the dtype and device of {name}, "
+                f"which is {_describe(x)}"
+            )
     bounds = [0, x.shape[1]] if cu_seqlens is None else cu_seqlens.tolist()
     blocks = []
     for begin, end in zip(bounds, bounds[1:]):
@@ -266,9 +330,9 @@ _told: set[Optional[int]] = set()
 
 def _tell_of_missing_kernels(q: Tensor, backend: str) -> None:
     """Once for a GPU whose machine code this build does not hold: sdpa serves it, slowly."""
-    if not q.is_cuda or backend != "auto" or torch.compiler.is_compiling() or q.device.index in _told:
+    if backend != "auto" or not q.is_cuda or torch.compiler.is_compiling() or q.get_device() in _told:
         return
-    _told.add(q.device.index)
+    _told.add(q.get_device())
     reason = _OPS.refused_architecture(*torch.cuda.get_device_capability(q.device))
     if reason:
         warnings.warn(f"nsa: {q.device} has no kernels of ours and is served by sdpa, slowly: {reason}", stacklevel=3)

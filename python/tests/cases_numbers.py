@@ -147,7 +147,7 @@ class Others(unittest.TestCase):
             self.assertIn(words, str(caught.exception))
         with self.assertRaisesRegex(ValueError, "block_indices: is None without g_cmp"):
             parallel_nsa(q, k[0], v[0])
-        with self.assertRaisesRegex(ValueError, r"g_cmp: is \[2, 96, 2\]; allowed: \[B,T,HQ\]"):
+        with self.assertRaisesRegex(ValueError, r"g_cmp: is float32 \[2, 96, 2\] on cpu; allowed: \[B,T,HQ\]"):
             parallel_nsa(q, k[0], v[0], gate[..., :2])
 
     def test_the_two_functions_of_xunhaolai(self):

@@ -90,14 +90,14 @@ class BadInput(unittest.TestCase):
 
     def test_a_shape_that_does_not_fit_is_named(self):
         q, k, v, gates = tensors(grad=False)
-        with self.refused(ValueError, "attend: k_sel is", r"allowed: S = 96 in dimension 1"):
+        with self.refused(ValueError, r"attention: k\[1\] is", r"allowed: S = 96 in dimension 1"):
             nsa.attention(q, (k[0], k[1][:, 1:], k[2]), v, gates, geometry=SMALL)
         with self.refused(ValueError, "q is", r"transpose\(1, 2\)"):
             nsa.attend_window(*(x.transpose(1, 2) for x in (q, k[0], v[0])), geometry=SMALL)
 
     def test_a_dtype_that_does_not_fit_is_named(self):
         q, k, v, gates = tensors(grad=False)
-        with self.refused(ValueError, "v_win is Float", "allowed: dtype and device of q, which is Double"):
+        with self.refused(ValueError, r"attention: v\[2\] is Float", "allowed: dtype and device of q, which is Double"):
             nsa.attention(q, k, (v[0], v[1], v[2].float()), gates, geometry=SMALL)
         with self.refused(ValueError, "q is Int", "allowed: Double, Float, BFloat16 or Half"):
             nsa.attend_window(q.int(), k[0].int(), v[0].int(), geometry=SMALL)
@@ -160,7 +160,7 @@ class BadInput(unittest.TestCase):
                     nsa._load()
 
     def test_a_gpu_without_kernels_is_told_of_once(self):
-        old = SimpleNamespace(is_cuda=True, device=torch.device("cuda:63"))
+        old = SimpleNamespace(is_cuda=True, device=torch.device("cuda:63"), get_device=lambda: 63)
         with mock.patch.object(torch.cuda, "get_device_capability", return_value=(7, 5)):
             with self.assertWarnsRegex(UserWarning, "cuda:63 has no kernels of ours.*compute capability 7.5; served: "):
                 functional._tell_of_missing_kernels(old, "auto")
@@ -181,10 +181,18 @@ class BadInput(unittest.TestCase):
         with self.refused(RuntimeError, "derivative for nsa::attention_backward is not implemented"):
             dq.sum().backward()
 
+    def test_forward_mode_and_transforms_are_refused_without_gradients_too(self):
+        q, k, v, gates = tensors(grad=False)
+        with torch.autograd.forward_ad.dual_level(), self.refused(NotImplementedError, "jvp.* not implemented"):
+            dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+            nsa.attention(dual, k, v, gates, geometry=SMALL)
+        with self.refused(RuntimeError, "functorch transforms"):
+            torch.func.grad(lambda x: nsa.attention(x, k, v, gates, geometry=SMALL).sum())(q)
+
     @unittest.skipUnless(GPU, NO_GPU)
     def test_a_cpu_tensor_among_cuda_ones_is_named(self):
         q, k, v, gates = tensors(device="cuda", grad=False)
-        with self.refused(ValueError, "k_sel is", "on cpu; allowed: dtype and device of q", "on cuda:0"):
+        with self.refused(ValueError, r"k\[1\] is", "on cpu; allowed: dtype and device of q", "on cuda:0"):
             nsa.attention(q, (k[0], k[1].cpu(), k[2]), v, gates, geometry=SMALL)
 
     @unittest.skipUnless(GPU, NO_GPU)

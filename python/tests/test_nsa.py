@@ -13,6 +13,7 @@ warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 from cases_kernels import *  # noqa: E402,F401,F403
 from cases_model import *  # noqa: E402,F401,F403
+from cases_names import *  # noqa: E402,F401,F403
 from cases_numbers import *  # noqa: E402,F401,F403
 from cases_operators import *  # noqa: E402,F401,F403
 from cases_training import *  # noqa: E402,F401,F403

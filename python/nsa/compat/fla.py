@@ -41,18 +41,43 @@ def parallel_nsa(
     Refused: a scale that is not 1/sqrt(K); two sets of cu_seqlens (a cache); block_counts that are no power of two
     where blocks are chosen (FLA rounds them up and takes them all), and fewer than 4 of them there.
     """
+    F._tensors("q k v", (q, k, v))
+    F._fit("parallel_nsa", q, k, v)
     _own_scale("scale", scale, q)
     if isinstance(cu_seqlens, tuple):
         raise NotImplementedError("cu_seqlens: is a pair (queries, keys); allowed: one tensor, of both. Decoding is C++'s")
-    heads = {"g_cmp": g_cmp, "g_slc": g_slc, "g_swa": g_swa}
-    for name, gate in heads.items():
-        if gate is not None and gate.shape != q.shape[:3]:
-            raise ValueError(f"{name}: is {list(gate.shape)}; allowed: [B,T,HQ], which is {list(q.shape[:3])}")
+    _size("block_size", block_size, 1)
+    _size("window_size", window_size, 0)
+    for name, gate in {"g_cmp": g_cmp, "g_slc": g_slc, "g_swa": g_swa}.items():
+        if gate is not None:
+            _gate(name, gate, q)
     if window_size > 0 and g_swa is None:
         raise ValueError(f"g_swa: is None with window_size {window_size}; allowed: [B,T,HQ]")
     if g_cmp is None and block_indices is None:
         raise ValueError("block_indices: is None without g_cmp; allowed: [B,T,H,S], or a gate of the branch that chooses")
+    if block_indices is not None:
+        _indices(block_indices, block_counts, k)
+    try:
+        return _computed(q, k, v, (g_cmp, g_slc, g_swa), block_indices, block_counts, block_size, window_size, cu_seqlens)
+    except (TypeError, ValueError) as error:
+        raise F.said(error, "parallel_nsa", k_cmp="k", v_cmp="v", blocks="block_indices") from None
 
+
+def _size(name: str, size: int, least: int) -> None:
+    if not isinstance(size, int) or size < least:
+        raise ValueError(f"{name}: is {size!r}; allowed: a whole number from {least} on")
+
+
+def _gate(name: str, gate: Tensor, q: Tensor) -> None:
+    F._tensors(name, (gate,))
+    if gate.shape != q.shape[:3] or gate.device != q.device or not gate.is_floating_point():
+        raise ValueError(
+            f"{name}: is {F._describe(gate)}; allowed: [B,T,HQ] of a floating dtype, here {list(q.shape[:3])} on {q.device}"
+        )
+
+
+def _computed(q, k, v, gates, block_indices, block_counts, block_size, window_size, cu_seqlens):
+    g_cmp, g_slc, g_swa = gates
     cu_seqlens = F._packing(cu_seqlens)
     count = _chosen(block_counts) if block_indices is None else max(_LEAST_BLOCKS, block_indices.shape[-1])
     last = {
@@ -78,6 +103,21 @@ def parallel_nsa(
     return F.combine(torch.stack([g.float() for g in gates], -1), o_cmp, o_slc, o_win)
 
 
+def _indices(indices: Tensor, counts: Union[Tensor, int], k: Tensor) -> None:
+    F._whole_numbers("block_indices", indices)
+    if indices.dim() != 4 or indices.shape[:3] != k.shape[:3] or indices.device != k.device:
+        raise ValueError(
+            f"block_indices: is {F._describe(indices)}; allowed: [B,T,H,S], which begins {list(k.shape[:3])}, on {k.device}"
+        )
+    if isinstance(counts, int):
+        return
+    F._whole_numbers("block_counts", counts)
+    if counts.shape != indices.shape[:3] or counts.device != k.device:
+        raise ValueError(
+            f"block_counts: is {F._describe(counts)}; allowed: an int, or [B,T,H], which is {list(k.shape[:3])}, on {k.device}"
+        )
+
+
 def _own_scale(name: str, scale: Optional[float], q: Tensor) -> None:
     own = q.shape[-1] ** -0.5
     if scale is not None and not math.isclose(scale, own, rel_tol=1e-6):
@@ -99,7 +139,6 @@ def _chosen(counts: Union[Tensor, int]) -> int:
 
 def _ascending(indices: Tensor, counts: Union[Tensor, int], width: int) -> Tensor:
     """Only the first `counts`, in order, padded with -1 to `width`."""
-    F._whole_numbers("block_indices", indices)
     place = torch.arange(indices.shape[-1], device=indices.device)
     end = counts if isinstance(counts, int) else counts.unsqueeze(-1)
     none = torch.iinfo(torch.int32).max
