@@ -153,68 +153,6 @@ struct CombineNode : torch::autograd::Function<CombineNode> {
   }
 };
 
-struct AttendNode : torch::autograd::Function<AttendNode> {
-  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k_cmp, const Tensor& v_cmp,
-                               const Tensor& k_sel, const Tensor& v_sel, const Tensor& k_win, const Tensor& v_win,
-                               const Tensor& gates, const MaybeTensor& blocks, const MaybeTensor& cu_seqlens,
-                               const Geometry& g, std::string_view backend) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const auto [o, table, o_cmp, o_sel, o_win, s_cmp, s_sel, s_win] =
-        operator_of<&attend>("nsa::attend")
-            .call(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, g.l, g.d, g.l_sel, g.n_sel,
-                  g.w, backend);
-    keep_rest(*context, g, backend);
-    context->save_for_backward({q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, table, o_cmp, o_sel, o_win, s_cmp,
-                                s_sel, s_win, or_undefined(cu_seqlens)});
-    context->mark_non_differentiable({table, o_cmp, o_sel, o_win, s_cmp, s_sel, s_win});
-    return {o, table, o_cmp, o_sel, o_win, s_cmp, s_sel, s_win};
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    constexpr std::size_t kInputs = 12;
-    const auto wanted = wanted_in<8>(*context);
-    if (!gradients[0].defined() || none_of(wanted)) return variable_list(kInputs);
-    const auto x = context->get_saved_variables();
-    const Rest rest(*context);
-    const auto& g = rest.g;
-    return spread(operator_of<&attend_backward>("nsa::attend_backward")
-                      .call(gradients[0], x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], x[11],
-                            x[12], x[13], x[14], maybe(x[15]), g[0], g[1], g[2], g[3], g[4], wanted, rest.backend),
-                  wanted, kInputs);
-  }
-};
-
-// Of what it is given only q, the keys and values of two branches and the gates are kept: the compressed
-// ones are results.
-struct AttentionNode : torch::autograd::Function<AttentionNode> {
-  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& k_sel, const Tensor& v_sel, const Tensor& k_win, const Tensor& v_win,
-                               const Tensor& gates, const MaybeTensor& blocks, const MaybeTensor& cu_seqlens,
-                               const Geometry& g, std::string_view backend) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const auto [o, table, o_cmp, o_sel, o_win, s_cmp, s_sel, s_win, k_cmp, v_cmp] =
-        operator_of<&attention>("nsa::attention")
-            .call(q, k, v, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, g.l, g.d, g.l_sel, g.n_sel, g.w,
-                  backend);
-    keep_rest(*context, g, backend);
-    context->save_for_backward({q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, table, o_cmp, o_sel, o_win, s_cmp,
-                                s_sel, s_win, or_undefined(cu_seqlens)});
-    context->mark_non_differentiable({table, o_cmp, o_sel, o_win, s_cmp, s_sel, s_win, k_cmp, v_cmp});
-    return {o, table, o_cmp, o_sel, o_win, s_cmp, s_sel, s_win, k_cmp, v_cmp};
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    constexpr std::size_t kInputs = 12;
-    const auto wanted = wanted_in<8>(*context);
-    if (!gradients[0].defined() || none_of(wanted)) return variable_list(kInputs);
-    const auto x = context->get_saved_variables();
-    const Rest rest(*context);
-    const auto& g = rest.g;
-    return spread(operator_of<&attention_backward>("nsa::attention_backward")
-                      .call(gradients[0], x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], x[11],
-                            x[12], x[13], x[14], maybe(x[15]), g[0], g[1], g[2], g[3], g[4], wanted, rest.backend),
-                  wanted, kInputs);
-  }
-};
-
 TORCH_LIBRARY_IMPL(nsa, Autograd, m) {
   using I = std::int64_t;
   using Text = std::string_view;
@@ -247,22 +185,6 @@ TORCH_LIBRARY_IMPL(nsa, Autograd, m) {
          });
   m.impl("combine", [](const Tensor& gates, const Tensor& o_cmp, const Tensor& o_sel, const Tensor& o_win,
                        Text backend) { return CombineNode::apply(gates, o_cmp, o_sel, o_win, backend); });
-  m.impl("attend",
-         [](const Tensor& q, const Tensor& k_cmp, const Tensor& v_cmp, const Tensor& k_sel, const Tensor& v_sel,
-            const Tensor& k_win, const Tensor& v_win, const Tensor& gates, const MaybeTensor& blocks,
-            const MaybeTensor& cu, I l, I d, I l_sel, I n_sel, I w, Text backend) -> AttendOutputs {
-           const auto out = AttendNode::apply(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cu,
-                                              Geometry{l, d, l_sel, n_sel, w}, backend);
-           return {out[0], out[1], out[2], out[3], out[4], out[5], out[6], out[7]};
-         });
-  m.impl("attention",
-         [](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& k_sel, const Tensor& v_sel,
-            const Tensor& k_win, const Tensor& v_win, const Tensor& gates, const MaybeTensor& blocks,
-            const MaybeTensor& cu, I l, I d, I l_sel, I n_sel, I w, Text backend) -> AttentionOutputs {
-           const auto out = AttentionNode::apply(q, k, v, k_sel, v_sel, k_win, v_win, gates, blocks, cu,
-                                                 Geometry{l, d, l_sel, n_sel, w}, backend);
-           return {out[0], out[1], out[2], out[3], out[4], out[5], out[6], out[7], out[8], out[9]};
-         });
   // The choice of blocks is not differentiated.
   m.impl("select", [](const Tensor& q, const Tensor& k_cmp, const MaybeTensor& stats, const MaybeTensor& cu, I l, I d,
                       I l_sel, I n_sel, I w, Text backend) {

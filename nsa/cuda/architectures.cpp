@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
-#include <vector>
 
 namespace nsa {
 
@@ -17,9 +17,10 @@ struct Architecture {
   bool ptx = false;
 };
 
-// "8.0;8.6 9.0a+PTX"; a word that is none is left out.
-std::vector<Architecture> parse(std::string_view list) {
-  std::vector<Architecture> all;
+// The first of "8.0;8.6 9.0a+PTX" that `wanted` says yes to, else one of 0.0; a word that is none is left out. Every
+// call of every operator asks: nothing is allocated.
+template <typename Wanted>
+Architecture first_of(std::string_view list, const Wanted& wanted) {
   while (!list.empty()) {
     const std::size_t end = std::min(list.find_first_of("; ,"), list.size());
     const std::string_view word = list.substr(0, end);
@@ -33,9 +34,9 @@ std::vector<Architecture> parse(std::string_view list) {
     const std::string_view tail(rest, static_cast<std::size_t>(word.data() + word.size() - rest));
     a.exact = tail.starts_with("a");
     a.ptx = tail.ends_with("+PTX");
-    all.push_back(a);
+    if (wanted(a)) return a;
   }
-  return all;
+  return {};
 }
 
 bool runs(const Architecture& a, int major, int minor) {
@@ -49,15 +50,13 @@ bool runs(const Architecture& a, int major, int minor) {
 std::string_view compiled_architectures() { return NSA_CUDA_ARCHITECTURES; }
 
 std::pair<int, int> first_architecture(std::string_view list) {
-  for (const Architecture& a : parse(list))
-    if (a.major >= kLeastMajor) return {a.major, a.minor};
-  return {0, 0};
+  const Architecture first = first_of(list, [](const Architecture& a) { return a.major >= kLeastMajor; });
+  return {first.major, first.minor};
 }
 
 std::string architecture_refusal(std::string_view list, int major, int minor) {
-  if (major >= kLeastMajor)
-    for (const Architecture& a : parse(list))
-      if (runs(a, major, minor)) return "";
+  const auto serves = [&](const Architecture& a) { return runs(a, major, minor); };
+  if (major >= kLeastMajor && first_of(list, serves).major > 0) return "";
   return fmt::format("compute capability {}.{}; served: what this build was compiled for, {} (TORCH_CUDA_ARCH_LIST)",
                      major, minor, list);
 }

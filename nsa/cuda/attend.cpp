@@ -133,7 +133,7 @@ AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const a
   p.stats = out.stats.data_ptr<float>();
   const auto plan = kernels::plan_forward(p, problem.device);
   const auto room = workspace(plan.workspace, q);
-  p.workspace = room.data_ptr();
+  p.workspace = start_of(room);
   kernels::attention_forward(p, plan, device.stream());
   if (problem.on_launch) problem.on_launch(to_string(plan.variant));
   return out;
@@ -148,7 +148,7 @@ AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor&
   p.stats = out.stats.data_ptr<float>();
   const auto plan = kernels::plan_forward(p, problem.device);
   const auto room = workspace(plan.workspace, q);
-  p.workspace = room.data_ptr();
+  p.workspace = start_of(room);
   kernels::window_and_combine(p, plan, sum, device.stream());
   if (problem.on_launch) problem.on_launch(to_string(plan.variant));
   return out;
@@ -173,7 +173,7 @@ void run_backward(std::span<const Pass> passes, const at::Tensor& q) {
   const auto run = [&](const Problem& problem, kernels::AttentionBackward part, cudaStream_t stream) {
     const auto plan = kernels::plan_backward(part, problem.device);
     const auto room = workspace(plan.workspace, q);
-    part.workspace = room.data_ptr();
+    part.workspace = start_of(room);
     if (q.is_cuda()) part.beside = c10::cuda::getStreamFromPool();
     kernels::attention_backward(part, plan, stream);
     if (problem.on_launch) problem.on_launch("backward " + std::string(to_string(plan.variant)));

@@ -239,7 +239,7 @@ GateGradients gate_backward(const GateArgs& args, const at::Tensor& gates, const
   if (want_weights) {
     partials = workspace(kernels::gate_partials_bytes(p.forward.rows, p.forward.Dk), args.mean);
     result.w1 = room(args.w1), result.b1 = room(args.b1), result.w2 = room(args.w2), result.b2 = room(args.b2);
-    p.partials = static_cast<float*>(partials.data_ptr());
+    p.partials = static_cast<float*>(start_of(partials));
     p.dw1 = result.w1.data_ptr(), p.db1 = result.b1.data_ptr();
     p.dw2 = result.w2.data_ptr(), p.db2 = result.b2.data_ptr();
   }

@@ -1,6 +1,7 @@
 #include "nsa/cuda/rows.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/cuda/EmptyTensor.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -79,9 +80,16 @@ int size_of(const at::Tensor& t, std::int64_t dim) { return static_cast<int>(t.s
 
 float scale_of(const at::Tensor& q) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.size(3)))); }
 
-at::Tensor workspace(std::int64_t bytes, const at::Tensor& like) { return empty({bytes}, at::kByte, like); }
+at::Tensor workspace(std::int64_t bytes, const at::Tensor& like) {
+  return bytes > 0 ? empty({bytes}, at::kByte, like) : at::Tensor();
+}
+void* start_of(const at::Tensor& workspace) { return workspace.defined() ? workspace.data_ptr() : nullptr; }
 
+// Past the dispatcher, whose way to the allocator is as long as the allocator's own; a call of attention has a dozen of
+// them. Not where torch is to fill what nobody has written yet.
 at::Tensor empty(at::IntArrayRef sizes, at::ScalarType type, const at::Tensor& like) {
+  if (like.is_cuda() && !at::globalContext().deterministicAlgorithms())
+    return at::detail::empty_cuda(sizes, type, like.device(), std::nullopt);
   return at::empty(sizes, at::TensorOptions().dtype(type).device(like.device()));
 }
 

@@ -32,8 +32,9 @@ void refuse_second_derivative(std::string_view op);
 [[nodiscard]] int size_of(const at::Tensor& t, std::int64_t dim);
 [[nodiscard]] float scale_of(const at::Tensor& q);  // 1/sqrt(Dk)
 
-// [bytes] from the caching allocator, on the device of `like`.
+// [bytes] from the caching allocator, on the device of `like`; undefined for none, which most plans want.
 [[nodiscard]] at::Tensor workspace(std::int64_t bytes, const at::Tensor& like);
+[[nodiscard]] void* start_of(const at::Tensor& workspace);  // null where it is undefined
 // A dense tensor like t, not initialised, on t's device.
 [[nodiscard]] at::Tensor empty(at::IntArrayRef sizes, at::ScalarType type, const at::Tensor& like);
 
