@@ -45,13 +45,19 @@ def names_of(allowed):
     return read
 
 
+def sizes(text):
+    if not all(size.isdigit() and int(size) > 0 for size in text.split(",")):
+        raise argparse.ArgumentTypeError(f"is {text!r}; allowed: whole numbers from 1 on, with commas between")
+    return [int(size) for size in text.split(",")]
+
+
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", nargs="?", type=Path)
     parser.add_argument("--variants", type=names_of(VARIANTS), default=VARIANTS)
     parser.add_argument("--modes", type=names_of(MODES), default=list(MODES))
-    parser.add_argument("--batch", type=lambda text: [int(size) for size in text.split(",")], default=[8, 1])
-    parser.add_argument("--steps", type=int, default=60, help=f"timed ones, after {WARMUP} that are not")
+    parser.add_argument("--batch", type=sizes, default=[8, 1])
+    parser.add_argument("--steps", type=lambda text: sizes(text)[0], default=60, help=f"timed, after {WARMUP} that are not")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--tiny", action="store_true")
     return parser.parse_args()
