@@ -21,8 +21,8 @@
 #include "nsa/train/run/halt_file.hpp"
 #include "nsa/train/run/options.hpp"
 #include "nsa/train/run/records.hpp"
-#include "nsa/train/run/run_folder.hpp"
 #include "nsa/train/run/step_table.hpp"
+#include "nsa/train/run/training_folder.hpp"
 #include "nsa/train/stream.hpp"
 #include "reports/bundle.hpp"
 #include "reports/causes.hpp"
@@ -177,7 +177,7 @@ void read_run_folder(const fs::path& folder, const std::string& text) {
   write(folder / ".HALT", text);
   (void)nsa::train::HaltFile(folder, "20261121T013105Z-8c1f").look();
   try {
-    nsa::train::RunFolder run(folder, nsa::train::RunFolder::Mode::resume);
+    nsa::train::TrainingFolder run(folder, nsa::train::TrainingFolder::Mode::resume);
     const nlohmann::json start = {{"flags", {{"use_cuda", {{"value", true}}}}}};
     (void)nsa::train::changes_since(run.last_start(), start);
     run.begin({{"train.lr", "0.001"}}, start);

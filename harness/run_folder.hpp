@@ -1,4 +1,4 @@
-// The folder of a run: where it lies, when it may be used, what of an old run is removed, who has it.
+// The folder of a validation run: where it lies, when it may be used, what of an old run is removed, who has it.
 #pragma once
 
 #include <filesystem>

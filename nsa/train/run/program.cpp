@@ -20,9 +20,9 @@ namespace {
 // The rank that leads, or the only one.
 ExitCode lead(const Options& options, const Config& config, const StopSignals& signals, const Rank& rank,
               const std::vector<std::string>& arguments, const Seams& seams) {
-  RunFolder folder(options.out, options.force    ? RunFolder::Mode::force
-                                : options.resume ? RunFolder::Mode::resume
-                                                 : RunFolder::Mode::fresh);
+  TrainingFolder folder(options.out, options.force    ? TrainingFolder::Mode::force
+                                     : options.resume ? TrainingFolder::Mode::resume
+                                                      : TrainingFolder::Mode::fresh);
   Session session(options, signals, folder, rank, make_training(config, options, rank, seams));
   return session.run(arguments);
 }

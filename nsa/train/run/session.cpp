@@ -60,7 +60,7 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
 
 }  // namespace
 
-Session::Session(const Options& options, const StopSignals& signals, RunFolder& folder, const Rank& rank,
+Session::Session(const Options& options, const StopSignals& signals, TrainingFolder& folder, const Rank& rank,
                  Training training)
     : signals_(signals),
       folder_(folder),

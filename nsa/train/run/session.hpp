@@ -15,17 +15,18 @@
 #include "nsa/train/run/halt_file.hpp"
 #include "nsa/train/run/heartbeat.hpp"
 #include "nsa/train/run/progress.hpp"
-#include "nsa/train/run/run_folder.hpp"
 #include "nsa/train/run/signals.hpp"
 #include "nsa/train/run/step_log.hpp"
 #include "nsa/train/run/together.hpp"
 #include "nsa/train/run/training.hpp"
+#include "nsa/train/run/training_folder.hpp"
 
 namespace nsa::train {
 
 class Session {
  public:
-  Session(const Options& options, const StopSignals& signals, RunFolder& folder, const Rank& rank, Training training);
+  Session(const Options& options, const StopSignals& signals, TrainingFolder& folder, const Rank& rank,
+          Training training);
   // The last line stands on stdout afterwards. Throws what the parts throw, after an attempt to save.
   [[nodiscard]] ExitCode run(const std::vector<std::string>& arguments);
 
@@ -58,7 +59,7 @@ class Session {
   [[nodiscard]] std::int64_t steps() const { return training_.trainer->steps_made(); }
 
   const StopSignals& signals_;
-  RunFolder& folder_;
+  TrainingFolder& folder_;
   const Rank& rank_;
   Training training_;
   std::int64_t last_step_;

@@ -1,4 +1,4 @@
-// The folder of a run:
+// The folder of a training run (that of a validation is harness/run_folder.hpp; both are locked by base/folder_lock.hpp):
 //
 //   run.json           who it is: run id, configuration, and what each start found (build, torch, device, flags)
 //   checkpoints/       step_NNNNNNNN.safetensors (train/checkpoint.hpp)
@@ -21,7 +21,7 @@ namespace nsa::train {
 // begin or go on: something else has the name of one of its files, or its record is gone or none.
 [[nodiscard]] std::optional<nlohmann::json> record_in(const std::filesystem::path& folder);
 
-class RunFolder {
+class TrainingFolder {
  public:
   enum class Mode {
     fresh,   // refused when the folder holds a run
@@ -30,7 +30,7 @@ class RunFolder {
   };
   // Makes the folder and takes its lock, and changes nothing else. Throws UsageError for a run that is in the way and
   // for a folder where another process trains, FileError for one that cannot be used.
-  RunFolder(std::filesystem::path path, Mode mode);
+  TrainingFolder(std::filesystem::path path, Mode mode);
   // From here on the run exists: removes the files of the one before (force), by their names, and writes run.json with
   // `start` as its newest start. Others among the checkpoints stay, and are told.
   void begin(const nlohmann::json& config, const nlohmann::json& start);

@@ -1,4 +1,4 @@
-#include "nsa/train/run/run_folder.hpp"
+#include "nsa/train/run/training_folder.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,29 +18,29 @@ using namespace nsa::train;
 using nsa::fixtures::Scratch;
 using testing::AnyOf;
 using testing::HasSubstr;
-using Mode = RunFolder::Mode;
+using Mode = TrainingFolder::Mode;
 
 std::string refusal(const fs::path& path, Mode mode) {
   try {
-    const RunFolder folder(path, mode);
+    const TrainingFolder folder(path, mode);
   } catch (const UsageError& error) {
     return error.what();
   }
   return "";
 }
 
-TEST(RunFolder, ARunBeginsOnceAndGoesOn) {
+TEST(TrainingFolder, ARunBeginsOnceAndGoesOn) {
   const Scratch scratch;
   const fs::path path = scratch / "run";
   std::string id;
   {
-    RunFolder folder(path, Mode::fresh);
+    TrainingFolder folder(path, Mode::fresh);
     EXPECT_FALSE(folder.goes_on());
     EXPECT_FALSE(fs::exists(path / "run.json"));  // until begin() nothing is in the way
     folder.begin({{"a", "1"}}, {{"pid", 1}});
     id = folder.run_id();
   }
-  RunFolder folder(path, Mode::resume);
+  TrainingFolder folder(path, Mode::resume);
   EXPECT_TRUE(folder.goes_on());
   EXPECT_EQ(folder.run_id(), id);
   EXPECT_EQ(folder.last_start()["pid"], 1);
@@ -50,27 +50,27 @@ TEST(RunFolder, ARunBeginsOnceAndGoesOn) {
   EXPECT_EQ(record["config"]["a"], "2");
 }
 
-TEST(RunFolder, OnlyOneProcessAtATime) {
+TEST(TrainingFolder, OnlyOneProcessAtATime) {
   const Scratch scratch;
   const fs::path path = scratch / "run";
   {
-    const RunFolder first(path, Mode::fresh);
+    const TrainingFolder first(path, Mode::fresh);
     EXPECT_THAT(refusal(path, Mode::resume), HasSubstr("another process trains in"));
   }
   EXPECT_EQ(refusal(path, Mode::resume), "");
 }
 
-TEST(RunFolder, ForceRemovesTheRunAndNothingElseAndOnlyWhenItBegins) {
+TEST(TrainingFolder, ForceRemovesTheRunAndNothingElseAndOnlyWhenItBegins) {
   const Scratch scratch;
   const fs::path path = scratch / "run";
-  RunFolder(path, Mode::fresh).begin({}, {});
+  TrainingFolder(path, Mode::fresh).begin({}, {});
   fs::create_directories(path / "checkpoints");
   for (const char* name : {"checkpoints/step_00000004.safetensors", ".HALT", ".HALT.stale", "stacks_hung_step_3.txt",
                            "metrics.csv", "metrics.csv.damaged", "notes.txt"})
     std::ofstream(path / name) << name;
   EXPECT_THAT(refusal(path, Mode::fresh), HasSubstr("holds a run"));
   {
-    RunFolder folder(path, Mode::force);
+    TrainingFolder folder(path, Mode::force);
     EXPECT_TRUE(fs::exists(path / "metrics.csv"));
     folder.begin({}, {});
   }
@@ -81,7 +81,7 @@ TEST(RunFolder, ForceRemovesTheRunAndNothingElseAndOnlyWhenItBegins) {
   EXPECT_TRUE(fs::exists(path / ".HALT")) << "somebody's order to stop: HaltFile decides";
 }
 
-TEST(RunFolder, PartsOfARunWithoutARecordAreNotGuessedAt) {
+TEST(TrainingFolder, PartsOfARunWithoutARecordAreNotGuessedAt) {
   const Scratch scratch;
   const fs::path path = scratch / "run";
   fs::create_directories(path / "checkpoints");
@@ -94,7 +94,7 @@ TEST(RunFolder, PartsOfARunWithoutARecordAreNotGuessedAt) {
   EXPECT_THAT(refusal(path, Mode::force), HasSubstr("no run.json of a run that --force could remove"));
 }
 
-TEST(RunFolder, ForceRemovesNothingThatNoRecordProves) {
+TEST(TrainingFolder, ForceRemovesNothingThatNoRecordProves) {
   const Scratch scratch;
   const fs::path path = scratch / "run";
   fs::create_directories(path / "checkpoints");
@@ -114,17 +114,17 @@ TEST(RunFolder, ForceRemovesNothingThatNoRecordProves) {
   EXPECT_EQ(refusal(path, Mode::force), "");
 }
 
-TEST(RunFolder, ForceLeavesForeignFilesAndFollowsNoLink) {
+TEST(TrainingFolder, ForceLeavesForeignFilesAndFollowsNoLink) {
   const Scratch scratch;
   const fs::path path = scratch / "run";
-  RunFolder(path, Mode::fresh).begin({}, {});
+  TrainingFolder(path, Mode::fresh).begin({}, {});
   fs::create_directories(path / "checkpoints");
   for (const char* name :
        {"checkpoints/step_00000004.safetensors", "checkpoints/mine", "checkpoints/step_x.safetensors",
         "checkpoints/step_-0000001.safetensors", "checkpoints/step_5.safetensors", "stacks_notes.txt"})
     std::ofstream(path / name) << name;
   testing::internal::CaptureStderr();
-  RunFolder(path, Mode::force).begin({}, {});
+  TrainingFolder(path, Mode::force).begin({}, {});
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("checkpoints/mine is not of the run"));
   EXPECT_FALSE(fs::exists(path / "checkpoints/step_00000004.safetensors"));
   for (const char* name :
@@ -142,10 +142,10 @@ TEST(RunFolder, ForceLeavesForeignFilesAndFollowsNoLink) {
 }
 
 // A pipe would hold the run for ever.
-TEST(RunFolder, WhatIsNoFileIsRefusedByNameBeforeItIsOpened) {
+TEST(TrainingFolder, WhatIsNoFileIsRefusedByNameBeforeItIsOpened) {
   const Scratch scratch;
   const fs::path path = scratch / "run";
-  RunFolder(path, Mode::fresh).begin({}, {});
+  TrainingFolder(path, Mode::fresh).begin({}, {});
   fs::create_directories(path / "checkpoints");
   fs::create_directories(path / "checkpoints/step_00000009.safetensors");  // is set aside
   for (const char* name :
@@ -170,7 +170,7 @@ TEST(RunFolder, WhatIsNoFileIsRefusedByNameBeforeItIsOpened) {
   EXPECT_THAT(refusal(path, Mode::resume), HasSubstr("checkpoints is no folder"));
 }
 
-TEST(RunFolder, WhatWasTakenAwayIsTold) {
+TEST(TrainingFolder, WhatWasTakenAwayIsTold) {
   const std::vector<std::pair<std::string, std::function<void(const fs::path&)>>> harms = {
       {"run: deleted or moved away", [](const fs::path& path) { fs::rename(path, path.string() + ".moved"); }},
       {"run: deleted or moved away", [](const fs::path& path) { fs::remove_all(path); }},
@@ -179,15 +179,15 @@ TEST(RunFolder, WhatWasTakenAwayIsTold) {
       {".lock: replaced",
        [](const fs::path& path) {
          fs::remove(path / ".lock");
-         RunFolder(path, Mode::force).begin({}, {});
+         TrainingFolder(path, Mode::force).begin({}, {});
        }},
       {".lock: replaced", [](const fs::path& path) {
          fs::rename(path, path.string() + ".moved");
-         RunFolder(path, Mode::fresh).begin({}, {});
+         TrainingFolder(path, Mode::fresh).begin({}, {});
        }}};
   for (const auto& [words, harm] : harms) {
     const Scratch scratch;
-    RunFolder folder(scratch / "run", Mode::fresh);
+    TrainingFolder folder(scratch / "run", Mode::fresh);
     folder.begin({}, {});
     folder.check();
     harm(folder.path());
@@ -200,12 +200,12 @@ TEST(RunFolder, WhatWasTakenAwayIsTold) {
   }
 }
 
-TEST(RunFolder, APlaceThatCannotBeUsed) {
+TEST(TrainingFolder, APlaceThatCannotBeUsed) {
   const Scratch scratch;
   const fs::path path = scratch / "run";
   std::ofstream(path) << "a file";
-  EXPECT_THROW(RunFolder(path, Mode::fresh), FileError);
-  EXPECT_THROW(RunFolder("/proc/self/nothing/here", Mode::fresh), FileError);
+  EXPECT_THROW(TrainingFolder(path, Mode::fresh), FileError);
+  EXPECT_THROW(TrainingFolder("/proc/self/nothing/here", Mode::fresh), FileError);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "nsa/train/run/run_folder.hpp"
+#include "nsa/train/run/training_folder.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -218,7 +218,7 @@ std::optional<nlohmann::json> record_in(const fs::path& folder) {
   return read_record(folder / kRecord);
 }
 
-RunFolder::RunFolder(fs::path path, Mode mode)
+TrainingFolder::TrainingFolder(fs::path path, Mode mode)
     : path_(fs::absolute(std::move(path))), mode_(mode), run_id_(base::new_run_id()) {
   std::error_code error;
   fs::create_directories(path_, error);
@@ -246,7 +246,7 @@ RunFolder::RunFolder(fs::path path, Mode mode)
   }
 }
 
-void RunFolder::begin(const nlohmann::json& config, const nlohmann::json& start) {
+void TrainingFolder::begin(const nlohmann::json& config, const nlohmann::json& start) {
   if (!replaces_.empty()) remove_run(path_);
   if (!goes_on_) record_ = {{"schema", "nsa-train-run/1"}, {"run_id", run_id_}, {"starts", nlohmann::json::array()}};
   record_["config"] = config;
@@ -256,7 +256,7 @@ void RunFolder::begin(const nlohmann::json& config, const nlohmann::json& start)
   file.commit();
 }
 
-void RunFolder::check() const {
+void TrainingFolder::check() const {
   constexpr const char* kGone = "deleted or moved away";
   std::error_code error;
   if (!fs::exists(path_, error)) throw FileLost(path_, kGone);
