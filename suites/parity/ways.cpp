@@ -71,8 +71,8 @@ nsa::Call call_of(const Context& context, const WaysOptions& options, bool gradi
   return nsa::call_of(options.config.model, options.B, options.S, options.precision, device_of(context), gradients);
 }
 
-std::string selection(const nsa::EffectiveFlags& flags, const nsa::Call& call) {
-  return nsa::to_string(nsa::route(flags, call)[nsa::Op::attend_selected]);
+nsa::Choice selection(const nsa::EffectiveFlags& flags, const nsa::Call& call) {
+  return nsa::route(flags, call)[nsa::Op::attend_selected];
 }
 
 // Another backend than the subject's own flags ask for, under what else they ask for.
@@ -127,7 +127,7 @@ std::vector<ModelWay> other_ways(Context& context, const Subject& subject, const
     return std::make_shared<Prepared>(prepare(context, subject, options.config, options.precision, flags));
   };
   const auto own = make(subject.flags());
-  const std::string plain = selection(subject.flags(), call_of(context, options, false));
+  const nsa::Choice plain = selection(subject.flags(), call_of(context, options, false));
   std::vector<ModelWay> ways = {
       {"forward without gradients", false, -1, plain,
        [own](const at::Tensor& tokens) { return forward(own->model(), tokens, false); }},
@@ -150,7 +150,8 @@ std::vector<ModelWay> other_ways(Context& context, const Subject& subject, const
     const std::string name = P == 0   ? fmt::format("decode all {} tokens", S)
                              : P == S ? fmt::format("prefill({})", S)
                                       : fmt::format("prefill({}) + {} steps", P, steps);
-    ways.push_back({name, true, P, P == S ? plain : "", [&context, subject, own, P, steps](const at::Tensor& tokens) {
+    ways.push_back({name, true, P, P == S ? std::optional(plain) : std::nullopt,
+                    [&context, subject, own, P, steps](const at::Tensor& tokens) {
                       nsa::decode::Decoder decoder = subject.decoder(own->instance);
                       return decode(context, decoder, tokens.narrow(1, 0, P + steps), P);
                     }});

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "nsa/route.hpp"
 #include "suites/parity/prepared.hpp"
 
 namespace suites::parity_cases {
@@ -22,9 +24,9 @@ struct Trace {
 
 struct ModelWay {
   std::string name;
-  bool caches = false;        // goes through nsa::decode
-  std::int64_t prefill = -1;  // P; -1 where there is none
-  std::string selection;      // the route of attend_selected in a pass over the whole text; "" where there is none
+  bool caches = false;                        // goes through nsa::decode
+  std::int64_t prefill = -1;                  // P; -1 where there is none
+  std::optional<nsa::Choice> selection = {};  // of attend_selected in a pass over the whole text, where there is one
   std::function<Trace(const at::Tensor& tokens)> run;
 };
 

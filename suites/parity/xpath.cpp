@@ -153,7 +153,7 @@ Json compare_way(const Comparison& c, const ModelWay& way, const Trace& trace) {
   row["relative_to_rms"] = reports::number(verdict.error / scale);
   row["bound"] = reports::number(verdict.bound / scale);
   if (way.prefill >= 0) row["prefill"] = way.prefill;
-  if (!way.selection.empty()) row["selection"] = way.selection;
+  if (way.selection) row["selection"] = nsa::to_string(*way.selection);
   if (choices.widest_tie > 0) row["widest_tie"] = choices.widest_tie;
 
   Json evidence = verdict.evidence();
@@ -195,7 +195,8 @@ void xpath(Context& context, const Subject& subject, const std::string& model, n
     context.phase("training forward in fp64");
     comparison.exact = exact_logits(context, subject, options, tokens);
   }
-  Json table = Json::array({{{"way", training.name}, {"tokens", options.S}, {"selection", training.selection}}});
+  Json table = Json::array(
+      {{{"way", training.name}, {"tokens", options.S}, {"selection", nsa::to_string(training.selection.value())}}});
   double worst = 0;
   for (const ModelWay& way : other_ways(context, subject, options)) {
     context.phase(way.name);
