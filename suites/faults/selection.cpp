@@ -116,7 +116,7 @@ std::vector<Row> rows() {
        chosen_by([](const Choosing& a) {
          const Tensor p = probabilities(a);
          const std::int64_t stride = a.geometry.l_sel / a.geometry.d;
-         return p * at::arange(p.size(3)).remainder(stride).eq(0).to(at::kDouble);
+         return p * at::arange(p.size(3), p.options()).remainder(stride).eq(0).to(at::kDouble);
        })},
       {"select-document-forgotten", "in a packed batch each row has the choice of the row before",
        after(op,
