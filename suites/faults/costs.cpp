@@ -1,12 +1,11 @@
 // Mutants of what attention costs: copies, loops on the host, memory that is kept, time that grows.
 #include <ATen/ATen.h>
 
-#include <chrono>
 #include <mutex>
-#include <thread>
 
 #include "suites/codes.hpp"
 #include "suites/faults/mutants.hpp"
+#include "suites/faults/wait.hpp"
 #include "suites/faults/wrapping.hpp"
 
 namespace suites {
@@ -52,20 +51,15 @@ OpsMutation kept_for_ever() {
   });
 }
 
-// Each call takes a little longer than the one before.
-OpsMutation slower_and_slower() {
-  const auto calls = std::make_shared<std::atomic<std::int64_t>>(0);
-  return before(&Ops::attend_window, [calls](OfWindow&) {
-    std::this_thread::sleep_for(std::chrono::microseconds(std::min<std::int64_t>(++*calls * 20, 20000)));
-  });
+// Each call takes a little longer than the one before; one call in sixty takes a second.
+constexpr WaitLaw kSlowerAndSlower{.more = 200'000, .most = 100'000'000};
+constexpr WaitLaw kStalls{.first = 1'000'000'000, .most = 1'000'000'000, .every = 60};
+OpsMutation waits(const WaitLaw& law) {
+  return before(&Ops::attend_window, [wait = Wait(law)](OfWindow& a) { wait(a.q); });
 }
-// One call in sixty takes a second.
-OpsMutation stalls() {
-  const auto calls = std::make_shared<std::atomic<std::int64_t>>(0);
-  return before(&Ops::attend_window, [calls](OfWindow&) {
-    if (++*calls % 60 == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
-  });
-}
+
+// Long enough for a trend, the shortest that is.
+constexpr const char* kFiftySteps = "training/steps[data=text,precision=fp32,steps=50]";
 
 struct Row {
   const char* name;
@@ -73,13 +67,18 @@ struct Row {
   std::vector<std::string_view> codes;
   OpsMutation change;
   const char* found_by = "throughput";
+  bool by_host = false;  // what the host does in each step: a captured step, whose replays run none of it, is not made
 };
 
 std::vector<Row> rows() {
   const auto on_window = [](void (*change)(OfWindow&)) { return before(&Ops::attend_window, change); };
   return {
       {"kv-expand", "the window copies K and V to every query head", {codes::kExpandedKv}, on_window(expand)},
-      {"host-loop", "a few operations for every row, without a wait", {codes::kHostLoop}, on_window(visit_every_row)},
+      {"host-loop",
+       "a few operations for every row, without a wait",
+       {codes::kHostLoop},
+       on_window(visit_every_row),
+       "throughput/host_and_device"},
       {"mask-of-all-pairs",
        "the window allocates a mask of all pairs for every head",
        {codes::kMemoryLaw, codes::kStepBytes, codes::kTimeLaw},
@@ -93,16 +92,17 @@ std::vector<Row> rows() {
        {codes::kStepBytes, codes::kExpandedKv},
        on_window(copies)},
       {"memory-kept",
-       "every call of the window keeps a copy of its keys",
+       "every call of the window keeps a copy of its keys, and no step is captured",
        {codes::kHostMemoryGrows, codes::kDeviceMemoryGrows},
        kept_for_ever(),
-       "training"},
+       kFiftySteps,
+       /*by_host=*/true},
       {"slower-and-slower",
-       "every call of the window takes 20 us longer",
+       "every call of the window takes 200 us longer",
        {codes::kStepTimeGrowth, codes::kStepTimeGrows},
-       slower_and_slower(),
-       "training,throughput"},
-      {"stalls", "one call of the window in sixty takes a second", {codes::kStepStalls}, stalls(), "training"},
+       waits(kSlowerAndSlower),
+       kFiftySteps},
+      {"stalls", "one call of the window in sixty takes a second", {codes::kStepStalls}, waits(kStalls), kFiftySteps},
   };
 }
 
@@ -110,10 +110,13 @@ std::vector<Row> rows() {
 
 std::vector<Planted> cost_mutants(const std::shared_ptr<Seams>& seams) {
   std::vector<Planted> all;
-  for (const cost_mutant::Row& row : cost_mutant::rows())
-    all.push_back({{row.name, row.what, {row.codes.begin(), row.codes.end()}, plant_in_ops(seams, row.change)},
-                   "throughput",
-                   row.found_by});
+  for (const cost_mutant::Row& row : cost_mutant::rows()) {
+    const auto plant = [seams, change = row.change, by_host = row.by_host](const harness::FaultSite&) {
+      seams->ops.push_back(change);
+      if (by_host) seams->configuration.push_back([](nsa::Config& c) { c.train.cuda_graph = nsa::CudaGraph::off; });
+    };
+    all.push_back({{row.name, row.what, {row.codes.begin(), row.codes.end()}, plant}, "throughput", row.found_by});
+  }
   return all;
 }
 

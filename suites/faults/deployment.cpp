@@ -12,6 +12,7 @@
 #include "harness/codes.hpp"
 #include "suites/codes.hpp"
 #include "suites/faults/mutants.hpp"
+#include "suites/faults/wait.hpp"
 #include "suites/faults/wrapping.hpp"
 
 namespace suites {
@@ -98,12 +99,15 @@ Ops rows_without_blocks(Ops ops, const nsa::Call& call) {
   })(std::move(ops), call);
 }
 
-// Half a second more for each call of the window where the last 768-token tile is 512 long: 512 and 2048 tokens.
-Ops slow_at_boundary(Ops ops, const nsa::Call& call) {
-  if (call.S % 768 != 512) return ops;
-  return before(&Ops::attend_window, [](nsa::AttendWindowArgs&) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  })(std::move(ops), call);
+// 1.8 s more for a pass where the last 768-token tile is 512 long: 512 and 2048 tokens. In the window of one layer, so
+// that it is the same time whatever the model's depth.
+void slow_at_boundary(nsa::LanguageModelImpl& model) {
+  const Wait wait({.first = 1'800'000'000, .most = 1'800'000'000, .every = model.layers->size()});
+  model.runtime->ops = [inner = model.runtime->ops, wait](const nsa::Call& call) {
+    Ops ops = inner(call);
+    if (call.S % 768 != 512) return ops;
+    return before(&Ops::attend_window, [wait](nsa::AttendWindowArgs& a) { wait(a.q); })(std::move(ops), call);
+  };
 }
 
 }  // namespace deployment_fault
@@ -139,8 +143,9 @@ std::vector<Planted> deployment_mutants(const std::shared_ptr<Seams>& seams) {
   add("anomalies", "selected-row-without-blocks",
       "the last row has lost all its blocks, and the selected branch gives NaN for it",
       {of(codes::kEmptyRowNan), of(codes::kNonFiniteForward)}, "s_sweep", plant_in_ops(seams, d::rows_without_blocks));
-  add("throughput", "slow-at-block-boundary", "the window waits for half a second at 512 and 2048 tokens",
-      {of(codes::kShapeSlow), of(codes::kTimeLaw)}, "throughput/shapes", plant_in_ops(seams, d::slow_at_boundary));
+  add("throughput", "slow-at-block-boundary", "a pass waits for 1.8 s at 512 and 2048 tokens",
+      {of(codes::kShapeSlow), of(codes::kTimeLaw)}, "throughput/shapes",
+      [seams](const d::FaultSite&) { seams->model.push_back(d::slow_at_boundary); });
   return all;
 }
 
