@@ -128,7 +128,7 @@ bool expect_sequential(Context& context, nsa::decode::Decoder& decoder, const at
 
 }  // namespace
 
-void whole_decoding(Context& context, const Subject& subject, const WholeStep& step) {
+void whole_decoding(Context& context, const Subject& subject, const WholeStep& step) try {
   const at::NoGradGuard no_grad;
   const nsa::Config config = three_layers(context, subject, step.model, Stream::narrow);
   const nsa::ModelConfig& model = config.model;
@@ -195,6 +195,10 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
       shown.stages.emplace_back(fmt::format(kKeys, layer), keys[layer]);
     if (!expect_choices(context, sides, shown, compared)) return;
   }
+} catch (const BrokenChoice& broken) {
+  context.finding(codes::kDecodeChoice,
+                  fmt::format("{}, {}: {}", step.model, nsa::to_string(step.precision), broken.what()),
+                  {{"model", step.model}, {"stage", "blocks"}, {"chosen", broken.what()}});
 }
 
 }  // namespace suites::parity_cases

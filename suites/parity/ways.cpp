@@ -2,8 +2,10 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -22,8 +24,11 @@ using harness::Context;
 // Collects what a model shows while this lives, over as many calls as there are.
 class Recorder {
  public:
-  explicit Recorder(nsa::LanguageModelImpl& model) : runtime_(model.runtime) {
+  using Look = std::function<void(std::string_view name, const at::Tensor& value)>;
+  explicit Recorder(nsa::LanguageModelImpl& model, Look look = nullptr)
+      : runtime_(model.runtime), look_(std::move(look)) {
     runtime_->observe = [this](std::string_view name, const at::Tensor& value) {
+      if (look_) look_(name, value);
       auto [place, fresh] = parts_.try_emplace(std::string(name));
       if (fresh) order_.emplace_back(name);
       place->second.push_back(value.detach());
@@ -42,6 +47,7 @@ class Recorder {
 
  private:
   std::shared_ptr<nsa::Runtime> runtime_;
+  Look look_;
   std::vector<std::string> order_;
   std::map<std::string, std::vector<at::Tensor>> parts_;
 };
@@ -103,11 +109,38 @@ at::Tensor Trace::stage(const std::string& name) const {
   return found == stages.end() ? at::Tensor() : found->second;
 }
 
+namespace {
+
+// Of blocks [B,1,G,n] a step at token t gathers the first min(n, t/l' + 1), of the last the tokens up to where t lies
+// in its own block (nsa/decode/step.hpp): each of those tokens must be there.
+void refuse_what_cannot_be_gathered(std::string_view stage, const at::Tensor& blocks, std::int64_t t,
+                                    const nsa::Geometry& g) {
+  const std::int64_t count = std::min({g.n_sel, t / g.l_sel + 1, blocks.size(3)});
+  const at::Tensor first = blocks.narrow(3, 0, count).to(at::kCPU, at::kLong) * g.l_sel;
+  at::Tensor last = first + (g.l_sel - 1);
+  last.narrow(3, count - 1, 1).sub_(g.l_sel - 1 - t % g.l_sel);
+  const at::Tensor bad = first.lt(0).logical_or(last.gt(t));
+  if (!bad.any().item<bool>()) return;
+  const at::Tensor place = bad.nonzero()[0];
+  std::vector<std::int64_t> chosen;
+  for (std::int64_t i = 0; i < blocks.size(3); ++i)
+    chosen.push_back(blocks[place[0].item<std::int64_t>()][0][place[2].item<std::int64_t>()][i].item<int>());
+  throw BrokenChoice(fmt::format("{} at token {} are [{}]: {} blocks are due, each with tokens up to that one alone",
+                                 stage, t, fmt::join(chosen, ", "), count));
+}
+
+}  // namespace
+
 Trace decode(Context& context, nsa::decode::Decoder& decoder, const at::Tensor& tokens, std::int64_t P) {
   const at::NoGradGuard no_grad;
   nsa::LanguageModel model = decoder.model();
-  const Recorder recorder(*model);
+  bool steps = false;
+  const Recorder recorder(*model, [&](std::string_view name, const at::Tensor& value) {
+    if (steps && name.ends_with(".attention.blocks"))
+      refuse_what_cannot_be_gathered(name, value, decoder.length(), model->config.nsa);
+  });
   if (P > 0) (void)decoder.prefill(tokens.narrow(1, 0, P));
+  steps = true;
   for (std::int64_t t = P; t < tokens.size(1); ++t) {
     (void)decoder.step(tokens.narrow(1, t, 1));
     if (t % 16 == 0) context.progress();

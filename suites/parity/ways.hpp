@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,7 +43,14 @@ struct WaysOptions {
 [[nodiscard]] std::vector<ModelWay> other_ways(harness::Context& context, const Subject& subject,
                                                const WaysOptions& options);
 
-// One pass of the decoder: the first P tokens in a prefill (P = 0: none), the others step by step.
+// A decoding step chose blocks that it cannot gather with. On a GPU nobody looks: the gather would break the process.
+class BrokenChoice : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// One pass of the decoder: the first P tokens in a prefill (P = 0: none), the others step by step. Throws BrokenChoice
+// before a step gathers what is not there.
 [[nodiscard]] Trace decode(harness::Context& context, nsa::decode::Decoder& decoder, const at::Tensor& tokens,
                            std::int64_t P);
 

@@ -200,7 +200,15 @@ void xpath(Context& context, const Subject& subject, const std::string& model, n
   double worst = 0;
   for (const ModelWay& way : other_ways(context, subject, options)) {
     context.phase(way.name);
-    const Json row = compare_way(comparison, way, way.run(tokens));
+    Trace trace;
+    try {
+      trace = way.run(tokens);
+    } catch (const BrokenChoice& broken) {
+      context.finding(codes::kDecodeChoice, way.name + ": " + broken.what(),
+                      {{"way", way.name}, {"chosen", broken.what()}});
+      continue;
+    }
+    const Json row = compare_way(comparison, way, trace);
     if (const auto found = row.find("relative_to_rms"); found != row.end() && found->is_number())
       worst = std::max(worst, found->get<double>());
     table.push_back(row);

@@ -168,6 +168,23 @@ TEST(DecodeParity, FindsASelectionThatLosesTheCurrentBlock) {
   EXPECT_TRUE(named);
 }
 
+// What lies where the block should be is no block: gathering with it would break the process on a GPU.
+TEST(DecodeParity, NamesAChoiceThatCannotBeGathered) {
+  const auto one_too_few = [](StepOps& ops) {
+    ops.select = [inner = ops.select](const StepSelectArgs& args) {
+      at::Tensor blocks = inner(args).clone();
+      const std::int64_t last = blocks.size(3) - 1;
+      return blocks.masked_fill(at::arange(last + 1).eq(last), -1);
+    };
+  };
+  const auto ran = run(in_steps(one_too_few), kExactWays);
+  ASSERT_TRUE(holds(ran[0].context.grave_codes(), codes::kDecodeChoice));
+  EXPECT_NE(ran[0].context.findings[0].message.find("at token 48 are [0, 1, 2, -1]"), std::string::npos)
+      << ran[0].context.findings[0].message;
+  EXPECT_EQ(found(in_steps(one_too_few), "whole_decoding[model=subject,precision=fp32]"),
+            std::set<std::string>{std::string(codes::kDecodeChoice)});
+}
+
 TEST(DecodeParity, FindsBlocksThatPrefillDoesNotHandOver) {
   const auto forget = [](StepOps& ops) {
     ops.remember_blocks = [inner = ops.remember_blocks](LayerCache& cache, const Compressed& blocks) {
