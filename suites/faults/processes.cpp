@@ -160,6 +160,9 @@ struct InSettings {
   const char* what;
   std::string_view code;
   void (*change)(nsa::Config&);
+  // The key where the run is planned so too: no drift, but a plan that cannot be carried out.
+  const char* planned = nullptr;
+  const char* found_by = "preflight";
 };
 std::vector<InSettings> in_settings() {
   return {
@@ -172,12 +175,20 @@ std::vector<InSettings> in_settings() {
       {"drift-accumulation", "the configuration in use accumulates over other batches", codes::kConfigDrift,
        [](nsa::Config& c) { c.train.accumulate_grad_batches += 1; }},
       {"data-missing", "the training data is not there", codes::kFirstBatch,
-       [](nsa::Config& c) { c.train.data = "no/such/text"; }},
+       [](nsa::Config& c) { c.train.data = "no/such/text"; }, "train.data"},
       {"data-too-short", "one row of training is longer than the data", codes::kFirstBatch,
-       [](nsa::Config& c) { c.train.seq_len = std::int64_t{1} << 30; }},
+       [](nsa::Config& c) { c.train.seq_len = std::int64_t{1} << 30; }, "train.seq_len"},
       {"does-not-fit", "the planned step needs more memory than there is", codes::kDoesNotFit,
-       [](nsa::Config& c) { c.train.batch_size = std::int64_t{1} << 24; }},
+       [](nsa::Config& c) { c.train.batch_size = std::int64_t{1} << 24; }, "train.batch_size",
+       "preflight/memory_estimate"},
   };
+}
+
+// What the supervisor is said to have planned, of one key.
+void plan(harness::Json& planned, const std::string& key, void (*change)(nsa::Config&)) {
+  nsa::Config config;
+  change(config);
+  planned["config"]["resolved"][key] = nsa::flatten(config).at(key);
 }
 
 }  // namespace process_fault
@@ -200,8 +211,12 @@ std::vector<Planted> process_mutants(const std::shared_ptr<Seams>& seams) {
     all.push_back(std::move(fault));
   }
   for (const p::InSettings& row : p::in_settings()) {
-    const auto plant = [seams, change = row.change](const p::FaultSite&) { seams->configuration.push_back(change); };
-    all.push_back({{row.name, row.what, {std::string(row.code)}, plant}, "environment", "preflight"});
+    const auto plant = [seams, row](const p::FaultSite&) {
+      seams->configuration.push_back(row.change);
+      if (row.planned != nullptr)
+        seams->planned.push_back([row](harness::Json& planned) { p::plan(planned, row.planned, row.change); });
+    };
+    all.push_back({{row.name, row.what, {std::string(row.code)}, plant}, "environment", row.found_by});
   }
   const auto halt_link = [](const p::FaultSite& site) {
     std::error_code done_before;

@@ -51,7 +51,7 @@ void configuration(const Subject& subject, Context& context) {
   context.fact("configuration", Json(nsa::flatten(config)));
   context.fact("configuration.source", config.source);
 
-  const Json& planned = context.planned_provenance();
+  const Json planned = subject.planned(context);
   if (!planned.contains("config") || !planned["config"].contains("resolved")) {
     throw std::runtime_error("the supervisor journaled no configuration: provenance lacks config.resolved");
   }
