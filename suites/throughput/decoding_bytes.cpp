@@ -1,7 +1,8 @@
-// Case decoding_bytes: what a decoding step allocates must not grow with the text as the caches do. Only the scores of
-// the compressed blocks may: Hq numbers for every d tokens, where a copied cache takes G (Dk + Dv) for every token. And
-// what is kept of a token is its selected keys and values and its share of a block, no more: the window and the rows
-// that the next block is made of do not grow with the text.
+// Case decoding_bytes: what a decoding step allocates must not grow with the text as the caches do. Only what is
+// computed with every compressed block may: its scores, Hq numbers for every d tokens, and where the storage type is
+// narrower than that of the sums its keys and values in the wider one. A copied cache takes G (Dk + Dv) for every
+// token, one of the compressed blocks a d-th of that. And what is kept of a token is its selected keys and values and
+// its share of a block, no more: the window and the rows that the next block is made of do not grow with the text.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -46,6 +47,17 @@ Decoding decode(const Subject& subject, const Bench& bench, const at::Tensor& to
   return decoding;
 }
 
+// What a step may allocate of a compressed block in a layer: a score for each query head, in fp32 at least, in each
+// operation of two softmaxes (of the choice and of the branch) and of the sums between; its keys for the choice, and
+// its keys and values for the branch, where they must be widened first.
+double bytes_of_a_block(const nsa::ModelConfig& m, double element) {
+  constexpr double kScores = 12, kWide = 4;
+  const double wide = std::max(element, kWide);
+  const double scores = kScores * static_cast<double>(m.n_heads) * wide;
+  const double widened = element < wide ? static_cast<double>(m.n_kv_groups * (2 * m.d_k + m.d_v)) * wide : 0;
+  return scores + widened;
+}
+
 }  // namespace
 
 void decoding_bytes(const Subject& subject, Context& context) {
@@ -74,6 +86,13 @@ void decoding_bytes(const Subject& subject, Context& context) {
                           {"one_copy", reports::number(copy)},
                           {"tokens", Json::array({shorter, longer})},
                           {"allocated_bytes", Json::array({before.least.allocated, after.least.allocated})},
+                          {"largest", after.least.largest(5)}});
+  const double blocks = grown * static_cast<double>(g.d), due = bytes_of_a_block(m, element);
+  context.expect_at_most("growth_of_a_step_to_what_a_compressed_block_needs", blocks / due, 1, "1",
+                         codes::kDecodeCopies,
+                         {{"bytes_a_block_and_layer", reports::number(blocks)},
+                          {"needed", reports::number(due)},
+                          {"tokens", Json::array({shorter, longer})},
                           {"largest", after.least.largest(5)}});
 
   const double kept = static_cast<double>(after.kept - before.kept) / more,
