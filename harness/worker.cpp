@@ -57,12 +57,18 @@ bool says_out_of_memory(const std::exception& error) {
          what.find("out of memory") != std::string_view::npos;
 }
 
-Outcome run_guarded(const Case& work, WorkerContext& context) {
-  const auto threw = [&context](std::string_view code, const std::string& type, std::string message) {
+// What a sticky error of a device makes the next call say is seldom that error: an illegal access comes back as a
+// library's failure to launch something. So the process is asked what is wrong with it, and that stands first.
+Outcome run_guarded(const Program& program, const Case& work, WorkerContext& context) {
+  const auto threw = [&](std::string_view code, const std::string& type, std::string message) {
     if (message.size() > kMaxMessage) message = message.substr(0, kMaxMessage) + " [cut]";
-    const std::string said = message.substr(0, message.find('\n'));
-    context.finding(code, fmt::format("{}: {}", type, message),
-                    {{"type", type}, {"what", message}, {"said", said}, {"phase", context.last_phase()}});
+    const std::string illness = program.health ? program.health() : "";
+    const bool besides = !illness.empty() && message.find(illness) == std::string::npos;
+    const std::string said = (besides ? illness + "; it showed as: " : "") + message.substr(0, message.find('\n'));
+    Json evidence = {{"type", type}, {"what", message}, {"said", said}, {"phase", context.last_phase()}};
+    if (!illness.empty()) evidence["health"] = illness;
+    context.finding(code, fmt::format("{}: {}{}", type, besides ? illness + "; it showed as: " : "", message),
+                    evidence);
     return Outcome{reports::Status::error, code == codes::kOutOfMemory ? "out_of_memory" : "exception", said};
   };
   try {
@@ -129,7 +135,7 @@ Outcome run_case(const Program& program, const Settings& settings, const WorkOrd
   while (true) {
     WorkerContext context(order, settings, codes, id, sink, source);
     if (!first_attempt.is_null()) context.fact("first_attempt", first_attempt);
-    Outcome outcome = run_guarded(work, context);
+    Outcome outcome = run_guarded(program, work, context);
     if (const std::string illness = program.health ? program.health() : ""; !illness.empty()) {
       context.finding(codes::kUnhealthy, illness, {{"health", illness}});
       return {reports::Status::crash, kUnhealthyReason, illness};

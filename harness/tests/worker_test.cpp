@@ -105,6 +105,20 @@ TEST_F(Worker, AnUnhealthyProcessRunsNoFurtherCase) {
   EXPECT_EQ(events[events.size() - 2]["code"], "NSA-X008");
 }
 
+// A sticky error shows in whatever call comes next, which says something else.
+TEST_F(Worker, AnExceptionOfAnUnhealthyProcessNamesTheIllness) {
+  program.health = [] { return "CUDA error: an illegal memory access was encountered"; };
+  const auto events =
+      run({make("a", [](Context&) { throw std::runtime_error("CUBLAS_STATUS_EXECUTION_FAILED\nframe"); })});
+  EXPECT_EQ(events[1]["code"], "NSA-X004");
+  EXPECT_EQ(events[1]["message"],
+            "std::runtime_error: CUDA error: an illegal memory access was encountered; it showed as: "
+            "CUBLAS_STATUS_EXECUTION_FAILED\nframe");
+  EXPECT_EQ(events[1]["evidence"]["health"], "CUDA error: an illegal memory access was encountered");
+  EXPECT_EQ(events[1]["evidence"]["what"], "CUBLAS_STATUS_EXECUTION_FAILED\nframe");
+  EXPECT_EQ(events[2]["code"], "NSA-X008");
+}
+
 TEST_F(Worker, FaultsArePlantedBeforeTheFirstCaseAndTheirNamesGoNoFurther) {
   std::vector<std::string> order;
   program.faults = {{"f", "w", {"NSA-X001"}, [&](const harness::FaultSite& site) { order.push_back(site.run_folder); }},
