@@ -188,6 +188,15 @@ Rules non_finite() {
                 .evidence = {{"stage", "*"}},
                 .values = kNonFinite},
        .explains = of_a_nan()},
+      {.id = "nan-of-a-capture",
+       .what = "A training step that is captured as a CUDA graph is not finite (step {step}), where the same step made "
+               "one operation after another is: a kernel that runs otherwise while it is captured, or memory that is "
+               "used for something else at the replay",
+       .weight = 80,
+       .clue = {.codes = {kNonFiniteLoss, kNonFiniteGradientStep},
+                .cases = "training/captured_step",
+                .evidence = {{"captured", "alone"}, {"step", "*"}}},
+       .explains = together({of_training(), {{.codes = {kCapturedStep}}}})},
       {.id = "nan-gradient-in-training",
        .what = "The gradient of {anomaly} is not finite in step {step}, where the loss still is",
        .weight = 79,

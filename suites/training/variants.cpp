@@ -67,15 +67,17 @@ std::vector<Variant> variants_of(const RunPlan& base) {
 bool VariantResult::finite() const { return !steps.empty() && std::all_of(steps.begin(), steps.end(), went_on); }
 
 void judge_variants(const std::vector<VariantResult>& results, Context& context) {
-  Json rows = Json::array();
+  Json rows = Json::array(), finite = Json::object();
   std::vector<std::string> cured, ruled_out, failing;
   for (const VariantResult& result : results) {
     rows.push_back(row_of(result));
+    finite[result.variant.name] = result.finite();
     if (&result == &results.front()) continue;
     (result.finite() ? cured : failing).push_back(result.variant.name);
     if (!result.finite()) ruled_out.push_back(result.variant.cleared);
   }
   context.fact("variants", rows);
+  context.fact("finite", finite);
   const Json evidence = {{"variants", rows}};
   const VariantResult& base = results.front();
   if (base.finite() && failing.empty()) {

@@ -79,6 +79,20 @@ TEST(CapturedStep, ANanThatOnlyTheCaptureHasIsFound) {
   EXPECT_TRUE(training_tests::found(context, codes::kCapturedStep));
 }
 
+// What stops a step that nobody spoilt, and that is not finite, is a guard that does its work.
+TEST(CapturedStep, ANanThatOnlyTheCaptureHasAccusesNoGuard) {
+  RecordingContext context(in_use(), "training/captured_step");
+  CapturedTrial trial = quick_trial(context);
+  trial.disturb = [](nsa::LanguageModelImpl& model, nsa::CudaGraph use) {
+    if (use == nsa::CudaGraph::off) return;
+    const at::NoGradGuard no_grad;
+    model.head->weight.flatten()[0] = std::numeric_limits<double>::quiet_NaN();
+  };
+  judge_captured_stops(Subject(std::make_shared<Seams>()), trial, context);
+  EXPECT_FALSE(training_tests::found(context, codes::kGuardMissed)) << training_tests::listed(context);
+  EXPECT_EQ(training_tests::finding(context, codes::kNonFiniteLoss).evidence["captured"], "alone");
+}
+
 // A loss that is not finite anyway is its own finding, and no captured step is blamed.
 TEST(CapturedStep, AModelThatIsNotFiniteAnywayIsTheFinding) {
   RecordingContext context(in_use(), "training/captured_step");
