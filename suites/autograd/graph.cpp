@@ -64,6 +64,28 @@ void report_breaks(Context& context, const std::vector<OpWatch::Break>& breaks) 
                  codes::kGraphBreak, {{"outputs", rows}});
 }
 
+using Values = std::vector<std::pair<std::string, at::Tensor>>;
+Values values_of(const nsa::LanguageModelImpl& model) {
+  Values values;
+  for (const auto& parameter : model.named_parameters())
+    values.emplace_back(parameter.key(), parameter.value().detach().clone());
+  return values;
+}
+
+// The update alone may move a weight. The bits are compared: NaN is equal to nothing.
+void report_moved(Context& context, const Values& before, const nsa::LanguageModelImpl& model) {
+  const auto bits = [](const at::Tensor& t) { return t.detach().contiguous().flatten().view(at::kByte); };
+  const auto now = model.named_parameters();
+  std::vector<std::string> moved;
+  for (const auto& [name, value] : before)
+    if (!at::equal(bits(value), bits(now[name]))) moved.push_back(name);
+  context.expect("forward and backward leave every parameter as it was", moved.empty(),
+                 fmt::format("{} of {} parameters have other values after a forward and a backward pass, without an "
+                             "update: {}",
+                             moved.size(), before.size(), fmt::join(moved, ", ")),
+                 codes::kInplaceWrite, {{"parameters", moved}});
+}
+
 bool has_part(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
 
 // Whether the silent parameters are those that the compressed keys are made of, in every layer, and no others.
@@ -120,6 +142,7 @@ Silence silent_parameters(const nsa::LanguageModelImpl& model) {
 
 void graph(Context& context, const Subject& subject, const StepOptions& options) {
   const Step step = make_step(context, subject, options);
+  const Values weights = values_of(step.model());
   OpWatch watch(*step.model().runtime);
   const at::AutoGradMode grad(true);
   context.phase("forward");
@@ -135,6 +158,7 @@ void graph(Context& context, const Subject& subject, const StepOptions& options)
   }
   if (!refused) report_writes(context, watch.written());
   report_breaks(context, watch.breaks());
+  report_moved(context, weights, step.model());
   if (!options.way.empty()) require_route(step.instance, model_way(options.way));
 }
 

@@ -214,7 +214,7 @@ std::vector<Row> gradients() {
        {codes::kAccumulationDiffers, codes::kSecondBackward, codes::kAccumulation, codes::kGradientBudget,
         codes::kNoGradient},
        [](LanguageModelImpl& m) { on_gradient(m, "layers.0.mlp.fc2.weight", every_second()); },
-       "autograd,training",
+       "autograd/second_backward[way=sdpa]",
        "training"},
       {"gradient-infinite-once",
        "a gradient is infinite in the second backward pass of a model",
@@ -242,7 +242,7 @@ std::vector<Row> gradients() {
            return g;
          });
        },
-       "autograd,training",
+       "autograd",
        "training"},
   };
 }
