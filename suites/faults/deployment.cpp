@@ -84,6 +84,15 @@ Ops without_flash(Ops ops, const nsa::Call& call) {
   return ops;
 }
 
+// FlashAttention-2 wherever it can serve, also where it was switched off.
+Ops with_flash(Ops ops, const nsa::Call& call) {
+  const Ops flash = nsa::backend_ops(nsa::Backend::flash);
+  if (nsa::flash_refusal(call, nsa::Op::attend_window).empty()) ops.replace(&Ops::attend_window, flash.attend_window);
+  if (nsa::flash_refusal(call, nsa::Op::attend_compressed).empty())
+    ops.replace(&Ops::attend_compressed, flash.attend_compressed);
+  return ops;
+}
+
 // The last row loses all its blocks, and the guard for rows without keys is gone: softmax over all -inf.
 Ops rows_without_blocks(Ops ops, const nsa::Call& call) {
   const auto last = [](const Tensor& like, std::int64_t S) {
@@ -140,6 +149,9 @@ std::vector<Planted> deployment_mutants(const std::shared_ptr<Seams>& seams) {
   add("flags", "flash-not-taken", "sdpa computes what FlashAttention-2 was asked for, and nobody says so",
       {of(codes::kFlagIgnored), of(codes::kRouteRecord), of(codes::kFlagNotObeyed)}, "flag_matrix",
       plant_in_ops(seams, d::without_flash), /*needs_gpu=*/true);
+  add("flags", "flash-not-switched-off", "FlashAttention-2 computes what it can serve, also where it was switched off",
+      {of(codes::kFlagIgnored), of(codes::kRouteRecord), of(codes::kFlagNotObeyed)}, "flag_matrix",
+      plant_in_ops(seams, d::with_flash), /*needs_gpu=*/true);
   add("anomalies", "selected-row-without-blocks",
       "the last row has lost all its blocks, and the selected branch gives NaN for it",
       {of(codes::kEmptyRowNan), of(codes::kNonFiniteForward)}, "s_sweep", plant_in_ops(seams, d::rows_without_blocks));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "suites/codes.hpp"
@@ -13,6 +14,7 @@ using harness::Json;
 namespace {
 
 constexpr std::size_t kQuoted = 12;  // of many disagreements of one kind
+constexpr std::size_t kNamed = 64;   // of their settings
 
 // Every kind is checked in every case, so that a pass is on record too.
 struct Check {
@@ -33,6 +35,9 @@ void Record::Kind::add(const nsa::Environment& environment, bool training, const
     setting[name] = value;
     text += fmt::format("{}={} ", name, value);
   }
+  const std::string name = text.empty() ? "no flag" : text.substr(0, text.size() - 1);
+  if (settings.size() < kNamed && std::find(settings.begin(), settings.end(), name) == settings.end())
+    settings.push_back(name);
   if (count++ == 0) first = text + (training ? "with" : "without") + " gradients: " + what;
   if (rows.size() >= kQuoted) return;
   Json row = {{"setting", setting}, {"gradients", training}, {"what", what}};
@@ -59,9 +64,10 @@ void Record::tell(harness::Context& context, const std::string& name) const {
   for (const auto& [code, check] : kChecks) {
     const auto found = kinds_.find(code);
     const Kind kind = found == kinds_.end() ? Kind{} : found->second;
-    context.expect(fmt::format("{}.{}", name, check), kind.count == 0,
-                   fmt::format("{} disagreement(s) in {} executions; the first: {}", kind.count, executed_, kind.first),
-                   code, {{"disagreements", kind.rows}, {"count", kind.count}, {"first", kind.first}});
+    context.expect(
+        fmt::format("{}.{}", name, check), kind.count == 0,
+        fmt::format("{} disagreement(s) in {} executions; the first: {}", kind.count, executed_, kind.first), code,
+        {{"disagreements", kind.rows}, {"count", kind.count}, {"settings", kind.settings}, {"first", kind.first}});
   }
   if (overwritten_)
     probes::report_inplace_write(context, *overwritten_,

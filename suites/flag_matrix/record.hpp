@@ -25,6 +25,7 @@ class Record {
   struct Kind {
     int count = 0;
     std::string first;
+    std::vector<std::string> settings;  // each once, "no flag" among them
     harness::Json rows = harness::Json::array();
     void add(const nsa::Environment& environment, bool training, const std::string& what,
              const harness::Json& evidence);

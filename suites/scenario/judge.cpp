@@ -362,7 +362,7 @@ Result judge(const Scenario& scenario, const std::vector<Ran>& all, const std::s
   const Ran& judged = ran_as(scenario.judged, all);
   if (judged.says_something()) {
     const std::string is(reports::to_string(reports::assess(judged.run.run).verdict));
-    const bool right = is == scenario.verdict && judged.exit_code == scenario.exit_code;
+    const bool right = is == scenario.verdict && judged.exit_code == scenario.exit_code_on(device);
     result.verdict = {right ? State::ok : State::missing, fmt::format("{}, exit code {}", is, judged.exit_code)};
     judge_causes(scenario, judged.run.run, device, result);
   } else {

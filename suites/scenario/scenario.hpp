@@ -28,7 +28,11 @@ struct Attempt {
   bool gates = false;                                // gates on speed decide
   std::map<std::string, std::string> settings, flags;
   std::vector<std::string> inject;
-  std::vector<std::string> inject_on_gpu;  // besides, where there is one; elsewhere the attempt goes without
+  // Where there is one; elsewhere the attempt goes without. Besides, or where it stands in `inject`: faults are planted
+  // in their order, and one that assembles a table anew undoes those before it.
+  std::vector<std::string> inject_on_gpu;
+
+  void plant_on(const std::string& device);  // settles `inject`
 };
 
 // What a value must be; all that is said must hold.
@@ -80,10 +84,12 @@ struct Scenario {
   std::string judged;  // the attempt whose verdict and causes count
   std::string verdict;
   int exit_code = 0;
-  std::vector<Cause> causes;  // in the order in which the report must name them
+  std::optional<int> exit_code_on_gpu;  // where what is injected there alone ends the run otherwise
+  std::vector<Cause> causes;            // in the order in which the report must name them
   std::vector<Fact> facts;
 
   [[nodiscard]] const Attempt& attempt(const std::string& name) const;  // "": the judged one
+  [[nodiscard]] int exit_code_on(const std::string& device) const;
 };
 
 // What is wrong with the file: "FILE: causes[1].of: ...". `incompatible`: another major of the schema.

@@ -44,7 +44,8 @@ std::string text_of(const Scenario& scenario, const std::vector<Ran>& ran, const
                     const std::string& comparison) {
   std::string text = fmt::format("{}: {} ({})\n{}", scenario.name, scenario.title, scenario.seed, attempts_text(ran));
   text += fmt::format("verdict of {}\n  {:10} wanted: {}, exit code {}\n             here:   {}\n", scenario.judged,
-                      to_string(result.verdict.state), scenario.verdict, scenario.exit_code, result.verdict.seen);
+                      to_string(result.verdict.state), scenario.verdict, scenario.exit_code_on(result.device),
+                      result.verdict.seen);
   text += "causes, in their order\n";
   for (const Told& one : result.causes) text += row(one);
   for (const std::string& one : result.besides) text += fmt::format("  besides    {}\n", short_of(one));
@@ -78,7 +79,7 @@ Json json_of(const Scenario& scenario, const std::vector<Ran>& ran, const Result
           {"attempts", attempts},
           {"verdict",
            {{"wanted", scenario.verdict},
-            {"wanted_exit_code", scenario.exit_code},
+            {"wanted_exit_code", scenario.exit_code_on(result.device)},
             {"here", result.verdict.seen},
             {"state", to_string(result.verdict.state)}}},
           {"causes", causes},

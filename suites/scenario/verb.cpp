@@ -295,8 +295,7 @@ int Day::run(const std::vector<std::string>& argv) {
   file_ = fs::absolute(file_of(program_, options_.scenario));
   scenario_ = read(file_, known_to(program_, catalogue_));
   choose_device();
-  for (Attempt& one : scenario_.attempts)
-    if (device_ == "cuda") one.inject.insert(one.inject.end(), one.inject_on_gpu.begin(), one.inject_on_gpu.end());
+  for (Attempt& one : scenario_.attempts) one.plant_on(device_);
   check();
   const std::string run_id = base::new_run_id();
   folder_ = selftest::make_folder({options_.out, options_.force, "scenario",

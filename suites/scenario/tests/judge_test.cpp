@@ -246,6 +246,29 @@ TEST(Judge, AnotherVerdictOrExitCodeIsMissing) {
   EXPECT_EQ(judge(day, ran(), "cpu").exit_code, 1);
 }
 
+TEST(Judge, OnAGpuARunMayEndOtherwise) {
+  Scenario day = a_scenario();
+  day.exit_code_on_gpu = 5;
+  EXPECT_EQ(judge(day, ran(), "cpu").verdict.state, State::ok);
+  EXPECT_EQ(judge(day, ran(), "cuda").verdict.state, State::missing);
+  day.exit_code = 5;
+  day.exit_code_on_gpu = 1;
+  EXPECT_EQ(judge(day, ran(), "cpu").verdict.state, State::missing);
+  EXPECT_EQ(judge(day, ran(), "cuda").verdict.state, State::ok);
+}
+
+TEST(Attempt, AFaultForAGpuKeepsItsPlace) {
+  const auto planted = [](const std::string& device) {
+    Attempt attempt;
+    attempt.inject = {"a", "b", "c"};
+    attempt.inject_on_gpu = {"b", "d"};
+    attempt.plant_on(device);
+    return attempt.inject;
+  };
+  EXPECT_EQ(planted("cpu"), (std::vector<std::string>{"a", "c"}));
+  EXPECT_EQ(planted("cuda"), (std::vector<std::string>{"a", "b", "c", "d"}));
+}
+
 TEST(Judge, ABrokenAttemptIsTroubleAndOneThatWasNotRunIsNone) {
   Scenario day = a_scenario();
   day.facts = {{"a", "s", "", "", {look(Kind::clean, "parity/sound")}}};

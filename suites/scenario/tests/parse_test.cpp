@@ -106,6 +106,8 @@ TEST(Parse, WhatCouldNeverFailIsRefused) {
   EXPECT_THAT(refusal(with(R"("at_most": 2)", R"("at_most": "2")")), HasSubstr("at_most: must be a finite number"));
   EXPECT_THAT(refusal(with(R"("from": "v1")", R"("from": "v2")")), HasSubstr("not compared with itself"));
   EXPECT_THAT(refusal(with(R"("exit_code": 1)", R"("exit_code": 0)")), HasSubstr("0 does not go with NOT READY"));
+  EXPECT_THAT(refusal(with(R"("exit_code": 1)", R"("exit_code": 1, "exit_code_on_gpu": 0)")),
+              HasSubstr("exit_code_on_gpu: 0 does not go with NOT READY"));
   EXPECT_THAT(refusal(with(R"("id": "b")", R"("id": "a")")), HasSubstr("facts[1].id: 'a' stands twice"));
   EXPECT_THAT(refusal(with(R"("name": "v2")", R"("name": "v1")")), HasSubstr("attempts[1].name: 'v1' stands twice"));
   EXPECT_THAT(refusal(with(R"("names": ["row"])", R"("names": [])")), HasSubstr("must be a list of texts"));
