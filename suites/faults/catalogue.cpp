@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/init.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -121,16 +122,17 @@ Ops leave_cu_seqlens_unfilled(Ops ops, const Call&) {
   return ops;
 }
 
-// Keys and values copied once per query head, and a loop over the rows on the host: for every few rows a value is read
-// back, and the host is busy for as long as an interpreter takes to dispatch a handful of operations. With 12 layers of
-// 2048 tokens that alone is 7 s a pass, below 300 tokens/s whatever the GPU; a small model on a CPU hardly feels it.
-constexpr std::int64_t kRowsAtOnce = 4;
+// Keys and values copied once per query head, and a loop over the rows on the host: for every second row, or fewer
+// where that would be more than 512 of them, a value is read back, and the host is busy for as long as an interpreter
+// takes to dispatch a handful of operations. With 12 layers of 2048 tokens that alone is 7 s a pass, below 300 tokens/s
+// whatever the GPU; with 3 layers of 256 that are recomputed 0.9 s, below 600; a small model on a CPU hardly feels it.
+constexpr std::int64_t kRowsAtOnce = 2, kVisits = 512;
 constexpr auto kHostWork = std::chrono::microseconds(1200);
 at::Tensor expand_heads(const at::Tensor& t, std::int64_t Hq) {
   return t.repeat_interleave(Hq / t.size(2), 2).contiguous();  // [B,S,Hq,D]
 }
 void visit_rows(const at::Tensor& k, const at::Tensor& v) {
-  for (std::int64_t row = 0; row < k.size(1); row += kRowsAtOnce) {
+  for (std::int64_t row = 0; row < k.size(1); row += std::max(kRowsAtOnce, k.size(1) / kVisits)) {
     const auto end = std::chrono::steady_clock::now() + kHostWork;
     (void)k.select(1, row).sum().item<double>();
     (void)v.select(1, row).sum().item<double>();
