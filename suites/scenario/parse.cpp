@@ -215,14 +215,14 @@ const Attempt& Scenario::attempt(const std::string& wanted) const {
 }
 
 void Attempt::plant_on(const std::string& device) {
-  const auto stands = [](const Texts& texts, const std::string& name) {
-    return std::find(texts.begin(), texts.end(), name) != texts.end();
+  const auto stands = [](const Texts& texts, const std::string& fault) {
+    return std::find(texts.begin(), texts.end(), fault) != texts.end();
   };
   if (device != "cuda")
-    std::erase_if(inject, [&](const std::string& name) { return stands(inject_on_gpu, name); });
+    std::erase_if(inject, [&](const std::string& fault) { return stands(inject_on_gpu, fault); });
   else
-    for (const std::string& name : inject_on_gpu)
-      if (!stands(inject, name)) inject.push_back(name);
+    for (const std::string& fault : inject_on_gpu)
+      if (!stands(inject, fault)) inject.push_back(fault);
 }
 
 int Scenario::exit_code_on(const std::string& device) const {
