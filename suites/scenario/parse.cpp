@@ -207,6 +207,14 @@ void check_schema(Reader& at, const std::string& file) {
         fmt::format("{}: schema_version: {} cannot be read; this program reads {}", file, version, kVersion), true);
 }
 
+int wanted_exit_code(Reader& at, const char* key, const std::string& verdict) {
+  const std::optional<double> code = at.number(key);
+  if (!code || *code != static_cast<int>(*code) || *code < 0 || *code > 255)
+    at.refuse(key, "must be the exit code of the run that is judged");
+  if ((*code == 0) != (verdict == "READY")) at.refuse(key, fmt::format("{} does not go with {}", *code, verdict));
+  return static_cast<int>(*code);
+}
+
 }  // namespace
 
 const Attempt& Scenario::attempt(const std::string& wanted) const {
@@ -229,18 +237,6 @@ int Scenario::exit_code_on(const std::string& device) const {
   return device == "cuda" ? exit_code_on_gpu.value_or(exit_code) : exit_code;
 }
 
-namespace {
-
-int exit_code_of(Reader& at, const char* key, const std::string& verdict) {
-  const std::optional<double> code = at.number(key);
-  if (!code || *code != static_cast<int>(*code) || *code < 0 || *code > 255)
-    at.refuse(key, "must be the exit code of the run that is judged");
-  if ((*code == 0) != (verdict == "READY")) at.refuse(key, fmt::format("{} does not go with {}", *code, verdict));
-  return static_cast<int>(*code);
-}
-
-}  // namespace
-
 Scenario parse(const std::string& text, const std::string& file, const std::string& name, const Known& known) {
   const Json json = parse_object(text, file);
   Reader at(json, file + ":");
@@ -254,8 +250,9 @@ Scenario parse(const std::string& text, const std::string& file, const std::stri
   for (Reader& one : at.objects("attempts")) scenario.attempts.push_back(attempt_of(one, context));
   scenario.judged = at.has("judged") ? attempt_name(at, "judged", context) : context.attempts.back();
   scenario.verdict = at.one_of("verdict", kVerdicts, "verdict");
-  scenario.exit_code = exit_code_of(at, "exit_code", scenario.verdict);
-  if (at.has("exit_code_on_gpu")) scenario.exit_code_on_gpu = exit_code_of(at, "exit_code_on_gpu", scenario.verdict);
+  scenario.exit_code = wanted_exit_code(at, "exit_code", scenario.verdict);
+  if (at.has("exit_code_on_gpu"))
+    scenario.exit_code_on_gpu = wanted_exit_code(at, "exit_code_on_gpu", scenario.verdict);
   for (Reader& one : at.objects("causes")) scenario.causes.push_back(cause_of(one, context));
   std::set<std::string> ids;
   for (Reader& one : at.objects("facts")) scenario.facts.push_back(fact_of(one, context, ids));
