@@ -1,4 +1,4 @@
-// What ran of the model's parts that are no function of the ops table (the norms), and why: beside
+// What ran of the model's parts that are no function of the ops table (norms, projections), and why: beside
 // Dispatcher::routes_taken(), and in the same form.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace nsa {
 
 struct PartTaken {
-  std::string part;  // "norm"
+  std::string part;  // "norm", "project"
   std::string way;   // "cuda": our own kernels; "aten"
   std::string why;   // in words: what was asked for, or what refuses it
   std::int64_t calls = 1;
