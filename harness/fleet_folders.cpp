@@ -12,7 +12,6 @@
 #include "base/folder_lock.hpp"
 #include "harness/run_folder.hpp"
 #include "harness/verbs.hpp"
-#include "harness/verbs.hpp"
 #include "reports/read_run.hpp"
 
 namespace harness {
