@@ -17,7 +17,7 @@ is_heavy() {
   local header=$1 include
   if [[ -n ${heavy[$header]:-} ]]; then ${heavy[$header]} && return 0 || return 1; fi
   heavy[$header]=false
-  if grep -qE '^#include <(torch|ATen|c10|cuda)' "$header"; then
+  if grep -qE '^#include <(torch|ATen|c10|cuda|nvtx3|gloo)' "$header"; then
     heavy[$header]=true
     return 0
   fi
