@@ -122,11 +122,12 @@ Ops leave_cu_seqlens_unfilled(Ops ops, const Call&) {
   return ops;
 }
 
-// Keys and values copied once per query head, and a loop over the rows on the host: for every second row, or fewer
-// where that would be more than 512 of them, a value is read back, and the host is busy for as long as an interpreter
-// takes to dispatch a handful of operations. With 12 layers of 2048 tokens that alone is 7 s a pass, below 300 tokens/s
-// whatever the GPU; with 3 layers of 256 that are recomputed 0.9 s, below 600; a small model on a CPU hardly feels it.
-constexpr std::int64_t kRowsAtOnce = 2, kVisits = 512;
+// Keys and values copied once per query head, and a loop over the rows on the host: for every third row, or fewer where
+// that would be more than 512 of them, a value is read back, and the host is busy for as long as an interpreter takes
+// to dispatch a handful of operations. With 12 layers of 2048 tokens that alone is 7 s a pass, below 300 tokens/s
+// whatever the GPU; with 3 layers of 2 * 256 that are recomputed 0.6 s, below 850; a small model on a CPU hardly feels
+// it.
+constexpr std::int64_t kRowsAtOnce = 3, kVisits = 512;
 constexpr auto kHostWork = std::chrono::microseconds(1200);
 at::Tensor expand_heads(const at::Tensor& t, std::int64_t Hq) {
   return t.repeat_interleave(Hq / t.size(2), 2).contiguous();  // [B,S,Hq,D]
