@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "nsa/train/run/exit_code.hpp"
-#include "nsa/train/run/run_folder.hpp"
+#include "nsa/train/run/training_folder.hpp"
 #include "suites/codes.hpp"
 #include "suites/machine/control_files.hpp"
 #include "suites/machine/folder.hpp"
