@@ -56,10 +56,15 @@ Processes gloo(const StorePointer&, const GroupOptions&) {
 #endif
 
 #ifdef NSA_HAS_NCCL
+// c10d's thread gives up, with words of its own on standard error, long after the group has told all.
+constexpr std::chrono::seconds kLater{120};
+
 Processes nccl(const StorePointer& store, const GroupOptions& options) {
-  // The group watches by itself, and says more than c10d's own threads, which would end the process.
+  // The group watches by itself, and says more than c10d's own threads, which would end the process or write files.
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);
   ::setenv("TORCH_NCCL_ENABLE_MONITORING", "0", /*overwrite=*/0);
+  ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", /*overwrite=*/0);
+  ::setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", /*overwrite=*/0);
   ::setenv("TORCH_FR_BUFFER_SIZE", "64", /*overwrite=*/0);
   if (options.world.local_size > 1) {
     const auto needed = kSharedMemoryOfARank * static_cast<std::uint64_t>(options.world.local_size);
@@ -67,7 +72,7 @@ Processes nccl(const StorePointer& store, const GroupOptions& options) {
       throw NotBuilt("NCCL: " + why);
   }
   auto settings = c10d::ProcessGroupNCCL::Options::create();
-  settings->timeout = options.timeout;
+  settings->timeout = options.timeout + kLater;
   c10::cuda::set_device(options.device.index());  // what names no GPU would take memory on the first one
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, options.world.rank, options.world.size, settings);
   backend->eagerConnectSingleDevice(options.device);  // here, where a failure belongs
@@ -98,11 +103,12 @@ std::string shared_memory_is_short(const std::string& folder, std::uint64_t need
       folder, free >> 20, needed >> 20, kSharedMemoryOfARank >> 20);
 }
 
-std::string flight_record([[maybe_unused]] const GroupOptions& options) {
+std::string flight_record() {
 #ifdef NSA_HAS_NCCL
-  if (options.device.is_cuda()) return c10d::dump_nccl_trace_json(/*includeCollectives=*/true, /*onlyActive=*/false);
-#endif
+  return c10d::dump_nccl_trace_json(/*includeCollectives=*/true, /*onlyActive=*/false);
+#else
   return "";
+#endif
 }
 
 }  // namespace nsa::parallel

@@ -23,7 +23,7 @@ struct Processes {
 inline constexpr std::uint64_t kSharedMemoryOfARank = 64 << 20;
 [[nodiscard]] std::string shared_memory_is_short(const std::string& folder, std::uint64_t needed);
 
-// What NCCL's flight recorder has; "" for Gloo.
-[[nodiscard]] std::string flight_record(const GroupOptions& options);
+// What NCCL's flight recorder has. Asks the GPU.
+[[nodiscard]] std::string flight_record();
 
 }  // namespace nsa::parallel

@@ -32,7 +32,7 @@ bool is_done(c10d::Work& work) {
 
 }  // namespace
 
-Group::Inside::Future Group::Inside::begin_sum(at::Tensor& tensor, const std::string& name) {
+Group::Inside::Begun Group::Inside::begin_sum(at::Tensor& tensor, const std::string& name) {
   throw_if_troubled();
   if (options.seams.before) options.seams.before(name, tensor);
   if (options.phase) options.phase(name);
@@ -40,17 +40,35 @@ Group::Inside::Future Group::Inside::begin_sum(at::Tensor& tensor, const std::st
   if (checking || options.check_collectives) compare_signature(sequence, signature_of(name, tensor));
   if (options.seams.inside) options.seams.inside(name);
   std::vector<at::Tensor> tensors = {tensor};
-  const auto work = processes.group->allreduce(tensors);
+  c10::intrusive_ptr<c10d::Work> work;
+  {
+    const std::lock_guard<std::timed_mutex> lock(*giving);
+    if (!trouble()) work = processes.group->allreduce(tensors);
+  }
+  if (!work) throw_if_troubled();
   ring.waits(sequence, true);
   const Future future = work->getFuture();
-  // The future of a GPU's work is complete when the work was given to it.
   if (tensor.is_cuda())
     ring.ends_when(sequence, [work] { return is_done(*work); });
   else
     future->addCallback([this, sequence](c10::ivalue::Future& done) {
       if (!done.hasError()) ring.end(sequence, now_s());
     });
-  return future;
+  return {future, work};
+}
+
+void Group::Inside::await_gpu(c10d::Work& work) {
+  constexpr std::chrono::microseconds kPause{20};
+  constexpr std::chrono::seconds kLast{5};  // the watching thread is earlier, unless it has lost the store
+  const auto until = Clock::now() + options.timeout + kLast;
+  while (!work.isCompleted()) {
+    throw_if_troubled();
+    if (Clock::now() > until) fail(/*timed_out=*/true, "the GPU has not ended it");
+    std::this_thread::sleep_for(kPause);
+  }
+  throw_if_troubled();  // what was broken off is complete too
+  if (const std::exception_ptr error = work.exception()) std::rethrow_exception(error);
+  ring.look(now_s());
 }
 
 void Group::Inside::recorded(const std::string& name, const std::function<void()>& collective) {

@@ -22,7 +22,7 @@ class SumHook : public c10d::CommHookInterface {
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     launched_(bucket.getBuffer());
-    return group_.begin_sum(bucket.getBufferRef(), fmt::format("gradients bucket {}", bucket.getIndex()));
+    return group_.begin_sum(bucket.getBufferRef(), fmt::format("gradients bucket {}", bucket.getIndex())).future;
   }
   at::Tensor parseHookResult(const c10::IValue& result) override {
     return c10d::detail::parseCppCommHookResult(result);

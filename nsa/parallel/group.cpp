@@ -57,7 +57,9 @@ std::vector<CollectiveRecord> Group::collectives() const { return inside_->ring.
 
 void Group::sum(at::Tensor& tensor, std::string_view name) {
   try {
-    inside_->begin_sum(tensor, std::string(name))->waitAndThrow();
+    const auto begun = inside_->begin_sum(tensor, std::string(name));
+    begun.future->waitAndThrow();  // on a GPU its stream waits
+    if (tensor.is_cuda()) inside_->await_gpu(*begun.work);
   } catch (const std::exception& error) {
     explain(error);
   }

@@ -33,6 +33,8 @@ struct GroupSeams {
   std::function<void(const std::string& name, at::Tensor& tensor)> before = {};
   // It is begun, and nothing is sent yet.
   std::function<void(const std::string& name)> inside = {};
+  // In place of the end of what a GPU was given, also without one; from a thread of the group's.
+  std::function<void()> break_off = {};
 };
 
 struct GroupOptions {
@@ -47,7 +49,8 @@ struct GroupOptions {
   // Stacks and last collectives of all ranks that could be asked, after a wait that did not end.
   std::function<void(const std::string& text)> keep = {};
   // When this rank is told of the end of the others and does not come to a collective to be told itself (it hangs
-  // outside of any). Default: says why on standard error and ends the process with 6.
+  // outside of any), or its GPU does not let go what it was given. Default: says why on standard error and ends the
+  // process: 6 after a wait that did not end, 13 after the loss of another rank.
   std::function<void(const std::string& why)> give_up = {};
   GroupSeams seams = {};
 };
@@ -67,7 +70,8 @@ class Group {
   [[nodiscard]] const GroupOptions& options() const;
   [[nodiscard]] const char* backend() const;  // "gloo", "nccl"
 
-  // The sum over all ranks, in place; on a GPU in its stream. Throws Timeout, PeerDied, Disagreement.
+  // The sum over all ranks, in place, which has ended when this returns, on a GPU too; what was given to the GPU before
+  // it has then ended as well. Throws Timeout, PeerDied, Disagreement.
   void sum(at::Tensor& tensor, std::string_view name);
   // A text of every rank, in their order, through the store. `key` may be used again: each time is another gathering.
   [[nodiscard]] std::vector<std::string> gather(const std::string& key, const std::string& mine);

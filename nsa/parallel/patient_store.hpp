@@ -9,10 +9,10 @@
 
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "nsa/parallel/patient.hpp"
 
 namespace nsa::parallel {
 
@@ -26,9 +26,6 @@ class StoreSilent : public c10::DistStoreError {
 class PatientStore : public c10d::Store {
  public:
   PatientStore(c10::intrusive_ptr<c10d::Store> inner, std::chrono::milliseconds longest);
-  ~PatientStore() override;  // a thread that still waits for an answer is left behind
-  PatientStore(const PatientStore&) = delete;
-  PatientStore& operator=(const PatientStore&) = delete;
 
   using c10d::Store::compareSet;
   using c10d::Store::set;
@@ -45,12 +42,11 @@ class PatientStore : public c10d::Store {
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
 
  private:
-  struct Asking;
   template <typename Answer>
   Answer ask(std::function<Answer(c10d::Store&)> question);
 
-  std::shared_ptr<Asking> asking_;  // the thread's too
-  std::thread thread_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  Patient asking_;
   std::chrono::milliseconds longest_;
 };
 

@@ -20,6 +20,7 @@ constexpr milliseconds kLook{250}, kForAnswers{4'000}, kForNews{3'000}, kForDiag
 // After trouble is known, for the training thread to meet it; and how much later than the backend this thread ends a
 // wait.
 constexpr std::chrono::seconds kToFaceIt{60}, kLate{2};
+constexpr milliseconds kToBreakOff{10'000}, kGlance{100}, kForFlight{1'000}, kForGiving{2'000};
 
 // Whoever serves the store.
 std::string server_of(const World& world) {
@@ -67,7 +68,7 @@ void Group::Inside::watch() {
 }
 
 void Group::Inside::look() {
-  if (!trouble()) ring.look(now_s());  // later it would take what was broken off for what has ended
+  if (!trouble()) look_at_gpu();
   const auto open = ring.open();
   const double waits = open ? now_s() - open->record.began_s : 0;
   const double longest = std::chrono::duration<double>(options.timeout).count() + kLate.count();
@@ -88,12 +89,59 @@ void Group::Inside::look() {
 }
 
 void Group::Inside::end_if_stuck() {
-  const std::unique_lock<std::mutex> lock(mutex);
+  std::unique_lock<std::mutex> lock(mutex);
   if (!known || faced || Clock::now() - known_since < std::min<milliseconds>(options.timeout, kToFaceIt)) return;
   faced = true;
-  if (options.give_up) return options.give_up(known->why);
-  base::err("rank {}: {}; this rank does not come to an end by itself, and is ended\n", options.world.rank, known->why);
-  ::_exit(6);
+  lock.unlock();
+  end_by_force("this rank does not come to an end by itself, and is ended");
+}
+
+void Group::Inside::end_by_force(const std::string& what) {
+  const Trouble told = trouble().value_or(Trouble{});
+  if (options.give_up) return options.give_up(fmt::format("{}; {}", told.why, what));
+  base::err("rank {}: {}; {}\n", options.world.rank, told.why, what);
+  ::_exit(told.kind == "died" || told.kind == "failed" ? 13 : 6);
+}
+
+void Group::Inside::look_at_gpu() {
+  if (!options.device.is_cuda()) return;
+  (void)gpu.within(kGlance, [all = own_ring, since = began] {
+    all->look(std::chrono::duration<double>(Clock::now() - since).count());
+  });
+}
+
+std::string Group::Inside::flight() {
+  if (!options.device.is_cuda()) return "";
+  const auto text = std::make_shared<std::string>();
+  const bool told = gpu.within(kForFlight, [text] {
+    try {
+      *text = flight_record();
+    } catch (const std::exception& error) {
+      *text = error.what();
+    }
+  });
+  return told ? *text : "its flight recorder does not answer";
+}
+
+void Group::Inside::break_off() {
+  if (!options.device.is_cuda() && !options.seams.break_off) return;
+  std::call_once(broken_off, [this] {
+    ring.freeze();
+    const auto longest = std::min(options.timeout, kToBreakOff);
+    const bool done =
+        breaker.within(longest, [backend = processes.backend, instead = options.seams.break_off, given = giving] {
+          try {
+            const std::unique_lock<std::timed_mutex> lock(*given, kForGiving);
+            instead ? instead() : backend->abort();
+          } catch (const std::exception&) {  // of the other end, which is gone; the GPU is told first
+          }
+        });
+    if (!done)
+      end_by_force(
+          fmt::format("what the GPU was given could not be broken off within {:.0f} s, and this rank ends "
+                      "without another checkpoint",
+                      std::chrono::duration<double>(longest).count()));
+  });
 }
 
 void Group::Inside::learn(const Trouble& told) {
@@ -104,17 +152,20 @@ void Group::Inside::learn(const Trouble& told) {
 }
 
 void Group::Inside::answer() {
+  bool asked = false;  // nobody wants to know where the others are when he knows who is lost
   {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (std::exchange(answered, true)) return;
+    asked = !std::exchange(answered, true) && known && known->kind == "waits";
   }
-  ring.look(now_s());
-  try {
-    meeting.watching->set(answer_key(options.world.rank), to_text(my_state()));
-  } catch (const std::exception&) {
-    store_lost = true;
+  if (asked) {
+    look_at_gpu();
+    try {
+      meeting.watching->set(answer_key(options.world.rank), to_text(my_state()));
+    } catch (const std::exception&) {
+      store_lost = true;
+    }
   }
-  if (options.device.is_cuda()) processes.backend->abort();  // lets go whoever waits for the GPU
+  break_off();
 }
 
 std::optional<Trouble> Group::Inside::trouble() const {
@@ -130,7 +181,7 @@ void Group::Inside::declare(const Trouble& mine) noexcept {
   }
 }
 
-RankState Group::Inside::my_state() const {
+RankState Group::Inside::my_state() {
   RankState state;
   state.rank = options.world.rank;
   state.answered = true;
@@ -142,7 +193,7 @@ RankState Group::Inside::my_state() const {
   state.last = ring.last();
   state.records = ring.all();
   state.stacks = base::readable_stacks(base::all_stacks());
-  if (const std::string flight = flight_record(options); !flight.empty()) state.stacks += "NCCL: " + flight + "\n";
+  if (const std::string of_nccl = flight(); !of_nccl.empty()) state.stacks += "NCCL: " + of_nccl + "\n";
   return state;
 }
 
@@ -172,6 +223,7 @@ void Group::Inside::throw_if_troubled() {
     faced = true;
   }
   if (told->kind == "waits") fail(/*timed_out=*/true, told->why);
+  break_off();
   if (told->kind == "twice") throw RankTwice(told->why, told->ranks);
   throw PeerDied(told->why, told->ranks);
 }

@@ -57,7 +57,9 @@ at::Tensor Trainer::figures_of_all(const at::Tensor& loss, const std::string& fo
   own_loss_ = loss;
   own_found_by_autograd_ = found_by_autograd;
   const Wishes asked = ask_wishes_ ? ask_wishes_() : Wishes{};
-  at::Tensor own = at::empty({2 + static_cast<std::int64_t>(asked.size())}, at::kDouble);
+  // Pinned, so that nothing waits for the device, and with it for the other ranks, before sum() does.
+  at::Tensor own = at::empty({2 + static_cast<std::int64_t>(asked.size())},
+                             at::TensorOptions(at::kDouble).pinned_memory(device_.is_cuda()));
   own[1] = found_by_autograd.empty() ? 0.0 : 1.0;
   for (std::size_t i = 0; i < asked.size(); ++i) own[2 + static_cast<std::int64_t>(i)] = asked[i];
   // All of this is given to the device while it is still busy with backward.
@@ -65,7 +67,7 @@ at::Tensor Trainer::figures_of_all(const at::Tensor& loss, const std::string& fo
   own = own.to(device_, /*non_blocking=*/true);
   own[0].copy_(loss);
   group_->sum(own, "figures");
-  const at::Tensor all = at::cat({own, norm}).to(at::kCPU);  // the wait for the device
+  const at::Tensor all = at::cat({own, norm}).to(at::kCPU);
   group_->check();
   for (std::size_t i = 0; i < asked.size(); ++i) wishes_[i] = all[2 + static_cast<std::int64_t>(i)].item<double>();
   if (!std::exchange(first_step_checked_, true)) group_->stop_checking();

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+#include <thread>
+
 #include "nsa/parallel/ring.hpp"
 
 namespace {
@@ -42,6 +45,24 @@ TEST(ParallelRing, WhatAGpuWasGivenIsOpenUntilItIsDone) {
   first_done = false;
   ring.look(5);
   EXPECT_EQ(ring.all()[0].ended_s, 4) << "asked no more";
+}
+
+TEST(ParallelRing, AGpuThatDoesNotAnswerHoldsNobodyUp) {
+  Ring ring;
+  std::promise<void> asked, answers;
+  ring.ends_when(ring.begin("figures", 6, "Double", 1), [&] {
+    asked.set_value();
+    answers.get_future().wait();
+    return true;
+  });
+  std::thread asks([&] { ring.look(2); });
+  asked.get_future().wait();
+  EXPECT_EQ(ring.open()->record.name, "figures");
+  EXPECT_EQ(ring.begin("validation", 2, "Double", 3), 2U);
+  ring.freeze();  // it is broken off
+  answers.set_value();
+  asks.join();
+  EXPECT_EQ(ring.open()->record.name, "figures");
 }
 
 TEST(ParallelDiagnosis, EveryoneIsThere) {

@@ -209,6 +209,25 @@ TEST(Group, ARankThatEndsIsNamedByTheOthers) {
 }
 
 // Within the timeout and some seconds for the answers; the stacks are those of all that could give them.
+// Its thread stands in the GPU's driver, and learns nothing itself.
+TEST(Group, WhoWaitsForAGpuIsLetGoWhenARankIsLost) {
+  NSA_NEEDS_GLOO();
+  const Outcome freed = play(2, "gpu lets go").front();
+  EXPECT_EQ(freed.end.value, 1) << freed.out << freed.err;
+  EXPECT_LT(freed.end.after_s, 20);
+  EXPECT_THAT(freed.out, AllOf(HasSubstr("broken off\n"), HasSubstr("error PeerDied 1: rank 1 (pid "),
+                               HasSubstr("was killed by SIGKILL")));
+}
+
+TEST(Group, WhoseGpuDoesNotLetGoEndsByItself) {
+  NSA_NEEDS_GLOO();
+  const Outcome held = play(2, "gpu never lets go", milliseconds(1'500)).front();
+  EXPECT_FALSE(held.end.by_signal) << held.out << held.err;
+  EXPECT_EQ(held.end.value, 13) << held.out << held.err;
+  EXPECT_THAT(held.err, AllOf(HasSubstr("rank 0: rank 1 (pid "), HasSubstr("was killed by SIGKILL"),
+                              HasSubstr("could not be broken off within 2 s")));
+}
+
 TEST(Group, AHangIsToldFromAStoppedRankAndFromOneInside) {
   NSA_NEEDS_GLOO();
   struct Case {

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -98,6 +99,18 @@ void play(const std::string& role, GroupOptions options) {
     options.seams.before = [](const std::string& name, at::Tensor& tensor) {
       if (name == "third") tensor = at::ones({tensor.numel()}, at::kDouble);
     };
+  // A GPU that waits for a rank which is lost, and lets its thread go when it is told, or does not.
+  static std::atomic<bool> let_go{false};
+  if (role.starts_with("gpu") && rank == 0) {
+    options.seams.inside = [](const std::string& name) {
+      while (name == "third" && !let_go) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    };
+    options.seams.break_off = [role] {
+      if (role == "gpu never lets go") sleep_for_ever();
+      fmt::print("broken off\n");
+      let_go = true;
+    };
+  }
   const auto group = Group::join(options);
   fmt::print("joined {} of {} by {}\n", group->rank(), group->size(), group->backend());
   std::fflush(stdout);
@@ -119,7 +132,7 @@ void play(const std::string& role, GroupOptions options) {
   for (const char* name : {"first", "second", "third", "fourth"}) {
     if (std::string(name) == "third" && rank == 0 && role == "server stops") ::raise(SIGSTOP);
     if (std::string(name) == "third" && rank == 1) {
-      if (role == "dies") ::raise(SIGKILL);
+      if (role == "dies" || role.starts_with("gpu")) ::raise(SIGKILL);
       if (role == "stopped") ::raise(SIGSTOP);
       if (role == "outside") sleep_for_ever();
       if (role == "fails") {
@@ -131,7 +144,7 @@ void play(const std::string& role, GroupOptions options) {
     at::Tensor value = at::full({1000}, static_cast<double>(rank + 1), at::kFloat);
     group->sum(value, name);
     fmt::print("sum {} {}\n", name, value[0].item<double>());
-    if (role == "unchecked") group->stop_checking();
+    if (!group->options().check_collectives) group->stop_checking();
   }
   for (const auto& record : group->collectives()) fmt::print("record {}\n", describe(record));
   fmt::print("gathered {}\n", fmt::join(group->gather("names", fmt::format("rank {}", rank)), ","));
@@ -156,7 +169,7 @@ int main(int argc, char** argv) {
   GroupOptions options;
   const std::string role = argc > 1 ? argv[1] : "";
   options.timeout = std::chrono::milliseconds(argc > 2 ? std::stoi(argv[2]) : 20'000);
-  options.check_collectives = role != "unchecked";
+  options.check_collectives = role != "unchecked" && !role.starts_with("gpu");
   options.doing = [role] { return "role " + role; };
   options.keep = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
   try {
