@@ -21,8 +21,10 @@ using State = FleetHost::State;
 
 // -- who is there
 
-bool is_called(const FleetHost& host, const std::string& name) {  // "node07" is also node07.3 and node07.cluster
-  return host.name == name || host.name.starts_with(name + ".");
+// "node07" is also node07.3, node07.cluster and node07:gpu1
+bool is_called(const FleetHost& host, const std::string& name) {
+  return host.name == name || host.name.starts_with(name + ".") || host.on_host == name ||
+         host.on_host.starts_with(name + ".");
 }
 
 void add_missing_names(std::vector<FleetHost>& hosts, const std::vector<std::string>& names) {
@@ -286,7 +288,7 @@ void give_reasons(Fleet& fleet) {
                                           finding.first.code, finding.first.title, finding.first.message));
   if (fleet.verdict == Verdict::ready)
     fleet.reasons.push_back(fleet.hosts.size() == 1 ? "the host is READY"
-                                                    : fmt::format("all {} hosts are READY", fleet.hosts.size()));
+                                                    : fmt::format("all {} are READY", amount(fleet)));
 }
 
 void list_suites(Fleet& fleet) {
@@ -304,6 +306,7 @@ Verdict verdict_of(const FleetHost& host) { return host.has_run() ? host.verdict
 
 Fleet merge(std::vector<FleetHost> hosts, const FleetOptions& options) {
   Fleet fleet;
+  fleets::name_by_gpu(hosts, options.expected_names);
   fleets::add_missing_names(hosts, options.expected_names);
   fleets::add_missing_ranks(hosts);
   if (options.expected_number) fleets::add_missing_number(hosts, *options.expected_number);

@@ -41,7 +41,14 @@ struct FleetHost {
     double value = 0;   // finite
     bool busy = false;  // others were at work on the machine meanwhile
   };
-  std::string name;    // the host's, with ".RANK" where a host has several
+  // The one that its run used: the first that it saw.
+  struct Gpu {
+    std::string uuid, bus_id;  // "" where it is not told
+    std::string visible;       // CUDA_VISIBLE_DEVICES
+  };
+  std::string name;     // the host's, with ".RANK" or ":gpuN" where a host has several
+  std::string on_host;  // the host's alone where the name has ":gpuN", else ""
+  std::optional<Gpu> gpu;
   std::string folder;  // "" where there is none
   State state = State::missing;
   std::string trouble;
@@ -129,7 +136,7 @@ struct Fleet {
 
 struct FleetOptions {
   std::optional<std::size_t> expected_number;
-  std::vector<std::string> expected_names;  // with or without ".RANK"
+  std::vector<std::string> expected_names;  // with or without ".RANK" or ":gpuN"
   // The code of a trouble, as the program's table has it: code, title, severity, category, cause, next.
   std::function<Finding(FleetTrouble)> code;
 };

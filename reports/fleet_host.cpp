@@ -54,6 +54,12 @@ bool is_own(const std::string& name) {
   return name == "host.hostname" || name.ends_with(".bus_id") || name.ends_with(".uuid") || name.ends_with(".origin");
 }
 
+std::optional<FleetHost::Gpu> gpu_of(const Run& run) {
+  if (run.device != "cuda") return std::nullopt;
+  return FleetHost::Gpu{text_at(run.provenance, "/gpus/0/uuid"), text_at(run.provenance, "/gpus/0/bus_id"),
+                        text_at(run.provenance, "/environment/CUDA_VISIBLE_DEVICES")};
+}
+
 void add_provenance(const Run& run, FleetHost& host) {
   std::vector<std::pair<std::string, Json>> leaves;
   comparing::flatten("", run.provenance, leaves);
@@ -208,6 +214,7 @@ FleetHost host_of(const Run& run, const std::string& folder) {
     host.reasons.push_back(view::cut(assessment.reasons[i], kMessageBytes));
   host.totals = count(run.suites);
   host.kind = view::cut(kind_of(run), kNameBytes);
+  host.gpu = gpu_of(run);
   add_launch(run, host);
   add_provenance(run, host);
   add_plan(run, host);

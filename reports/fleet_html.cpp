@@ -32,7 +32,7 @@ void write_findings(Html& out, const Fleet& fleet) {
     const Finding& f = finding.first;
     out.line("<div class=\"card {}\"><h3>{} {} <span class=\"{}\">{}</span></h3>", html::tone(f.severity), esc(f.code),
              esc(f.title), html::tone(f.severity), to_string(f.severity));
-    out.line("<p><b>{}</b>: {}</p>", view::plural(finding.hosts.size(), "host"), hosts_of(fleet, finding.hosts));
+    out.line("<p><b>{}</b>: {}</p>", fleets::amount(fleet, finding.hosts), hosts_of(fleet, finding.hosts));
     out.line("<p>{}{}</p>", finding.where.empty() ? "" : code(finding.where) + ": ", breakable(f.message));
     if (!f.next.empty()) out.line("<p><b>Next step.</b> {}</p>", breakable(f.next));
     out.line("</div>");

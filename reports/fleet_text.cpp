@@ -80,7 +80,7 @@ std::string finding_line(const Fleet& fleet, const FleetFinding& finding) {
   constexpr std::size_t kNames = 6;
   const Finding& f = finding.first;
   const std::string hosts = finding.hosts.empty() ? "the fleet"
-                                                  : fmt::format("{}: {}", view::plural(finding.hosts.size(), "host"),
+                                                  : fmt::format("{}: {}", fleets::amount(fleet, finding.hosts),
                                                                 fleets::names(fleet, finding.hosts, kNames));
   return fmt::format("{:<8} {} {}; {}; {}{}", to_string(f.severity), f.code, f.title, hosts,
                      finding.where.empty() ? "" : finding.where + ": ", f.message);

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 
 #include "reports/fleet_parts.hpp"
@@ -28,7 +29,7 @@ std::string in_words(const Fleet& fleet, const FleetDifference& difference) {
     const std::string value = groups[i].value.empty() ? "not there" : view::one_line(groups[i].value);
     const bool most = i == 0 && difference.majority;
     text += fmt::format("{}{} on {}", i == 0 ? "" : "; ", value,
-                        most ? view::plural(groups[i].hosts.size(), "host") : names(fleet, groups[i].hosts, kNames));
+                        most ? amount(fleet, groups[i].hosts) : names(fleet, groups[i].hosts, kNames));
   }
   if (groups.size() > kGroups) text += fmt::format("; and {} other values", groups.size() - kGroups);
   return text;
@@ -81,6 +82,26 @@ std::string verdict_word(const FleetHost& host) {
   throw std::logic_error("FleetHost::State outside its enumeration");
 }
 
+std::string amount(const Fleet& fleet, const std::vector<std::size_t>& hosts) {
+  const bool gpus = !hosts.empty() && std::all_of(hosts.begin(), hosts.end(),
+                                                  [&](std::size_t i) { return !fleet.hosts[i].on_host.empty(); });
+  return view::plural(hosts.size(), gpus ? "GPU" : "host");
+}
+
+std::string amount(const Fleet& fleet) {
+  std::set<std::string> with_gpus;
+  std::size_t gpus = 0;
+  for (const FleetHost& host : fleet.hosts) {
+    if (host.on_host.empty()) continue;
+    with_gpus.insert(host.on_host);
+    ++gpus;
+  }
+  const std::size_t others = fleet.hosts.size() - gpus;
+  if (gpus == 0) return view::plural(others, "host");
+  return fmt::format("{} of {}{}", view::plural(gpus, "GPU"), view::plural(with_gpus.size(), "host"),
+                     others == 0 ? "" : fmt::format(" and {}", view::plural(others, "other host")));
+}
+
 std::string counts(const Fleet& fleet) {
   std::vector<std::pair<std::string, std::size_t>> words;
   for (const FleetHost& host : fleet.hosts) {
@@ -91,7 +112,7 @@ std::string counts(const Fleet& fleet) {
     else
       ++at->second;
   }
-  std::string text = view::plural(fleet.hosts.size(), "host");
+  std::string text = amount(fleet);
   const char* between = ": ";
   for (const auto& [word, n] : words) {
     text += fmt::format("{}{} {}", between, n, word);

@@ -19,6 +19,15 @@ using harness::Json;
 
 std::string dotted(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
+// As nvidia-smi writes it: "GPU-8a2b0c1d-...".
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i)
+    text += fmt::format("{}{:02x}", i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                        static_cast<unsigned char>(uuid.bytes[i]));
+  return text;
+}
+
 Json describe_gpu(int index) {
   char bus_id[32] = "";
   (void)cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, index);
@@ -27,6 +36,7 @@ Json describe_gpu(int index) {
           {"name", gpu.name},
           {"sm", fmt::format("{}.{}", gpu.major, gpu.minor)},
           {"bus_id", bus_id},
+          {"uuid", uuid_text(gpu.uuid)},
           {"multiprocessors", gpu.multiProcessorCount},
           {"memory_bytes", gpu.totalGlobalMem},
           {"l2_bytes", gpu.l2CacheSize},

@@ -4,6 +4,7 @@
 #   sbatch --nodes 16 configs/slurm/validate_fleet.sh                        # a node a folder, its first GPU
 #   sbatch --nodes 16 --gpus-per-node 8 --ntasks-per-node 8 configs/slurm/validate_fleet.sh --level standard
 #                                                                            # each GPU by itself: NODE.RANK a folder
+# Each task then has one GPU, by its number on the node. Without Slurm: docs/fleets.md, GPUs.
 # Arguments go to nsa-validate (without any: --suite smoke). OUT names the folder on a disk that all nodes see; by default
 # out/fleet-JOB. The exit code is that of the merge: 0 only when every node is READY.
 #SBATCH --job-name=nsa-validate

@@ -249,6 +249,20 @@ TEST_F(MergeVerb, TheSameHostTwiceIsNamed) {
   refuses({"run", "./run/../run"}, "is given twice");
 }
 
+TEST_F(MergeVerb, AFolderAGpuOfOneHost) {
+  for (const std::string gpu : {"0", "1"}) {
+    std::string text = replaced(replaced(journal, "\"id\":\"" + id_, "\"id\":\"" + gpu + "-" + id_),
+                                "\"device\":\"cpu\"", "\"device\":\"cuda\"");
+    text = replaced(text, "\"provenance\":{",
+                    "\"provenance\":{\"gpus\":[{\"name\":\"NVIDIA H100\",\"uuid\":\"GPU-" + gpu + "\"}],");
+    fake.folder.write("run/gpu" + gpu + "/events.jsonl", text);
+  }
+  const Json fleet = merged({"run/gpu0", "run/gpu1", "--expect", host_ + ":gpu0," + host_ + ":gpu1"}, 0);
+  EXPECT_EQ(fleet["hosts"][0]["name"], host_ + ":gpu0");
+  EXPECT_EQ(fleet["hosts"][1]["name"], host_ + ":gpu1");
+  EXPECT_THAT(fleet["findings"], IsEmpty());
+}
+
 TEST_F(MergeVerb, LinksAreNotFollowed) {
   add_hosts(2);
   fs::create_directory_symlink("h0", path("run/latest"));

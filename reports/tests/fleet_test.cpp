@@ -186,6 +186,71 @@ TEST(Fleet, AHostThatIsThereTwiceIsRefusedByName) {
   EXPECT_THAT(find(fleet, "twice")->first.message, HasSubstr("are the same run run of b"));
 }
 
+// A run of `host` that saw one GPU.
+Run on_gpu(const std::string& host, const std::string& visible, const std::string& uuid, const std::string& bus_id) {
+  reports::Run run = run_of_host(host);
+  run.id += " on " + visible + uuid;
+  run.device = "cuda";
+  run.provenance["gpus"][0]["bus_id"] = bus_id;
+  if (!uuid.empty()) run.provenance["gpus"][0]["uuid"] = uuid;
+  if (!visible.empty()) run.provenance["environment"]["CUDA_VISIBLE_DEVICES"] = visible;
+  return run;
+}
+
+std::vector<std::string> names_of(const Fleet& fleet) {
+  std::vector<std::string> names;
+  for (const FleetHost& host : fleet.hosts) names.push_back(host.name);
+  return names;
+}
+
+TEST(Fleet, GpusOfOneHostAreEachAPlace) {
+  const std::vector<Run> both = {on_gpu("a", "1", "GPU-1", "0:7"), on_gpu("a", "0", "GPU-0", "0:6")};
+  const Fleet fleet = fleet_of(both);
+  EXPECT_THAT(names_of(fleet), ElementsAre("a:gpu0", "a:gpu1"));
+  EXPECT_EQ(fleet.exit_code, ExitCode::ready) << fleet.reasons[0];
+  EXPECT_THAT(fleet.reasons, ElementsAre("all 2 GPUs of 1 host are READY"));
+  EXPECT_THAT(fleet.differences, IsEmpty()) << "CUDA_VISIBLE_DEVICES chose them";
+  EXPECT_THAT(to_text(fleet), HasSubstr("merge: 2 GPUs of 1 host: 2 READY; READY, exit code 0"));
+
+  FleetOptions with = options();
+  for (const auto& expected : {std::vector<std::string>{"a:gpu0", "a:gpu1"}, {"a"}}) {
+    with.expected_names = expected;
+    EXPECT_EQ(fleet_of(both, with).exit_code, ExitCode::ready);
+  }
+  with.expected_names = {"a:gpu0", "a:gpu1"};
+  const Fleet half = fleet_of({both[0]}, with);
+  EXPECT_EQ(half.exit_code, ExitCode::inconclusive);
+  EXPECT_THAT(names_of(half), ElementsAre("a:gpu0", "a:gpu1")) << "the one that is there is still number 1";
+  EXPECT_EQ(half.hosts[0].state, FleetHost::State::missing);
+}
+
+TEST(Fleet, GpusAreToldApartByWhatBothTell) {
+  using testing::Pair;
+  const auto named = [](const std::vector<Run>& runs) {
+    const Fleet fleet = fleet_of(runs);
+    return std::pair(names_of(fleet), find(fleet, "twice") != nullptr);
+  };
+  EXPECT_THAT(named({on_gpu("a", "0", "GPU-0", "0:6"), on_gpu("a", "1", "GPU-0", "0:6")}),
+              Pair(ElementsAre("a", "a"), true))
+      << "one GPU, seen as another number";
+  EXPECT_THAT(named({on_gpu("a", "0", "", "0:6"), on_gpu("a", "0", "", "0:7")}),
+              Pair(ElementsAre("a:gpu0", "a:gpu1"), false))
+      << "two GPUs, seen as one number";
+  EXPECT_THAT(named({on_gpu("a", "", "", ""), on_gpu("a", "3", "", "")}), Pair(ElementsAre("a:gpu0", "a:gpu3"), false))
+      << "one that sees all uses the first";
+  EXPECT_THAT(named({on_gpu("a", "0", "GPU-0", "0:6"), on_gpu("a", "1", "GPU-1", "0:7"), on_gpu("a", "1", "", "0:7")}),
+              Pair(ElementsAre("a:gpu0", "a:gpu1", "a:gpu1"), true));
+  EXPECT_THAT(named({on_gpu("a", "0", "GPU-0", "0:6"), run_of_host("a")}), Pair(ElementsAre("a", "a"), true))
+      << "a run on the CPU has no GPU";
+}
+
+TEST(Fleet, GpusAndWholeHostsAreCountedApart) {
+  const Fleet fleet = fleet_of({on_gpu("a", "0", "", "0:6"), on_gpu("a", "1", "", "0:7"), on_gpu("b", "", "", "0:6")});
+  EXPECT_THAT(names_of(fleet), ElementsAre("a:gpu0", "a:gpu1", "b"));
+  EXPECT_THAT(fleet.differences, IsEmpty());
+  EXPECT_THAT(to_text(fleet), HasSubstr("merge: 2 GPUs of 1 host and 1 other host: 3 READY"));
+}
+
 // -- what differs
 
 struct Change {
