@@ -78,6 +78,24 @@ class Group {
   // The same signatures were seen: they are compared no longer (unless options().check_collectives is asked for good).
   void stop_checking();
 
+  // ---- a step that a CUDA graph holds, its sums among the rest (captured.cpp)
+  // While this rank captures: the sum over all ranks, in place, as a part of the graph that the current stream records.
+  // Nothing is sent, and nothing recorded but in the graph. All ranks capture the same sums in the same order, in a
+  // group that has summed before. Throws what c10d throws.
+  void sum_in_graph(at::Tensor& tensor);
+  // Before a capture, when all that the GPU was given has ended: from then on the thread that watches has nothing to
+  // ask the GPU for.
+  void note_all_ended();
+  // All that a replay sums is recorded as one collective with a number of its own: begun before the replay is launched,
+  // given to the GPU after it. `done` is asked by the thread that watches. Throws as check().
+  [[nodiscard]] std::uint64_t begin_replay(std::string_view name, std::int64_t elements, std::string_view dtype);
+  void replay_given(std::uint64_t sequence, std::function<bool()> done);
+  // NCCL's abort does not return while a graph with its sums exists: so `let_go`, which ends all such graphs, is called
+  // before it, from any thread. Set before the first replay; an empty one when there are no graphs any more.
+  void before_abort(std::function<void()> let_go);
+  // Whether check() would throw. The thread that watches has aborted, or is about to, what the GPU waits in.
+  [[nodiscard]] bool troubled() const;
+
   // Why this rank ends, for the others: they end with PeerDied and this sentence.
   void tell_failure(const std::string& why) noexcept;
   // Throws what was found in the background: a rank that told of a failure or that somebody saw die.

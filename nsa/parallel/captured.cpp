@@ -1,0 +1,79 @@
+// A group whose sums a CUDA graph holds. What is relied on, of torch 2.11's ProcessGroupNCCL::collective (read in
+// torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp):
+//   - with asyncOp = false the sum goes to the caller's current stream: nothing is forked, and nothing is to be joined;
+//   - in a capture the work is not given to c10d's thread that watches, nor to the flight recorder: nobody asks for an
+//     event that was recorded in a graph;
+//   - the communicator exists before (join() makes it), and a sum of this size has been made before (the steps that
+//     warm up): so NCCL connects nothing in the capture.
+// And of NCCL (commDestroySync in its src/init.cc): a communicator is not destroyed, and its abort does not return,
+// while a graph with its sums exists. The waiting kernels end all the same, as the abort tells them first.
+#include "nsa/parallel/inside.hpp"
+
+namespace nsa::parallel {
+
+namespace {
+
+// A backend whose abort is preceded by the end of the graphs. For abort() alone: the group sums by its own backend.
+class GraphsEndFirst : public c10d::Backend {
+ public:
+  explicit GraphsEndFirst(c10::intrusive_ptr<c10d::Backend> inner)
+      : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)) {}
+
+  void set(std::function<void()> let_go) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    let_go_ = std::move(let_go);
+  }
+  const std::string getBackendName() const override { return inner_->getBackendName(); }
+  void abort() override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (let_go_) let_go_();
+    }
+    inner_->abort();
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> inner_;
+  std::mutex mutex_;
+  std::function<void()> let_go_;
+};
+
+}  // namespace
+
+void Group::sum_in_graph(at::Tensor& tensor) {
+  std::vector<at::Tensor> tensors = {tensor};
+  c10d::AllreduceOptions options;
+  options.asyncOp = false;
+  (void)inside_->processes.group->allreduce(tensors, options);
+}
+
+void Group::note_all_ended() { inside_->ring.look(inside_->now_s()); }
+
+std::uint64_t Group::begin_replay(std::string_view name, std::int64_t elements, std::string_view dtype) {
+  Inside& in = *inside_;
+  in.throw_if_troubled();
+  if (in.options.phase) in.options.phase(name);
+  const std::uint64_t sequence = in.ring.begin(name, elements, std::string(dtype), in.now_s());
+  if (in.options.seams.inside) in.options.seams.inside(std::string(name));
+  return sequence;
+}
+
+void Group::replay_given(std::uint64_t sequence, std::function<bool()> done) {
+  inside_->ring.waits(sequence, true);
+  inside_->ring.ends_when(sequence, std::move(done));
+}
+
+void Group::before_abort(std::function<void()> let_go) {
+  auto& backend = inside_->processes.backend;
+  auto* wrapped = dynamic_cast<GraphsEndFirst*>(backend.get());
+  if (wrapped == nullptr) {
+    auto made = c10::make_intrusive<GraphsEndFirst>(backend);
+    wrapped = made.get();
+    backend = made;
+  }
+  wrapped->set(std::move(let_go));
+}
+
+bool Group::troubled() const { return inside_->trouble().has_value(); }
+
+}  // namespace nsa::parallel
