@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "nsa/train/gradients.hpp"
@@ -34,6 +35,34 @@ bool refused_to_wait(const c10::Error& error) {
          std::string_view::npos;
 }
 
+// Why a rehearsal cannot be captured; "" when nothing speaks against it.
+std::string refusal_of_rehearsal(const std::function<void()>& part) {
+  try {
+    part();
+  } catch (const c10::Error& error) {
+    if (!refused_to_wait(error)) throw;
+    return "train.cuda_graph: something in the forward or backward pass waits for the GPU, which a graph cannot hold; "
+           "see the routes that were taken, or set it to false";
+  } catch (const Unsupported& refused) {
+    return refused.what();
+  }
+  return "";
+}
+
+std::string refusal_of_capture(const std::function<void()>& part) {
+  try {
+    part();
+  } catch (const c10::Error& error) {
+    const std::string why = error.what_without_backtrace();
+    return "train.cuda_graph: the step cannot be captured: " + why.substr(0, why.find('\n'));
+  } catch (const Unsupported& refused) {
+    return refused.what();
+  }
+  return "";
+}
+
+void tell_nobody(std::string_view /*name*/) {}
+
 }  // namespace
 
 std::string graph_refusal(const TrainConfig& config, const EffectiveFlags& flags) {
@@ -49,119 +78,210 @@ bool goes_by_graph(const TrainConfig& config, const EffectiveFlags& flags, at::D
   return config.cuda_graph == CudaGraph::on;
 }
 
-GraphStep::GraphStep(LanguageModel model, const TrainConfig& config, AdamW& optimizer)
-    : model_(std::move(model)), parameters_(model_->parameters()), optimizer_(optimizer), grad_clip_(config.grad_clip) {
+GraphStep::GraphStep(LanguageModel model, const TrainConfig& config, AdamW& optimizer,
+                     std::shared_ptr<parallel::Group> group)
+    : group_(std::move(group)),
+      model_(std::move(model)),
+      parameters_(model_->parameters()),
+      optimizer_(optimizer),
+      grad_clip_(config.grad_clip),
+      whole_{config.batch_size, config.seq_len + 1} {
   const at::Device device = parameters_.front().device();
   const auto options = at::TensorOptions().device(device);
-  const std::vector<std::int64_t> sizes = {config.accumulate_grad_batches, config.batch_size, config.seq_len + 1};
-  tokens_ = at::zeros(sizes, options.dtype(at::kLong));
-  staged_ = device.is_cuda() ? at::empty(sizes, at::TensorOptions(at::kLong).pinned_memory(true)) : tokens_;
+  const auto pinned = [&](const at::Tensor& like) {
+    return device.is_cuda() ? at::empty(like.sizes(), at::TensorOptions(like.scalar_type()).pinned_memory(true)) : like;
+  };
+  const std::int64_t rows = config.batch_size / (group_ ? group_->size() : 1);
+  tokens_ = at::zeros({config.accumulate_grad_batches, rows, config.seq_len + 1}, options.dtype(at::kLong));
+  staged_ = pinned(tokens_);
   // The dtype in which the update computes with a number from the host.
   lr_ = at::zeros({}, options.dtype(device.is_cuda() ? at::kFloat : at::kDouble));
-  figures_ = at::zeros({2}, options.dtype(at::kDouble));
+  const std::int64_t told = group_ ? 1 + static_cast<std::int64_t>(wishes_.size()) : 0;
+  told_ = at::ones({told}, options.dtype(at::kDouble));
+  told_staged_ = pinned(told_);
+  figures_ = at::zeros({2 + told}, options.dtype(at::kDouble));
   if (device.is_cuda()) stream_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index()).unwrap();
+  if (group_ && stream_) group_->before_abort([this] { let_go(); });
 }
 
-GraphStep::~GraphStep() = default;
+GraphStep::~GraphStep() {
+  if (group_ && stream_) group_->before_abort({});
+}
 
 bool GraphStep::serves(const std::vector<Batch>& batches) const {
   if (static_cast<std::int64_t>(batches.size()) != tokens_.size(0)) return false;
   for (const Batch& batch : batches)
-    if (batch.cu_seqlens || batch.tokens.sizes() != tokens_.sizes().slice(1)) return false;
+    if (batch.cu_seqlens || batch.tokens.sizes() != at::IntArrayRef(whole_)) return false;
   return true;
 }
 
-at::Tensor GraphStep::run(const std::vector<Batch>& batches, double lr, const Tell& tell) {
+at::Tensor GraphStep::run(const std::vector<Batch>& batches, double lr, const Tell& tell, const Wishes& mine) {
+  changed_nothing_ = false;
+  if (group_) group_->check();
   if (!stream_) {
-    stage(batches, lr);
-    compute(tell);
+    stage(batches, lr, mine);
+    warm_up(tell);
+    read_sums(figures_);
     return figures_.clone();
   }
   at::cuda::CUDAEvent before;  // what others did to the parameters, on their stream
   before.record(c10::cuda::getCurrentCUDAStream(stream_->device_index()));
   const c10::cuda::CUDAStreamGuard guard(*stream_);
   before.block(c10::cuda::CUDAStream(*stream_));
-  stage(batches, lr);
-  if (warmed_up_ < kWarmUp) {
+  stage(batches, lr, mine);
+  const bool replays = warmed_up_ >= kWarmUp;
+  if (!replays) {
     warm_up(tell);
   } else {
     if (graph_ == nullptr) capture();
-    tell("replay");
-    graph_->replay();
-    ++replays_;
+    replay(tell);
   }
   const auto launched = std::chrono::steady_clock::now();
-  if (graph_ != nullptr) hand_out_gradients();  // while the device works
+  if (replays) hand_out_gradients();  // while the device works
+  if (group_) {
+    at::cuda::CUDAEvent done;
+    done.record();
+    await(done);
+  }
   at::Tensor figures = figures_.cpu();
   wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - launched).count();
+  read_sums(figures);
   return figures;
 }
 
-// Waits for nothing: the figures of the step before have been read, so the pinned tensor is free.
-void GraphStep::stage(const std::vector<Batch>& batches, double lr) {
+// Waits for nothing: the figures of the step before have been read, so the pinned tensors are free.
+void GraphStep::stage(const std::vector<Batch>& batches, double lr, const Wishes& mine) {
   for (std::size_t i = 0; i < batches.size(); ++i) staged_[static_cast<std::int64_t>(i)].copy_(batches[i].tokens);
-  if (stream_) tokens_.copy_(staged_, /*non_blocking=*/true);
+  if (group_) {
+    auto* told = told_staged_.mutable_data_ptr<double>();
+    told[0] = 1;
+    std::copy(mine.begin(), mine.end(), told + 1);
+  }
+  if (stream_) {
+    tokens_.copy_(staged_, /*non_blocking=*/true);
+    told_.copy_(told_staged_, /*non_blocking=*/true);
+  }
   lr_.fill_(lr);
 }
 
-void GraphStep::compute(const Tell& tell) {
+at::Tensor GraphStep::accumulate(const Tell& tell) {
   // Undefined, not zero: the first batch writes its gradients, and the graph's own memory holds them.
   model_->zero_grad();
+  own_.clear();
   at::Tensor loss;
+  const double parts = static_cast<double>(tokens_.size(0)) * ranks();
   for (const at::Tensor& tokens : tokens_.unbind()) {
     tell("forward");
-    const at::Tensor share = model_->loss(tokens) / static_cast<double>(tokens_.size(0));
+    const at::Tensor share = model_->loss(tokens) / parts;
     tell("backward");
     share.backward();
     loss = loss.defined() ? loss + share.detach() : share.detach();
   }
-  tell("update");
-  const at::Tensor norm = global_norm(*model_);
-  figures_.copy_(at::stack({loss, norm.to(loss.scalar_type())}));
-  const at::Tensor skip = figures_.isfinite().all().logical_not().to(at::kFloat);
-  clip_to_norm(*model_, norm, grad_clip_);
-  optimizer_.step(lr_, skip);
+  return loss;
 }
 
-// The last one is the rehearsal: what would break a capture half-way is found while it still has a name.
-void GraphStep::warm_up(const Tell& tell) {
-  std::optional<NoWaiting> rehearsal;
-  if (warmed_up_ + 1 == kWarmUp) rehearsal.emplace();
-  try {
-    compute(tell);
-  } catch (const c10::Error& error) {
-    if (!rehearsal || !refused_to_wait(error)) throw;
-    throw Unsupported(
-        "train.cuda_graph: something in the forward or backward pass waits for the GPU, which a graph cannot hold; see "
-        "the routes that were taken, or set it to false");
+void GraphStep::update(const at::Tensor& loss, const Tell& tell) {
+  const at::NoGradGuard no_grad;
+  at::Tensor summed;  // loss, how many ranks, their wishes
+  if (group_) {
+    sum_gradients();
+    summed = sum_figures(loss);
   }
+  tell("update");
+  const at::Tensor norm = global_norm(*model_);
+  if (group_)
+    figures_.copy_(
+        at::cat({summed.narrow(0, 0, 1), norm.to(at::kDouble).reshape({1}), summed.narrow(0, 1, summed.size(0) - 1)}));
+  else
+    figures_.copy_(at::stack({loss, norm.to(loss.scalar_type())}));
+  at::Tensor good = figures_.narrow(0, 0, 2).isfinite().all();
+  if (group_) good = good.logical_and(figures_[2].eq(ranks()));
+  clip_to_norm(*model_, norm, grad_clip_);
+  optimizer_.step(lr_, good.logical_not().to(at::kFloat));
+}
+
+// The last one is the rehearsal: what would break a capture half-way is found while it still has a name. On a CPU the
+// same step goes on for ever. Ranks ask each other in all of them, before the first sum.
+void GraphStep::warm_up(const Tell& tell) {
+  std::optional<NoWaiting> no_waiting;
+  if (stream_ && warmed_up_ + 1 == kWarmUp) no_waiting.emplace();
+  at::Tensor loss;
+  const std::string why = refusal_of_rehearsal([&] { loss = accumulate(tell); });
+  if (group_ == nullptr || warmed_up_ < kWarmUp)
+    agree(why);
+  else if (!why.empty())
+    throw Unsupported(why);
+  if (const std::string late = refusal_of_rehearsal([&] { update(loss, tell); }); !late.empty())
+    throw Unsupported(late);
   ++warmed_up_;
 }
 
+// A rank that cannot says so before the others give sums to the graph that it would lack.
 void GraphStep::capture() {
   c10::cuda::CUDACachingAllocator::emptyCache();  // what the warm-up used would lie idle beside the graph's memory
   auto graph = std::make_unique<at::cuda::CUDAGraph>();
-  graph->capture_begin();
+  if (group_) group_->note_all_ended();
+  std::string why;
+  const auto end = [&] {
+    capturing_ = false;
+    return refusal_of_capture([&] { graph->capture_end(); });  // or the stream stays as it is
+  };
+  capturing_ = true;
   try {
-    compute([](std::string_view) {});
-    graph->capture_end();
-  } catch (const c10::Error& error) {
-    try {
-      graph->capture_end();            // or the stream stays as it is
-    } catch (const std::exception&) {  // the first error is the one that tells
-    }
-    const std::string why = error.what_without_backtrace();
-    throw Unsupported("train.cuda_graph: the step cannot be captured: " + why.substr(0, why.find('\n')));
+    at::Tensor loss;
+    // With ranks: c10d's threads may ask for events of their own meanwhile.
+    const auto mode = group_ ? cudaStreamCaptureModeThreadLocal : cudaStreamCaptureModeGlobal;
+    agree(refusal_of_capture([&] {
+      graph->capture_begin({0, 0}, mode);
+      loss = accumulate(tell_nobody);
+    }));
+    why = refusal_of_capture([&] { update(loss, tell_nobody); });
+  } catch (const std::exception&) {
+    (void)end();  // the first error is the one that tells
+    throw;
   }
+  const std::string why_not_ended = end();
+  agree(why.empty() ? why_not_ended : why);
   gradients_.clear();
   for (const at::Tensor& parameter : parameters_) gradients_.push_back(parameter.grad());
+  const std::lock_guard<std::mutex> lock(graph_mutex_);
   graph_ = std::move(graph);
+}
+
+void GraphStep::replay(const Tell& tell) {
+  std::uint64_t sequence = 0;
+  if (group_)
+    sequence = group_->begin_replay("captured step", summed_, c10::toString(gradients_.front().scalar_type()));
+  tell("replay");
+  bool launched = false;
+  {
+    const std::lock_guard<std::mutex> lock(graph_mutex_);
+    if ((launched = graph_ != nullptr)) graph_->replay();
+  }
+  if (!launched) throw_broken_off();  // another rank was lost this very moment
+  ++replays_;
+  if (!group_) return;
+  const auto done = std::make_shared<at::cuda::CUDAEvent>();
+  done->record();
+  group_->replay_given(sequence, [done] {
+    try {
+      return done->query();
+    } catch (const std::exception&) {  // a GPU that is lost ends nothing
+      return false;
+    }
+  });
 }
 
 void GraphStep::release() {
   gradients_.clear();
-  graph_.reset();
+  own_.clear();
+  let_go();
   if (stream_) c10::cuda::CUDACachingAllocator::emptyCache();
+}
+
+void GraphStep::let_go() {
+  const std::lock_guard<std::mutex> lock(graph_mutex_);
+  graph_.reset();
 }
 
 void GraphStep::hand_out_gradients() {

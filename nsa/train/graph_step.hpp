@@ -6,9 +6,11 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,11 +18,15 @@
 
 #include "nsa/config.hpp"
 #include "nsa/model/lm.hpp"
+#include "nsa/parallel/group.hpp"
 #include "nsa/train/adamw.hpp"
 #include "nsa/train/batch.hpp"
 
 namespace at::cuda {
 struct CUDAGraph;
+}
+namespace c10::cuda {
+struct CUDAEvent;
 }
 
 namespace nsa::train {
@@ -32,6 +38,12 @@ namespace nsa::train {
 // Whether a trainer makes its steps by GraphStep: `on` everywhere, `automatic` on a GPU where nothing is refused.
 [[nodiscard]] bool goes_by_graph(const TrainConfig& config, const EffectiveFlags& flags, at::Device device);
 
+// What a rank wants of all (to stop, say), summed over all with the figures of a step.
+using Wishes = std::array<double, 4>;
+
+// With several ranks it sums too: all gradients in one buffer (of each dtype) after the last backward, then the
+// figures. So the sums are not hidden behind backward as parallel::GradientSums hides them; they are two launches of
+// the graph. Every rank must give every step to it, or none: what serves() says depends on the whole batch alone.
 class GraphStep {
  public:
   // Steps that are made one operation after another before the graph is captured: libraries take their workspaces and
@@ -40,47 +52,80 @@ class GraphStep {
 
   // Model and optimizer are the ones that every step trains, on one device. From the capture on, their tensors must
   // stay where they are (Trainer::load copies into them), and flags, ops and recompute of the model what they are.
-  GraphStep(LanguageModel model, const TrainConfig& config, AdamW& optimizer);
+  // `group`: of several ranks that share every batch evenly (deal.hpp); null: alone.
+  GraphStep(LanguageModel model, const TrainConfig& config, AdamW& optimizer,
+            std::shared_ptr<parallel::Group> group = nullptr);
   ~GraphStep();
   GraphStep(const GraphStep&) = delete;
   GraphStep& operator=(const GraphStep&) = delete;
 
-  // The step has the one shape that the graph has: accumulate_grad_batches of [batch_size, seq_len + 1], not packed.
+  // The step has the one shape that the graph has: accumulate_grad_batches of [batch_size, seq_len + 1], not packed. Of
+  // the whole batches, of which each rank takes its share.
   [[nodiscard]] bool serves(const std::vector<Batch>& batches) const;
 
-  // One optimizer step with these batches, which it serves. Returns {loss, gradient norm before clipping}, fp64 on the
-  // CPU; to read them is the only time that the host waits. When one of them is not finite, nothing was updated
-  // (AdamW::step). The parameters hold the step's gradients afterwards. `tell` is called at the beginning of each part:
-  // "forward", "backward", "update", or "replay" for all of it.
+  // One optimizer step with these batches, which it serves (with a group: with this rank's share of such). Returns
+  // {loss, gradient norm before clipping}, fp64 on the CPU; to read them is the only time that the host waits. When one
+  // of them is not finite, nothing was updated (AdamW::step). The parameters hold the step's gradients afterwards.
+  // `tell` is called at the beginning of each part: "forward", "backward", "update", or "replay" for all of it.
+  // With a group all of it is that of all ranks, and wishes() are the sums of `mine`.
   //
   // Throws Unsupported when a graph cannot hold the step after all: in the last step of the warm-up when it waits for
-  // the device, and when the capture fails. No parameter was changed then, unless `tell` was given "update".
-  at::Tensor run(const std::vector<Batch>& batches, double lr, const std::function<void(std::string_view)>& tell);
+  // the device, and when the capture fails; with a group on all ranks alike, where it is so on one. No parameter was
+  // changed then, unless `tell` was given "update". Throws parallel::Error as Group::sum does.
+  at::Tensor run(const std::vector<Batch>& batches, double lr, const std::function<void(std::string_view)>& tell,
+                 const Wishes& mine = {});
+  [[nodiscard]] const Wishes& wishes() const { return wishes_; }
+  // After run() has thrown: the ranks' sums did not come to their end, and so no parameter was changed.
+  [[nodiscard]] bool changed_nothing() const { return changed_nothing_; }
+  // Were this rank's own loss and gradients of the last step finite, before they were summed? Waits for the device.
+  [[nodiscard]] bool own_was_finite() const;
 
   // Gives the memory of the graph back; the next step captures anew.
   void release();
   [[nodiscard]] std::int64_t replays() const { return replays_; }
+  [[nodiscard]] const std::optional<c10::Stream>& stream() const { return stream_; }
   // Of the last step: how long the host had nothing to do but to wait for the device.
   [[nodiscard]] double wait_seconds() const { return wait_seconds_; }
 
  private:
   using Tell = std::function<void(std::string_view)>;
-  void stage(const std::vector<Batch>& batches, double lr);
-  void compute(const Tell& tell);
+  void stage(const std::vector<Batch>& batches, double lr, const Wishes& mine);
+  at::Tensor accumulate(const Tell& tell);  // this rank's loss; its gradients are the parameters'
+  void update(const at::Tensor& loss, const Tell& tell);
   void warm_up(const Tell& tell);
   void capture();
+  void replay(const Tell& tell);
   void hand_out_gradients();
 
+  // graph_step_group.cpp: with several ranks
+  [[nodiscard]] double ranks() const { return group_ ? group_->size() : 1; }
+  void agree(const std::string& why_not) const;  // throws Unsupported on all where one has a reason
+  void sum_gradients();
+  at::Tensor sum_figures(const at::Tensor& loss);
+  void sum(at::Tensor& tensor, std::string_view name);
+  void await(const c10::cuda::CUDAEvent& done);
+  [[noreturn]] void throw_broken_off();
+  void let_go();  // of the graph, from any thread
+  void read_sums(const at::Tensor& figures);
+
+  std::shared_ptr<parallel::Group> group_;  // outlives the graph: NCCL waits for the end of all graphs with its sums
   LanguageModel model_;
   std::vector<at::Tensor> parameters_;
   AdamW& optimizer_;
   double grad_clip_;
+  std::vector<std::int64_t> whole_;    // [B, S+1] of the batches that all ranks share
   at::Tensor tokens_, staged_;         // [accumulated, B, S+1] int64 on the device, and pinned on the host
   at::Tensor lr_;                      // scalar
-  at::Tensor figures_;                 // [2] fp64: loss, norm
+  at::Tensor told_, told_staged_;      // with a group, fp64: 1 (this rank takes part), its wishes
+  at::Tensor figures_;                 // fp64: loss, norm; with a group also how many took part, and the sums of wishes
   std::vector<at::Tensor> gradients_;  // as captured, in the order of the parameters
+  std::vector<at::Tensor> own_;        // scalars: this rank's loss, and the sum of its gradients of each dtype
+  std::int64_t summed_ = 0;            // elements
+  Wishes wishes_{};
+  bool capturing_ = false, changed_nothing_ = false;
   std::optional<c10::Stream> stream_;  // of everything here, on a GPU: the default one cannot be captured
   std::unique_ptr<at::cuda::CUDAGraph> graph_;
+  std::mutex graph_mutex_;  // for let_go()
   std::int64_t warmed_up_ = 0, replays_ = 0;
   double wait_seconds_ = 0;
 };

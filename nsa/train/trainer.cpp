@@ -21,9 +21,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-constexpr const char* kNoGraphOfRanks =
-    "several ranks sum their gradients while backward runs, which the captured step does not hold";
-
 at::Device device_of(const LanguageModel& model) { return model->parameters().front().device(); }
 
 // Refuses what this loop cannot do, and casts the model before the optimizer copies its parameters.
@@ -54,14 +51,16 @@ void check_tokens(const at::Tensor& tokens, const TrainConfig& config, bool ragg
     throw ContractError(fmt::format("batch: token {} is outside 0..{}", low < 0 ? low : high, vocab - 1));
 }
 
-std::unique_ptr<GraphStep> make_graph(const LanguageModel& model, const TrainConfig& config, AdamW& optimizer) {
+// Null where the ranks of the group cannot share a batch: refused by name a little later.
+std::unique_ptr<GraphStep> make_graph(const LanguageModel& model, const TrainConfig& config, AdamW& optimizer,
+                                      const std::shared_ptr<parallel::Group>& group) {
   if (!goes_by_graph(config, model->runtime->flags, device_of(model))) return nullptr;
-  return std::make_unique<GraphStep>(model, config, optimizer);
+  if (group && !deal_refusal(config, group->size()).empty()) return nullptr;
+  return std::make_unique<GraphStep>(model, config, optimizer, group);
 }
 
-std::string why_automatic_is_not(const LanguageModel& model, const TrainConfig& config, const parallel::Group* group) {
+std::string why_automatic_is_not(const LanguageModel& model, const TrainConfig& config) {
   if (config.cuda_graph != CudaGraph::automatic || !device_of(model).is_cuda()) return "";
-  if (group != nullptr) return kNoGraphOfRanks;
   return graph_refusal(config, model->runtime->flags);
 }
 
@@ -114,8 +113,8 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, BatchSource batches,
       parameters_(model_->parameters()),
       device_(parameters_.front().device()),
       optimizer_(*model_, config_.weight_decay, config_.master_weights),
-      why_not_captured_(why_automatic_is_not(model_, config_, nullptr)),
-      graph_(make_graph(model_, config_, optimizer_)),
+      why_not_captured_(why_automatic_is_not(model_, config_)),
+      graph_(make_graph(model_, config_, optimizer_, nullptr)),
       divergence_(model_->config.vocab),
       origin_(origin()) {}
 
@@ -133,8 +132,8 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchS
       device_(parameters_.front().device()),
       optimizer_(*model_, config_.weight_decay, config_.master_weights),
       group_(std::move(group)),
-      why_not_captured_(why_automatic_is_not(model_, config_, group_.get())),
-      graph_(group_ ? nullptr : make_graph(model_, config_, optimizer_)),
+      why_not_captured_(why_automatic_is_not(model_, config_)),
+      graph_(make_graph(model_, config_, optimizer_, group_)),
       divergence_(model_->config.vocab) {
   if (stream_ == nullptr) throw std::invalid_argument("trainer: no stream");
   next_batch_ = [stream = stream_] {
@@ -196,13 +195,14 @@ void Trainer::guarded_step(StepReport& report) {
   at::Tensor figures;
   std::string found_by_autograd;
   if (graph_ && graph_->serves(batches) && !model_->runtime->observe) figures = step_by_graph(batches, report);
-  const bool by_graph = figures.defined();
-  if (!by_graph) {
+  by_graph_ = figures.defined();
+  if (!by_graph_) {
     at::Tensor loss;
+    if (graph_ && group_) graph_->release();  // no rank runs out of memory alone
     try {
       found_by_autograd = accumulate(batches, report, loss);
     } catch (const c10::OutOfMemoryError&) {  // the graph's memory lies beside that of an ordinary step
-      if (!graph_) throw;
+      if (!graph_ || group_) throw;
       graph_->release();
       forget_gradients();
       set_random_states(origin_.random, device_);
@@ -229,7 +229,7 @@ void Trainer::guarded_step(StepReport& report) {
     const std::string parameter = first_nonfinite_gradient(*model_);
     return stop(Stop::nonfinite_gradient, parameter.empty() ? "the norm of finite gradients overflows" : parameter);
   }
-  if (by_graph) return;  // which guards its update itself
+  if (by_graph_) return;  // which guards its update itself
   phase("update");
   clip_to_norm(*model_, report.grad_norm, config_.grad_clip);
   optimizer_.step(report.lr);
@@ -239,11 +239,17 @@ void Trainer::guarded_step(StepReport& report) {
 at::Tensor Trainer::step_by_graph(const std::vector<Batch>& batches, StepReport& report) {
   try {
     const auto before = graph_->replays();
-    const at::Tensor figures = graph_->run(batches, report.lr, [this](std::string_view name) { phase(name); });
+    const at::Tensor figures = graph_->run(
+        own_share(batches), report.lr, [this](std::string_view name) { phase(name); },
+        group_ && ask_wishes_ ? ask_wishes_() : Wishes{});
     report.replayed = graph_->replays() > before;
     if (report.replayed) report.wait_seconds = graph_->wait_seconds();
     updating_ = false;
+    if (group_) note_sums(graph_->wishes());
     return figures;
+  } catch (const parallel::Error&) {
+    if (graph_->changed_nothing()) updating_ = false;
+    throw;
   } catch (const Unsupported& refused) {
     if (config_.cuda_graph == CudaGraph::on || updating_) throw;
     why_not_captured_ = refused.what();

@@ -3,7 +3,6 @@
 // trainer, which then goes on bit for bit as this one would.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -79,8 +78,9 @@ class Trainer {
   Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchStream> stream,
           std::optional<std::filesystem::path> halt_file = std::nullopt);
   // With the ranks of a group, each of which has a trainer of the same model, configuration and stream: a step is that
-  // of all (deal.hpp), and so are all figures of its report. All ranks make the same calls. No step goes by a graph:
-  // CudaGraph::on is refused. Throws parallel::Error where the ranks do not agree or one is lost.
+  // of all (deal.hpp), and so are all figures of its report. All ranks make the same calls, and watch their steps
+  // (Runtime::observe) all or none. Steps go by the graph as those of one rank do, on all ranks or on none. Throws
+  // parallel::Error where the ranks do not agree or one is lost.
   Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchStream> stream,
           std::optional<std::filesystem::path> halt_file, std::shared_ptr<parallel::Group> group);
   Trainer(const Trainer&) = delete;  // its graph holds the optimizer's tensors
@@ -111,13 +111,14 @@ class Trainer {
   // Throws StateMismatch naming every key, tensor and property of the data that differs, and then changes nothing.
   void load(const TrainState& state);
 
-  // With a group. What this rank wants of all (to stop, say), asked at the end of a step's backward and summed over all
-  // ranks with its figures: so all ranks learn of it with the same step. wishes(): of the last step.
-  using Wishes = std::array<double, 4>;
+  // With a group. What this rank wants of all (to stop, say), asked at the end of a step's backward (before a step that
+  // goes by the graph) and summed over all ranks with its figures: so all ranks learn of it with the same step.
+  // wishes(): of the last step.
+  using Wishes = train::Wishes;
   void on_wish(std::function<Wishes()> ask) { ask_wishes_ = std::move(ask); }
   [[nodiscard]] const Wishes& wishes() const { return wishes_; }
   [[nodiscard]] const std::shared_ptr<parallel::Group>& group() const { return group_; }  // null: alone
-  // Of the last step; zeros without a group.
+  // Of the last step; zeros without a group, and where the sums came after backward (GraphStep).
   [[nodiscard]] parallel::GradientSums::Overlap overlap() const;
   // What all ranks must have in common before a step; throws parallel::Disagreement where they have not.
   void compare_with_all(const parallel::Facts& more = {});
@@ -138,7 +139,7 @@ class Trainer {
   void guarded_step(StepReport& report);
   // The batches of a step, fewer than asked for at the end of the data.
   std::vector<Batch> fetch(StepReport& report);
-  // {loss, norm} by the graph; undefined when it could not hold the step and was given up (CudaGraph::automatic).
+  // {loss, norm, ...} by the graph; undefined when it could not hold the step and was given up (CudaGraph::automatic).
   at::Tensor step_by_graph(const std::vector<Batch>& batches, StepReport& report);
   // Loss and gradients of all batches, weighted by their predictions; "" or what autograd's anomaly mode found.
   // With a group: of this rank's share, and summed.
@@ -146,6 +147,7 @@ class Trainer {
   void join_group();
   // The mean loss, the norm and what autograd's anomaly mode found, of all ranks.
   at::Tensor figures_of_all(const at::Tensor& loss, const std::string& found_by_autograd);
+  void note_sums(const Wishes& wishes);  // of a step of all
   // Whose share is not finite.
   void find_culprit(StepReport& report);
   [[nodiscard]] std::vector<Batch> own_share(const std::vector<Batch>& batches) const;
@@ -178,6 +180,7 @@ class Trainer {
   std::optional<double> last_loss_;
   Origin origin_;          // of the next step
   bool updating_ = false;  // an update, or a replay, began and did not end
+  bool by_graph_ = false;  // the last step
 };
 
 }  // namespace nsa::train

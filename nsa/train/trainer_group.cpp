@@ -1,8 +1,10 @@
 // A trainer among others: what its ranks must have in common, the figures of a step of all, and whose share was bad.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/cuda.h>
 
 #include <cmath>
 
@@ -32,15 +34,18 @@ parallel::Facts shapes_of(const parallel::NamedTensors& parameters) {
 }  // namespace
 
 void Trainer::join_group() {
-  if (config_.cuda_graph == CudaGraph::on)
-    throw std::invalid_argument(
-        "trainer: train.cuda_graph: true: several ranks sum their gradients while backward runs, "
-        "which the captured step does not hold");
   if (const auto reason = deal_refusal(config_, group_->size()); !reason.empty())
     throw std::invalid_argument("trainer: " + reason);
   const auto parameters = named_parameters_of(*model_);
   parallel::agree(*group_, "parameters", shapes_of(parameters));
-  sums_ = std::make_unique<parallel::GradientSums>(parameters, group_);
+  // The Reducer keeps the nodes of autograd that write the gradients, and those work in the stream in which they were
+  // made. A graph holds the work of its own stream alone.
+  if (device_.is_cuda()) torch::cuda::synchronize(device_.index());
+  {
+    const c10::OptionalStreamGuard in_the_graphs_stream(graph_ ? graph_->stream() : std::nullopt);
+    sums_ = std::make_unique<parallel::GradientSums>(parameters, group_);
+  }
+  if (device_.is_cuda()) torch::cuda::synchronize(device_.index());
 }
 
 std::vector<Batch> Trainer::own_share(const std::vector<Batch>& batches) const {
@@ -69,16 +74,23 @@ at::Tensor Trainer::figures_of_all(const at::Tensor& loss, const std::string& fo
   group_->sum(own, "figures");
   const at::Tensor all = at::cat({own, norm}).to(at::kCPU);
   group_->check();
-  for (std::size_t i = 0; i < asked.size(); ++i) wishes_[i] = all[2 + static_cast<std::int64_t>(i)].item<double>();
-  if (!std::exchange(first_step_checked_, true)) group_->stop_checking();
+  Wishes sums{};
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = all[2 + static_cast<std::int64_t>(i)].item<double>();
+  note_sums(sums);
   return at::cat({all.narrow(0, 0, 1), all.narrow(0, all.size(0) - 1, 1), all.narrow(0, 1, 1)});
+}
+
+void Trainer::note_sums(const Wishes& wishes) {
+  wishes_ = wishes;
+  if (!std::exchange(first_step_checked_, true)) group_->stop_checking();
 }
 
 void Trainer::find_culprit(StepReport& report) {
   // What is not finite on one rank is not finite in the sum, at the same place.
   report.parameter = first_nonfinite_gradient(*model_);
-  const nlohmann::json own = {{"finite", std::isfinite(own_loss_.item<double>()) && sums_->own_were_finite()},
-                              {"autograd", own_found_by_autograd_}};
+  const bool finite =
+      by_graph_ ? graph_->own_was_finite() : std::isfinite(own_loss_.item<double>()) && sums_->own_were_finite();
+  const nlohmann::json own = {{"finite", finite}, {"autograd", by_graph_ ? "" : own_found_by_autograd_}};
   const auto all = group_->gather("not finite", own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const auto told = nlohmann::json::parse(all[rank]);
@@ -108,7 +120,7 @@ void Trainer::compare_weights_with_all() {
 }
 
 parallel::GradientSums::Overlap Trainer::overlap() const {
-  return sums_ ? sums_->overlap() : parallel::GradientSums::Overlap{};
+  return sums_ && !by_graph_ ? sums_->overlap() : parallel::GradientSums::Overlap{};
 }
 
 }  // namespace nsa::train

@@ -131,11 +131,6 @@ Training make_training(const Config& config, const Options& options, const Rank&
   const auto reason = graph_refusal(config.train, training.flags);
   if (config.train.cuda_graph == CudaGraph::on && !reason.empty())
     throw UsageError(fmt::format("train.cuda_graph = true: {}", reason));
-  if (config.train.cuda_graph == CudaGraph::on && rank.group)
-    throw UsageError(
-        "train.cuda_graph = true: several ranks sum their gradients while backward runs, which the captured step does "
-        "not "
-        "hold; auto goes by ordinary steps");
   if (config.train.deterministic) make_deterministic();
   training.device = choose_device(options.device, rank);
   auto stream = training_data(config);

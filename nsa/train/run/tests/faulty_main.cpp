@@ -4,6 +4,7 @@
 //   spin           backward computes for ever         crash      backward dies by SIGSEGV
 //   nan-window     the window's output has a NaN (STEP counts its calls)
 //   weights        a bit of a weight is another one after the step
+//   unsupported    backward throws Unsupported
 // With FAULT_RANK in the environment on that rank alone. Among several ranks the first backward pass is the rehearsal
 // of nsa::parallel::GradientSums.
 #include <ATen/ops/full_like.h>
@@ -29,6 +30,7 @@ void strike(const std::string& fault, const at::Tensor& gradient, Clock::duratio
   while (fault == "hang") ::pause();
   if (fault == "slow") std::this_thread::sleep_for(std::max<Clock::duration>(30 * usual, std::chrono::seconds(2)));
   if (fault == "crash") (void)::raise(SIGSEGV);
+  if (fault == "unsupported") throw nsa::Unsupported("this rank alone cannot");
   for (volatile std::int64_t turns = 0; fault == "spin";) turns = turns + 1;
 }
 
