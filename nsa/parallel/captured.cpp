@@ -7,16 +7,18 @@
 //     warm up): so NCCL connects nothing in the capture.
 // And of NCCL (commDestroySync in its src/init.cc): a communicator is not destroyed, and its abort does not return,
 // while a graph with its sums exists. The waiting kernels end all the same, as the abort tells them first.
+#include <future>
+
 #include "nsa/parallel/inside.hpp"
 
 namespace nsa::parallel {
 
 namespace {
 
-// A backend whose abort is preceded by the end of the graphs. For abort() alone: the group sums by its own backend.
-class GraphsEndFirst : public c10d::Backend {
+// A backend whose abort ends the graphs too. For abort() alone: the group sums by its own backend.
+class EndsGraphsToo : public c10d::Backend {
  public:
-  explicit GraphsEndFirst(c10::intrusive_ptr<c10d::Backend> inner)
+  explicit EndsGraphsToo(c10::intrusive_ptr<c10d::Backend> inner)
       : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)) {}
 
   void set(std::function<void()> let_go) {
@@ -24,12 +26,14 @@ class GraphsEndFirst : public c10d::Backend {
     let_go_ = std::move(let_go);
   }
   const std::string getBackendName() const override { return inner_->getBackendName(); }
+  // Both at once: the abort ends the kernels and then waits for the graphs, whose end may wait for that of the kernels.
   void abort() override {
-    {
+    const auto graphs = std::async(std::launch::async, [this] {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (let_go_) let_go_();
-    }
+    });
     inner_->abort();
+    graphs.wait();
   }
 
  private:
@@ -63,11 +67,11 @@ void Group::replay_given(std::uint64_t sequence, std::function<bool()> done) {
   inside_->ring.ends_when(sequence, std::move(done));
 }
 
-void Group::before_abort(std::function<void()> let_go) {
+void Group::on_abort(std::function<void()> let_go) {
   auto& backend = inside_->processes.backend;
-  auto* wrapped = dynamic_cast<GraphsEndFirst*>(backend.get());
+  auto* wrapped = dynamic_cast<EndsGraphsToo*>(backend.get());
   if (wrapped == nullptr) {
-    auto made = c10::make_intrusive<GraphsEndFirst>(backend);
+    auto made = c10::make_intrusive<EndsGraphsToo>(backend);
     wrapped = made.get();
     backend = made;
   }

@@ -91,8 +91,8 @@ class Group {
   [[nodiscard]] std::uint64_t begin_replay(std::string_view name, std::int64_t elements, std::string_view dtype);
   void replay_given(std::uint64_t sequence, std::function<bool()> done);
   // NCCL's abort does not return while a graph with its sums exists: so `let_go`, which ends all such graphs, is called
-  // before it, from any thread. Set before the first replay; an empty one when there are no graphs any more.
-  void before_abort(std::function<void()> let_go);
+  // with it, from any thread. Set before the first replay; an empty one when there are no graphs any more.
+  void on_abort(std::function<void()> let_go);
   // Whether check() would throw. The thread that watches has aborted, or is about to, what the GPU waits in.
   [[nodiscard]] bool troubled() const;
 

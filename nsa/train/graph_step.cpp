@@ -101,11 +101,11 @@ GraphStep::GraphStep(LanguageModel model, const TrainConfig& config, AdamW& opti
   told_staged_ = pinned(told_);
   figures_ = at::zeros({2 + told}, options.dtype(at::kDouble));
   if (device.is_cuda()) stream_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index()).unwrap();
-  if (group_ && stream_) group_->before_abort([this] { let_go(); });
+  if (group_ && stream_) group_->on_abort([this] { let_go(); });
 }
 
 GraphStep::~GraphStep() {
-  if (group_ && stream_) group_->before_abort({});
+  if (group_ && stream_) group_->on_abort({});
 }
 
 bool GraphStep::serves(const std::vector<Batch>& batches) const {

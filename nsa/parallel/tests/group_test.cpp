@@ -236,7 +236,8 @@ TEST(Group, AHangIsToldFromAStoppedRankAndFromOneInside) {
   for (const Case& one :
        {Case{"outside", "rank 1 is outside of any collective; its last was 2 'second' (1000 x Float), in its phase"},
         Case{"inside", "rank 1 has begun it and sends nothing"}, Case{"stopped", "rank 1 gives no answer"},
-        Case{"other", "rank 1 is in collective 3 'gather something'"}}) {
+        Case{"other", "rank 1 is in collective 3 'gather something'"},
+        Case{"replay", "collective 3 'captured step' (1000 x Float): rank 1 is outside of any collective"}}) {
     const auto ranks = play(3, one.role, milliseconds(2'000));
     for (const int other : {0, 2}) {
       const Outcome& rank = ranks[static_cast<std::size_t>(other)];

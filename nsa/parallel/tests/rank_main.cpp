@@ -83,6 +83,13 @@ void gradients(const std::shared_ptr<Group>& group, const std::string& fault) {
   fmt::print("overlap {}\n", sums.overlap().reducing_s > 0);
 }
 
+// What GraphStep does on a GPU whose replay never ends.
+void await_a_replay(Group& group) {
+  group.replay_given(group.begin_replay("captured step", 1000, "Float"), [] { return false; });
+  while (!group.troubled()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  group.check();
+}
+
 void play(const std::string& role, GroupOptions options) {
   const int rank = options.world.rank;
   if (role == "late" && rank == 1) sleep_for_ever();
@@ -134,13 +141,14 @@ void play(const std::string& role, GroupOptions options) {
     if (std::string(name) == "third" && rank == 1) {
       if (role == "dies" || role.starts_with("gpu")) ::raise(SIGKILL);
       if (role == "stopped") ::raise(SIGSTOP);
-      if (role == "outside") sleep_for_ever();
+      if (role == "outside" || role == "replay") sleep_for_ever();
       if (role == "fails") {
         group->tell_failure("its disk is full");
         std::exit(3);
       }
       if (role == "other") (void)group->gather("something", "else");
     }
+    if (std::string(name) == "third" && role == "replay") return await_a_replay(*group);
     at::Tensor value = at::full({1000}, static_cast<double>(rank + 1), at::kFloat);
     group->sum(value, name);
     fmt::print("sum {} {}\n", name, value[0].item<double>());
