@@ -418,11 +418,12 @@ TEST(NsaTrainRanks, CapturedStepsStopTogetherAndALostRankEndsThem) {
   }
 }
 
+// In step 4: in the steps before, the ranks ask each other before they sum.
 TEST(NsaTrainRanks, AHangBeforeTheSumsOfACapturedStepIsNamed) {
   NSA_NEEDS_GLOO();
   const Place place;
   const Outcome outcome = place.train(with(kCaptured, {"--nproc", "2", "--set", "train.hang_timeout_s=5"}),
-                                      {.plant = "hang@4", .environment = {{"FAULT_RANK", "1"}}});
+                                      {.plant = "hang@8", .environment = {{"FAULT_RANK", "1"}}});
   EXPECT_EQ(outcome.code, 6) << outcome.err;
   EXPECT_THAT(outcome.err,
               AllOf(HasSubstr("rank 0 waited"), HasSubstr("'gradients'"),
