@@ -189,7 +189,7 @@ TEST(Fleet, AHostThatIsThereTwiceIsRefusedByName) {
 // A run of `host` that saw one GPU.
 Run on_gpu(const std::string& host, const std::string& visible, const std::string& uuid, const std::string& bus_id) {
   reports::Run run = run_of_host(host);
-  run.id += " on " + visible + uuid;
+  run.id += " on " + visible + uuid + bus_id;
   run.device = "cuda";
   run.provenance["gpus"][0]["bus_id"] = bus_id;
   if (!uuid.empty()) run.provenance["gpus"][0]["uuid"] = uuid;
@@ -204,7 +204,7 @@ std::vector<std::string> names_of(const Fleet& fleet) {
 }
 
 TEST(Fleet, GpusOfOneHostAreEachAPlace) {
-  const std::vector<Run> both = {on_gpu("a", "1", "GPU-1", "0:7"), on_gpu("a", "0", "GPU-0", "0:6")};
+  const std::vector<reports::Run> both = {on_gpu("a", "1", "GPU-1", "0:7"), on_gpu("a", "0", "GPU-0", "0:6")};
   const Fleet fleet = fleet_of(both);
   EXPECT_THAT(names_of(fleet), ElementsAre("a:gpu0", "a:gpu1"));
   EXPECT_EQ(fleet.exit_code, ExitCode::ready) << fleet.reasons[0];
@@ -226,7 +226,7 @@ TEST(Fleet, GpusOfOneHostAreEachAPlace) {
 
 TEST(Fleet, GpusAreToldApartByWhatBothTell) {
   using testing::Pair;
-  const auto named = [](const std::vector<Run>& runs) {
+  const auto named = [](const std::vector<reports::Run>& runs) {
     const Fleet fleet = fleet_of(runs);
     return std::pair(names_of(fleet), find(fleet, "twice") != nullptr);
   };
@@ -240,7 +240,9 @@ TEST(Fleet, GpusAreToldApartByWhatBothTell) {
       << "one that sees all uses the first";
   EXPECT_THAT(named({on_gpu("a", "0", "GPU-0", "0:6"), on_gpu("a", "1", "GPU-1", "0:7"), on_gpu("a", "1", "", "0:7")}),
               Pair(ElementsAre("a:gpu0", "a:gpu1", "a:gpu1"), true));
-  EXPECT_THAT(named({on_gpu("a", "0", "GPU-0", "0:6"), run_of_host("a")}), Pair(ElementsAre("a", "a"), true))
+  reports::Run on_cpu = run_of_host("a");
+  on_cpu.device = "cpu";
+  EXPECT_THAT(named({on_gpu("a", "0", "GPU-0", "0:6"), on_cpu}), Pair(ElementsAre("a", "a"), true))
       << "a run on the CPU has no GPU";
 }
 
