@@ -1,7 +1,6 @@
 #include "nsa/cuda/rows.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/cuda/EmptyTensor.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -85,11 +84,9 @@ at::Tensor workspace(std::int64_t bytes, const at::Tensor& like) {
 }
 void* start_of(const at::Tensor& workspace) { return workspace.defined() ? workspace.data_ptr() : nullptr; }
 
-// Past the dispatcher, whose way to the allocator is as long as the allocator's own; a call of attention has a dozen of
-// them. Not where torch is to fill what nobody has written yet.
+// By the dispatcher, although its way to the allocator is as long as the allocator's own: by what ATen records it is
+// told that our kernels ran (suites/flag_matrix), and what they allocate.
 at::Tensor empty(at::IntArrayRef sizes, at::ScalarType type, const at::Tensor& like) {
-  if (like.is_cuda() && !at::globalContext().deterministicAlgorithms())
-    return at::detail::empty_cuda(sizes, type, like.device(), std::nullopt);
   return at::empty(sizes, at::TensorOptions().dtype(type).device(like.device()));
 }
 

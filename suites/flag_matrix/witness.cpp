@@ -207,6 +207,7 @@ class Judge {
   // size: more than what bf16 rounds away.
   void rope_scale() {
     const at::Tensor plain = queries(yardstick_.plain), seen = queries(seen_);
+    if (!plain.defined() || !seen.defined()) return;
     const bool same = at::equal(seen, plain);
     const auto set = environment_.find("NSA_ROPE_SCALE");
     const double scale = set == environment_.end() ? 1.0 : std::stod(set->second);
@@ -232,14 +233,15 @@ class Judge {
   std::vector<Disagreement> found;
 
  private:
+  // Undefined where no attention was called, which branches() tells.
   static at::Tensor queries(const Execution& e) {
-    return e.in_one() || e.called("attend_window") ? e.inputs.window.q
-           : e.called("attend_compressed")         ? e.inputs.compressed.q
-                                                   : e.inputs.selected.q;
+    for (const at::Tensor& q : {e.inputs.window.q, e.inputs.compressed.q, e.inputs.selected.q})
+      if (q.defined()) return q;
+    return {};
   }
   static bool in_one_product(const Execution& e) {
     const at::Tensor q = queries(e);
-    return q.stride(1) > q.size(2) * q.size(3);
+    return q.defined() && q.stride(1) > q.size(2) * q.size(3);
   }
   // What the product says that it took must be what ran.
   void record(const std::string& op, const std::vector<std::string>& closest) {
