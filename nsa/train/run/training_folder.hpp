@@ -1,4 +1,5 @@
-// The folder of a training run (that of a validation is harness/run_folder.hpp; both are locked by base/folder_lock.hpp):
+// The folder of a training run (that of a validation is harness/run_folder.hpp; both are locked by
+// base/folder_lock.hpp):
 //
 //   run.json           who it is: run id, configuration, and what each start found (build, torch, device, flags)
 //   checkpoints/       step_NNNNNNNN.safetensors (train/checkpoint.hpp)

@@ -1,0 +1,49 @@
+// The layer's projections by our own kernels, on the processor: then the attentions' inputs are slices of one product,
+// and flags that switch the kernels off lay them by themselves.
+#include <gtest/gtest.h>
+
+#include "nsa/kernels/params.hpp"
+#include "suites/flag_matrix/witness.hpp"
+
+namespace suites::flag_witness {
+namespace {
+
+flag_execution::Plan plan() {
+  flag_execution::Plan plan;
+  plan.model.dim = 64;
+  plan.model.n_layers = 1;
+  plan.model.n_heads = 4;
+  plan.model.n_kv_groups = 2;
+  plan.model.d_k = plan.model.d_v = 32;
+  plan.model.nsa = {.l = 8, .d = 4, .l_sel = 16, .n_sel = 3, .w = 16};
+  plan.precision = nsa::Precision::bf16;
+  plan.S = 35;
+  plan.seed = 5;
+  return plan;
+}
+
+bool are_slices(const flag_execution::Execution& seen) {
+  const at::Tensor& v = seen.inputs.window.v;
+  return v.stride(1) > v.size(2) * v.size(3);
+}
+
+TEST(EmulatedWays, AreKnownHoweverTheirInputsLie) {
+  ASSERT_TRUE(nsa::kernels::is_emulated()) << "linked with the kernels themselves";
+  const Subject subject(std::make_shared<Seams>());
+  for (const bool training : {false, true}) {
+    const Yardstick yardstick = measure(plan(), training);
+    ASSERT_TRUE(are_slices(yardstick.plain));
+    EXPECT_TRUE(blind_spots(yardstick).empty()) << blind_spots(yardstick).front();
+    for (const nsa::Environment& environment :
+         {nsa::Environment{}, {{"NSA_USE_CUDA", "0"}}, {{"NSA_FUSED_PROJECT", "0"}}, {{"NSA_FORCE_SEL_MASK", "1"}}}) {
+      const auto seen = flag_execution::execute(subject, plan(), nsa::resolve(environment), training);
+      const bool by_flag = environment.contains("NSA_USE_CUDA") || environment.contains("NSA_FUSED_PROJECT");
+      EXPECT_EQ(are_slices(seen), !by_flag);
+      for (const Disagreement& d : judge(environment, yardstick, seen, plan()))
+        EXPECT_FALSE(d.evidence.contains("op")) << d.what;  // what is said of an attention's way
+    }
+  }
+}
+
+}  // namespace
+}  // namespace suites::flag_witness
