@@ -103,7 +103,10 @@ std::string describe(const RankEnd& end) {
   if (!end.by_signal) return fmt::format("{} ended with exit code {} after {:.1f} s", who, end.value, end.after_s);
   const char* name = sigabbrev_np(end.value);
   return fmt::format("{} was killed by {}{}{} after {:.1f} s", who, name == nullptr ? "signal " : "SIG",
-                     name == nullptr ? std::to_string(end.value) : name, end.ended_by_us ? " (by its starter)" : "",
+                     name == nullptr ? std::to_string(end.value) : name,
+                     end.ended_by_us ? " (by its starter)"
+                     : end.passed_on ? " (passed on by its starter)"
+                                     : "",
                      end.after_s);
 }
 
@@ -154,6 +157,7 @@ std::optional<RankEnd> Ranks::wait(milliseconds longest) {
     end.by_signal = info.si_code != CLD_EXITED;
     end.value = info.si_status;
     end.ended_by_us = one.killed && end.by_signal && end.value == SIGKILL;
+    end.passed_on = end.by_signal && passed_on_.contains(end.value);
     end.after_s = std::chrono::duration<double>(Clock::now() - began_).count();
     one = {};
     return end;
@@ -162,6 +166,7 @@ std::optional<RankEnd> Ranks::wait(milliseconds longest) {
 }
 
 void Ranks::signal(int number) {
+  passed_on_.insert(number);
   for (const One& one : ranks_)
     if (one.pid != 0) ::kill(one.pid, number);
 }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct RankEnd {
   bool by_signal = false;
   int value = 0;             // exit status or signal
   bool ended_by_us = false;  // by Ranks::kill
+  bool passed_on = false;    // by a signal of Ranks::signal(), before it could heed it
   double after_s = 0;        // since the start
   [[nodiscard]] bool well() const { return !by_signal && value == 0; }
 };
@@ -58,6 +60,7 @@ class Ranks {
     bool killed = false;
   };
   std::vector<One> ranks_;
+  std::set<int> passed_on_;
   std::chrono::steady_clock::time_point began_;
 };
 

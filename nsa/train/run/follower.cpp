@@ -67,9 +67,11 @@ ExitCode Follower::run() {
       heartbeat.write("progress", {{"loss", json_number(report.loss)}, {"grad_norm", json_number(report.grad_norm)}});
   }
   rank_.activity->phase("end");
-  const auto end = together.told_by_first("end", nullptr);
-  heartbeat.write("finished", {{"code", end.at("code")}});
-  return static_cast<ExitCode>(end.at("code").get<int>());
+  ExitCode code = ExitCode::terminated;
+  if (!signals_.starter_died())  // with which the store has gone
+    code = static_cast<ExitCode>(together.told_by_first("end", nullptr).at("code").get<int>());
+  heartbeat.write("finished", {{"code", static_cast<int>(code)}});
+  return code;
 }
 
 }  // namespace nsa::train

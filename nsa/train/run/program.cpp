@@ -40,7 +40,14 @@ ExitCode train(const Options& options, const std::vector<std::string>& arguments
     return Follower(options, signals, rank, make_training(config, options, rank, seams)).run();
   } catch (const std::exception& error) {
     if (rank.group) rank.group->tell_failure(error.what());
-    throw;
+    const bool of_ranks = dynamic_cast<const parallel::Error*>(&error) != nullptr;
+    if (!of_ranks || !signals.starter_died()) throw;
+    // It served the store: whoever asked for it just then could not wait for the end of the step.
+    if (rank.leads()) {
+      base::err("nsa-train: the process that started the ranks (--nproc) has died: this run stops\n");
+      base::out("stopped: reason=starter_died\n");
+    }
+    return ExitCode::terminated;
   }
 }
 

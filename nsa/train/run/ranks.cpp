@@ -102,6 +102,7 @@ bool is_crash(int signal) {
 ExitCode code_of(const std::vector<parallel::RankEnd>& ends) {
   for (const auto& end : ends) {
     if (end.well() || end.ended_by_us) continue;
+    if (end.passed_on) return end.value == SIGINT ? ExitCode::interrupted : ExitCode::terminated;
     if (end.by_signal) return is_crash(end.value) ? static_cast<ExitCode>(128 + end.value) : ExitCode::peer;
     if (end.value != static_cast<int>(ExitCode::peer)) return static_cast<ExitCode>(end.value);
   }

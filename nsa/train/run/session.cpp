@@ -97,7 +97,8 @@ ExitCode Session::run(const std::vector<std::string>& arguments) {
     check_output();
     print_last_line(end);
     activity_.phase("end");
-    (void)together_.told_by_first("end", {{"code", static_cast<int>(end.code)}});
+    if (!signals_.starter_died())  // with which the store has gone
+      (void)together_.told_by_first("end", {{"code", static_cast<int>(end.code)}});
     return end.code;
   } catch (const std::exception& error) {
     if (rank_.group) rank_.group->tell_failure(error.what());

@@ -6,6 +6,8 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/stop_signals.hpp"
@@ -60,7 +62,12 @@ std::optional<int> StopSignals::arrived() const {
 }
 
 bool StopSignals::starter_died() const {
-  return arrived() == SIGUSR1 && starter_ && ::getppid() != *starter_;  // an orphan has another parent
+  if (arrived() != SIGUSR1 || !starter_) return false;
+  // An orphan has another parent; but the kernel sends the signal when the first thread of the starter has ended, and
+  // the rest of it may need a moment more.
+  for (int looks = 0; looks < 50 && ::getppid() == *starter_; ++looks)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return ::getppid() != *starter_;
 }
 
 std::string StopSignals::reason() const {

@@ -213,6 +213,21 @@ TEST(NsaTrainRanks, ThatTheStarterDiedIsTheReason) {
   EXPECT_THAT(content(place.file("child.stderr")), HasSubstr("the process that started the ranks (--nproc) has died"));
 }
 
+// With a row a step somebody always asks the store, which has gone with the starter.
+TEST(NsaTrainRanks, AlsoWhereTheStoreIsAskedJustThen) {
+  NSA_NEEDS_GLOO();
+  const Place place;
+  Child child(place.options({"--nproc", "2", "--steps", "100000", "--save-every", "0", "--set", "train.epochs=0",
+                             "--set", "train.log_every=1", "--set", "train.eval_every=0"}),
+              place.file("child"));
+  wait_for_rows(place, 2);
+  child.send(SIGKILL);
+  (void)child.wait();
+  EXPECT_THAT(left_in_the_end(place), IsEmpty());
+  EXPECT_THAT(content(place.file("child.stdout")), HasSubstr("reason=starter_died"));
+  EXPECT_THAT(content(place.file("child.stderr")), Not(HasSubstr("error:")));
+}
+
 // Its store is there and says nothing. The ranks need it at each row.
 TEST(NsaTrainRanks, AStoppedStarterIsNamed) {
   NSA_NEEDS_GLOO();
