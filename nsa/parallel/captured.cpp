@@ -1,5 +1,5 @@
-// A group whose sums a CUDA graph holds. What is relied on, of torch 2.11's ProcessGroupNCCL::collective (read in
-// torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp):
+// A group whose sums a CUDA graph holds. What is relied on, of torch 2.11's ProcessGroupNCCL::collective (by its
+// header, and by excerpts of a ProcessGroupNCCL.cpp near that version, not by the whole file):
 //   - with asyncOp = false the sum goes to the caller's current stream: nothing is forked, and nothing is to be joined;
 //   - in a capture the work is not given to c10d's thread that watches, nor to the flight recorder: nobody asks for an
 //     event that was recorded in a graph;
