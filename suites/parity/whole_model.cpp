@@ -8,6 +8,7 @@
 #include "suites/parity/cases.hpp"
 #include "suites/parity/documents.hpp"
 #include "suites/parity/prepared.hpp"
+#include "suites/probes/fixed_order.hpp"
 #include "suites/probes/stages.hpp"
 
 namespace suites::parity_cases {
@@ -125,8 +126,10 @@ void model_batch_of_two(Context& context, const Subject& subject) {
 }
 
 // Every probe of this harness looks into a model by observing it, so what is looked at must be what runs otherwise: the
-// same bits, forward and backward, also where our own kernels compute attention in one.
+// same bits, forward and backward, also where our own kernels compute attention in one. ATen's sums on a GPU come in a
+// fixed order for it.
 void model_watched(Context& context, const Subject& subject) {
+  const probes::FixedOrder fixed(context.cuda());
   const nsa::Precision precision = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
   Prepared alone = prepared_in(context, subject, precision), watched = prepared_in(context, subject, precision);
   const at::Tensor text = prompt(context, alone.config, {2, length_of(alone.config.model.nsa) + 1});

@@ -14,6 +14,7 @@
 
 #include "nsa/train/graph_step.hpp"
 #include "suites/codes.hpp"
+#include "suites/probes/fixed_order.hpp"
 #include "suites/training/cases.hpp"
 #include "suites/training/repetition.hpp"
 #include "suites/training/stops.hpp"
@@ -313,7 +314,7 @@ void captured_step(const Subject& subject, Context& context) {
   // What a run on a GPU accumulates is held against a twin (written_down).
   if (!trial.plan.device.is_cuda())
     train.accumulate_grad_batches = std::max<std::int64_t>(train.accumulate_grad_batches, 2);
-  const FixedOrder fixed(train.deterministic);
+  const probes::FixedOrder fixed(train.deterministic);
   judge_captured_steps(subject, trial, context);
 
   layers = 1;

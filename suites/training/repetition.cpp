@@ -23,20 +23,6 @@ double share(double a, double b) {
 
 }  // namespace
 
-FixedOrder::FixedOrder(bool wanted)
-    : was_(at::globalContext().deterministicAlgorithms()),
-      warned_(at::globalContext().deterministicAlgorithmsWarnOnly()),
-      filled_(at::globalContext().deterministicFillUninitializedMemory()) {
-  if (!wanted) return;
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-  at::globalContext().setDeterministicFillUninitializedMemory(false);
-}
-
-FixedOrder::~FixedOrder() {
-  at::globalContext().setDeterministicAlgorithms(was_, warned_);
-  at::globalContext().setDeterministicFillUninitializedMemory(filled_);
-}
-
 std::vector<std::string> differences(const nsa::train::TrainState& a, const nsa::train::TrainState& b,
                                      std::string_view part) {
   std::vector<std::string> found;

@@ -1,7 +1,5 @@
-// Are two runs the same? What is compared of them, and a device whose sums come in a fixed order.
+// Are two runs the same? What is compared of them.
 #pragma once
-
-#include <ATen/Context.h>
 
 #include <string>
 #include <string_view>
@@ -11,18 +9,6 @@
 #include "nsa/train/trainer.hpp"
 
 namespace suites::training_cases {
-
-// A GPU's sums in a fixed order for as long as this lives; what cannot be fixed is warned about, not refused.
-class FixedOrder {
- public:
-  explicit FixedOrder(bool wanted);
-  ~FixedOrder();
-  FixedOrder(const FixedOrder&) = delete;
-  FixedOrder& operator=(const FixedOrder&) = delete;
-
- private:
-  bool was_, warned_, filled_;
-};
 
 // The tensors of one part ("model/", "optimizer/", "rng/"; "": all) whose bits differ, or that are in one state only.
 [[nodiscard]] std::vector<std::string> differences(const nsa::train::TrainState& a, const nsa::train::TrainState& b,

@@ -13,6 +13,7 @@
 #include "nsa/train/checkpoint.hpp"
 #include "nsa/train/prefetch.hpp"
 #include "suites/codes.hpp"
+#include "suites/probes/fixed_order.hpp"
 #include "suites/training/cases.hpp"
 #include "suites/training/repetition.hpp"
 #include "suites/training/stops.hpp"
@@ -217,7 +218,7 @@ void resume(const Subject& subject, Context& context, Data data, nsa::Precision 
   trial.folder =
       context.run_folder() / fmt::format("resume-{}-{}-{}", to_string(data), nsa::to_string(precision), getpid());
   trial.open = [](const RunPlan& plan) { return std::make_unique<nsa::train::Prefetch>(open_data(plan)); };
-  const FixedOrder fixed(context.cuda());
+  const probes::FixedOrder fixed(context.cuda());
   judge_resume(subject, trial, context);
 }
 

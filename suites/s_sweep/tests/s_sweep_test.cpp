@@ -157,6 +157,35 @@ TEST(SSweep, AnInPlaceWriteHidesNoNan) {
             (std::set<std::string>{std::string(codes::kInplaceWrite), std::string(codes::kNonFiniteForward)}));
 }
 
+// Every second step of a model has other gradients: observed, unobserved, observed, unobserved.
+Change every_second_step(double factor, bool also_in_a_fixed_order) {
+  return [=, calls = std::make_shared<int>(0)](nsa::Ops ops, const nsa::Call&) {
+    ops.replace(&nsa::Ops::attend_window, [=, inner = ops.attend_window](const nsa::AttendWindowArgs& args) {
+      constexpr int kLayers = 3;
+      nsa::Attended out = inner(args);
+      const bool second = (*calls)++ / kLayers % 2 == 1;
+      if (second && out.o.requires_grad() && (also_in_a_fixed_order || !at::globalContext().deterministicAlgorithms()))
+        out.o.register_hook([factor](const at::Tensor& gradient) { return gradient * factor; });
+      return out;
+    });
+    return ops;
+  };
+}
+
+TEST(SSweep, TellsAStepThatIsAnotherWhenNobodyObserves) {
+  const auto cases = run(every_second_step(1.1, true), "length[S=17]");
+  ASSERT_EQ(cases.size(), 1U);
+  ASSERT_EQ(cases[0].context.findings.size(), 1U);
+  EXPECT_EQ(cases[0].context.findings[0].code, codes::kIdentity);
+}
+
+TEST(SSweep, AnotherOrderOfSumsIsNoOtherStep) {
+  const auto cases = run(every_second_step(1.1, false), "length[S=17]");
+  ASSERT_EQ(cases.size(), 1U);
+  EXPECT_EQ(cases[0].exception, "");
+  EXPECT_TRUE(cases[0].context.findings.empty()) << cases[0].context.findings.front().message;
+}
+
 TEST(SSweep, PlansTheStandardLevel) {
   std::map<std::string, bool> needs_cuda;
   for (const harness::Case& c : s_sweep(Subject(std::make_shared<Seams>())).cases(test_settings())) {

@@ -1,0 +1,21 @@
+#include "suites/probes/fixed_order.hpp"
+
+#include <ATen/Context.h>
+
+namespace suites::probes {
+
+FixedOrder::FixedOrder(bool wanted)
+    : was_(at::globalContext().deterministicAlgorithms()),
+      warned_(at::globalContext().deterministicAlgorithmsWarnOnly()),
+      filled_(at::globalContext().deterministicFillUninitializedMemory()) {
+  if (!wanted) return;
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
+FixedOrder::~FixedOrder() {
+  at::globalContext().setDeterministicAlgorithms(was_, warned_);
+  at::globalContext().setDeterministicFillUninitializedMemory(filled_);
+}
+
+}  // namespace suites::probes
