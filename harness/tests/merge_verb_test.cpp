@@ -144,6 +144,9 @@ TEST_F(MergeVerb, TheReportIsWritten) {
   fs::create_directory(path("report/fleet.md"));
   EXPECT_EQ(fake({"merge", "run", "--out", "report"}), 4);
   EXPECT_THAT(fake.err(), HasSubstr("fleet.md: cannot be written"));
+  EXPECT_THAT(fake.out(), EndsWith("1 of the report's files could not be written; exit code 4\n"));
+  EXPECT_EQ(fake({"merge", "--help"}), 0);
+  EXPECT_THAT(fake.out(), HasSubstr("--out DIR"));
 }
 
 TEST_F(MergeVerb, ADamagedHostIsNamedWithItsFile) {

@@ -228,7 +228,8 @@ std::optional<Session::End> Session::wanted_by_any() {
   if (!wishes.stop()) return std::nullopt;
   if (wishes.interrupted > 0 || wishes.terminated > 0) {
     const bool interrupted = wishes.interrupted > 0;
-    const std::string own = signals_.reason(), reason = !own.empty() ? own : interrupted ? "SIGINT" : "SIGTERM";
+    // Of another rank's signal the agreement knows no more than whether it was SIGINT.
+    const std::string own = signals_.reason(), reason = !own.empty() ? own : interrupted ? "SIGINT" : "rank_signalled";
     if (signals_.starter_died())
       progress_.warn("the process that started the ranks (--nproc) has died: this run stops; --resume goes on with it");
     heartbeat_->write("signal", {{"signal", reason}, {"ranks", wishes.interrupted + wishes.terminated}});

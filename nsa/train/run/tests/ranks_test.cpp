@@ -157,10 +157,11 @@ TEST(NsaTrainRanks, AHaltFileAndASignalStopAllAtTheSameStep) {
     if (by_file)
       std::ofstream(place.run() / ".HALT") << "enough";
     else
-      ::kill(process_of(place, 1), SIGTERM);
+      ::kill(process_of(place, 1), SIGHUP);
     const Outcome outcome = child.wait();
     EXPECT_EQ(outcome.code, by_file ? 5 : 143) << outcome.err;
-    EXPECT_THAT(outcome.last_line(), StartsWith("stopped: step="));
+    EXPECT_THAT(outcome.last_line(),
+                AllOf(StartsWith("stopped: step="), HasSubstr(by_file ? "reason=halt_file" : "reason=rank_signalled")));
     const auto last = std::to_string(lines(place.run() / "metrics.csv").size() - 1);
     EXPECT_THAT(outcome.last_line(), HasSubstr("step=" + last + " "));
     EXPECT_EQ(records(place.run() / "ranks" / "rank_1", "finished").at(0)["step"], std::stoi(last));
