@@ -17,7 +17,7 @@ Precision precision_of(at::ScalarType type) {
   throw ContractError(fmt::format("q or x is {}; allowed: Double, Float, BFloat16 or Half", c10::toString(type)));
 }
 
-void add_capability(Call& call, at::Device device) {
+void add_machine(Call& call, at::Device device) {
   call.cuda = device.is_cuda();
   if (!call.cuda) return;
   const auto* properties = at::cuda::getDeviceProperties(device.index());
@@ -26,6 +26,12 @@ void add_capability(Call& call, at::Device device) {
 }
 
 }  // namespace
+
+Call call_on(at::Device device) {
+  Call call;
+  add_machine(call, device);
+  return call;
+}
 
 Call call_of(const at::Tensor& q, const CallOptions& options) {
   Call call{.B = q.size(0),
@@ -39,7 +45,7 @@ Call call_of(const at::Tensor& q, const CallOptions& options) {
             .packed = options.packed,
             .training = options.grad && at::GradMode::is_enabled(),
             .phi = options.phi};
-  add_capability(call, q.device());
+  add_machine(call, q.device());
   return call;
 }
 
@@ -60,7 +66,7 @@ Call call_of(const ModelConfig& model, std::int64_t B, std::int64_t S, Precision
             .packed = packed,
             .training = training,
             .phi = model.phi};
-  add_capability(call, device);
+  add_machine(call, device);
   return call;
 }
 

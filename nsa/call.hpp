@@ -18,6 +18,9 @@ struct CallOptions {
 // whose backends it shares.
 [[nodiscard]] Call call_of(const at::Tensor& q, const CallOptions& options);
 
+// A Call of which the machine alone is said: the device and its compute capability.
+[[nodiscard]] Call call_on(at::Device device);
+
 // The Call that a layer of this configuration makes for its input x [B,S,dim], one document, without gradients: of what
 // is before attention.
 [[nodiscard]] Call call_of(const ModelConfig& model, const at::Tensor& x);

@@ -52,10 +52,8 @@ std::string size_refusal(const Call& call) {
   return "";
 }
 
-std::string machine_refusal(const Call& call) {
-  if (!call.cuda) return "device is cpu; served: a CUDA device";
-  if (auto reason = architecture_refusal(compiled_architectures(), call.cuda_major, call.cuda_minor); !reason.empty())
-    return reason;
+std::string narrow_refusal(const Call& call) {
+  if (auto reason = machine_refusal(call); !reason.empty()) return reason;
   if (call.precision != Precision::bf16)
     return fmt::format("precision is {}; served: bf16 and fp16", to_string(call.precision));
   return "";
@@ -63,8 +61,13 @@ std::string machine_refusal(const Call& call) {
 
 }  // namespace
 
+std::string machine_refusal(const Call& call) {
+  if (!call.cuda) return "device is cpu; served: a CUDA device";
+  return architecture_refusal(compiled_architectures(), call.cuda_major, call.cuda_minor);
+}
+
 std::string cuda_refusal(const Call& call, Op op) {
-  if (auto reason = machine_refusal(call); !reason.empty()) return reason;
+  if (auto reason = narrow_refusal(call); !reason.empty()) return reason;
   if (call.G < 1 || call.Hq % call.G != 0 || call.Hq / call.G < 1 || call.Hq / call.G > kMostHeadsAGroup)
     return fmt::format("{} heads in {} groups; served: 1 to {} heads a group", call.Hq, call.G, kMostHeadsAGroup);
   if (std::find(kWidths.begin(), kWidths.end(), std::pair(call.Dk, call.Dv)) == kWidths.end())
@@ -76,7 +79,7 @@ std::string cuda_refusal(const Call& call, Op op) {
 }
 
 std::string project_refusal(const Call& call) {
-  if (auto reason = machine_refusal(call); !reason.empty()) return reason;
+  if (auto reason = narrow_refusal(call); !reason.empty()) return reason;
   if (call.G < 1 || call.Hq < 1 || call.Hq % call.G != 0)
     return fmt::format("{} heads in {} groups; served: as many in each", call.Hq, call.G);
   if (std::find(kGateWidths.begin(), kGateWidths.end(), call.Dk) == kGateWidths.end() || call.Dv % kEight != 0)

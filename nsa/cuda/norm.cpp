@@ -1,13 +1,13 @@
 #include "nsa/cuda/norm.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <limits>
 
-#include "nsa/cuda/architectures.hpp"
+#include "nsa/call.hpp"
+#include "nsa/cuda/features.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
 #include "nsa/kernels/norm.hpp"
@@ -21,20 +21,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using MaybeTensor = std::optional<at::Tensor>;
 
-constexpr std::int64_t kColumns = 8;      // of 16 bytes
-constexpr std::uintptr_t kBoundary = 16;  // bytes
-
-// The tensor itself where it lies dense and at a multiple of 16 bytes, else a copy. Differentiable.
-at::Tensor dense(const at::Tensor& t) {
-  const bool lies_well = t.is_contiguous() && reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kBoundary == 0;
-  return lies_well ? t : t.clone(at::MemoryFormat::Contiguous);
-}
-
-std::string device_refusal(const at::Tensor& x) {
-  if (!x.is_cuda()) return kernels::is_emulated() ? "" : "device is cpu; served: a CUDA device";
-  const auto* gpu = at::cuda::getDeviceProperties(x.device().index());
-  return architecture_refusal(compiled_architectures(), gpu->major, gpu->minor);
-}
+constexpr std::int64_t kColumns = 8;  // of 16 bytes
 
 // Inputs in this order: the residual's addend comes last, because there may be none.
 enum Input : std::size_t { kX, kWeight, kDelta, kInputs };
@@ -70,7 +57,7 @@ struct Norm : torch::autograd::Function<Norm> {
 }  // namespace
 
 std::string norm_refusal(const at::Tensor& x, const MaybeTensor& delta, const at::Tensor& weight) {
-  if (auto reason = device_refusal(x); !reason.empty()) return reason;
+  if (auto reason = machine_refusal(as_served(call_on(x.device()))); !reason.empty()) return reason;
   const auto type = x.scalar_type();
   if (type != at::kBFloat16 && type != at::kHalf)
     return fmt::format("x is {}; served: BFloat16 and Half", c10::toString(type));

@@ -270,10 +270,8 @@ Projection project(const at::Tensor& x, const ProjectTensors& weights, const at:
 at::Tensor gate(const GateArgs& a) {
   check(a);
   const OnDeviceOf device(a.mean);
-  at::Tensor w1 = a.w1.contiguous();
-  if (reinterpret_cast<std::uintptr_t>(w1.const_data_ptr()) % 16 != 0) w1 = w1.clone();  // read 16 bytes at a time
-  return GateNetwork::apply(a.mean.contiguous(), w1, a.b1.contiguous(), a.w2.contiguous(), a.b2.contiguous(), a.tau,
-                            a.activation);
+  return GateNetwork::apply(a.mean.contiguous(), dense(a.w1), a.b1.contiguous(), a.w2.contiguous(), a.b2.contiguous(),
+                            a.tau, a.activation);
 }
 
 }  // namespace nsa::cuda

@@ -20,11 +20,13 @@ constexpr std::uintptr_t kAligned = 16;  // bytes
 // A dimension of size 1 is never stepped through, so its stride says nothing.
 std::int64_t stride_of(const at::Tensor& t, std::int64_t dim) { return t.size(dim) == 1 ? 0 : t.stride(dim); }
 
+bool begins_well(const at::Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAligned == 0; }
+
 bool lies_well(const at::Tensor& t) {
   if (t.size(3) % kEight != 0 || t.stride(3) != 1) return false;
   for (std::int64_t dim = 0; dim < 3; ++dim)
     if (stride_of(t, dim) % kEight != 0) return false;
-  return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAligned == 0;
+  return begins_well(t);
 }
 
 }  // namespace
@@ -52,6 +54,10 @@ void refuse_second_derivative(std::string_view op) {
 
 // clone, not contiguous: a dense tensor may still begin at an odd place of its storage.
 at::Tensor aligned(const at::Tensor& t) { return lies_well(t) ? t : t.clone(at::MemoryFormat::Contiguous); }
+
+at::Tensor dense(const at::Tensor& t) {
+  return t.is_contiguous() && begins_well(t) ? t : t.clone(at::MemoryFormat::Contiguous);
+}
 
 kernels::Rows rows_of(std::string_view name, const at::Tensor& t) {
   if (!lies_well(t))

@@ -24,6 +24,8 @@ void refuse_second_derivative(std::string_view op);
 // The kernels read 16 bytes at a time: a dense last dimension, the other strides multiples of 8 elements, the data at a
 // multiple of 16 bytes. The tensor itself where it lies so, else a contiguous copy. Differentiable.
 [[nodiscard]] at::Tensor aligned(const at::Tensor& t);
+// The same of a tensor that is read as one row of memory: dense in all dimensions, at a multiple of 16 bytes.
+[[nodiscard]] at::Tensor dense(const at::Tensor& t);
 // t [B,S,H,D]. Throws ContractError, which names the tensor, where it does not lie so.
 [[nodiscard]] kernels::Rows rows_of(std::string_view name, const at::Tensor& t);
 

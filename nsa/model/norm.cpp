@@ -4,23 +4,13 @@
 #include <torch/nn/init.h>
 
 #include "nsa/cuda/norm.hpp"
+#include "nsa/route.hpp"
 
 namespace nsa {
 
 namespace {
 
 constexpr double kEpsilon = 1e-6;
-
-// Which flag keeps the norm from our own kernels; "" where none does.
-std::string against(const EffectiveFlags& flags) {
-  const auto origin = [&](const char* field) {
-    const auto known = flags.origin.find(field);
-    return known == flags.origin.end() ? std::string(field) : known->second;
-  };
-  if (!flags.fused_norm) return origin("fused_norm");
-  if (!flags.use_cuda) return origin("use_cuda");
-  return flags.force_parity ? origin("force_parity") : "";
-}
 
 }  // namespace
 
@@ -32,7 +22,7 @@ torch::Tensor RmsNormImpl::forward(const torch::Tensor& x) {
 
 Normed RmsNormImpl::after(const torch::Tensor& x, const torch::Tensor& delta, const Runtime& runtime) {
   const auto added = delta.defined() ? std::optional(delta) : std::nullopt;
-  std::string refused = against(runtime.flags);
+  std::string refused = norm_refusal(runtime.flags);
   if (refused.empty()) refused = cuda::norm_refusal(x, added, weight);
   if (refused.empty()) {
     runtime.parts->add({"norm", "cuda", "served"});

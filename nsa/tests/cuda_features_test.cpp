@@ -206,6 +206,15 @@ TEST(ProjectFeatures, AFlagThatIsAgainstItIsNamed) {
     EXPECT_EQ(project_refusal(nothing, {{name, value}}), name + "=" + value);
 }
 
+TEST(NormFeatures, AFlagThatIsAgainstItIsNamed) {
+  const auto refusal = [](const Environment& environment) { return nsa::norm_refusal(nsa::resolve(environment)); };
+  EXPECT_EQ(refusal({{"NSA_USE_CUDA", "1"}}), "");
+  EXPECT_EQ(refusal({{"NSA_USE_CUDA", "1"}, {"NSA_FORCE_BRANCH", "cmp"}}), "") << "which is the attention's";
+  for (const auto& [name, value] :
+       Environment{{"NSA_FUSED_NORM", "0"}, {"NSA_USE_CUDA", "0"}, {"NSA_FORCE_PARITY", "1"}})
+    EXPECT_EQ(refusal({{name, value}}), name + "=" + value);
+}
+
 TEST(RouteToCuda, OnlyWhenItIsAskedFor) {
   const auto by_default = nsa::kCudaByDefault ? Backend::cuda : Backend::sdpa;
   const auto standard = routed({}), asked = routed({{"NSA_USE_CUDA", "1"}}), refused = routed({{"NSA_USE_CUDA", "0"}});
