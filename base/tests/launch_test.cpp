@@ -4,25 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/tests/changed_environment.hpp"
+
 namespace {
 
 using base::Environment;
 using base::Launch;
 using base::launch_in;
+using base::tests::with;
+using base::tests::without;
 using testing::HasSubstr;
 
 // As srun tells it.
 Environment task(const std::string& rank, const std::string& tasks) {
   return {{"SLURM_PROCID", rank}, {"SLURM_NTASKS", tasks}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_ID", "77"}};
-}
-
-Environment with(Environment all, const std::string& name, const std::string& value) {
-  all[name] = value;
-  return all;
-}
-Environment without(Environment all, const std::string& name) {
-  all.erase(name);
-  return all;
 }
 
 TEST(Launch, ASingleProcessIsNone) {

@@ -74,18 +74,13 @@ TEST(Records, TheRoutesOfEveryModelAreAFact) {
   const Json& routes = told.facts.at("routes");
   ASSERT_EQ(routes.size(), 9U) << routes.dump(1);
   for (std::size_t i = 0; i < 7; ++i) EXPECT_EQ(routes[i].at("calls"), 2) << routes[i];
-  EXPECT_EQ(routes[7], (Json{{"op", "norm"},
-                             {"backend", "aten"},
-                             {"variant", ""},
-                             {"why", "cuda refused: device is cpu; served: a CUDA device"},
-                             {"calls", 2 * 3},
-                             {"kernel", ""}}));
-  EXPECT_EQ(routes[8], (Json{{"op", "project"},
-                             {"backend", "aten"},
-                             {"variant", ""},
-                             {"why", "cuda refused: device is cpu; served: a CUDA device"},
-                             {"calls", 2},
-                             {"kernel", ""}}));
+  const auto by_aten = [](const char* part, int calls) {
+    return Json{{"op", part},     {"backend", "aten"},
+                {"variant", ""},  {"why", "cuda refused: device is cpu; served: a CUDA device"},
+                {"calls", calls}, {"kernel", ""}};
+  };
+  EXPECT_EQ(routes[7], by_aten("norm", 2 * 3));
+  EXPECT_EQ(routes[8], by_aten("project", 2));
   EXPECT_TRUE(told.findings.empty());
 }
 

@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/tests/changed_environment.hpp"
+
 namespace {
 
 using namespace nsa::parallel;
 using base::Environment;
+using base::tests::with;
+using base::tests::without;
 using ::testing::HasSubstr;
 
 const Environment kTorchrun = {{"RANK", "5"},
@@ -18,15 +22,6 @@ const Environment kTorchrun = {{"RANK", "5"},
 const Environment kSlurm = {{"SLURM_PROCID", "3"},  {"SLURM_NTASKS", "4"},
                             {"SLURM_LOCALID", "1"}, {"SLURM_JOB_ID", "4711"},
                             {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_NODELIST", "gpu[07-08,11]-ib"}};
-
-Environment with(Environment all, const std::string& name, const std::string& value) {
-  all[name] = value;
-  return all;
-}
-Environment without(Environment all, const std::string& name) {
-  all.erase(name);
-  return all;
-}
 
 std::string mistake_of(const Environment& environment) {
   try {

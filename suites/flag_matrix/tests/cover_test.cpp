@@ -5,6 +5,7 @@
 #include "suites/codes.hpp"
 #include "suites/flag_matrix/checks.hpp"
 #include "suites/flag_matrix/matrix.hpp"
+#include "suites/flag_matrix/tests/tiny_plan.hpp"
 #include "suites/registry.hpp"
 #include "suites/tests/planting.hpp"
 
@@ -14,17 +15,10 @@ using namespace suites;
 using tests::Codes;
 std::string code(std::string_view c) { return std::string(c); }
 
-flag_execution::Plan tiny_plan(bool packed) {
-  flag_execution::Plan plan;
-  plan.model.dim = 32;
-  plan.model.n_layers = 1;
-  plan.model.n_heads = 4;
-  plan.model.n_kv_groups = 2;
-  plan.model.d_k = plan.model.d_v = 8;
-  plan.model.nsa = {.l = 8, .d = 4, .l_sel = 16, .n_sel = 3, .w = 16};
+flag_execution::Plan plan_of(bool packed) {
+  flag_execution::Plan plan = flag_execution::tiny_plan();
   plan.packed = packed;
-  plan.S = packed ? flag_execution::packed_length(35) : 35;
-  plan.seed = 5;
+  if (packed) plan.S = flag_execution::packed_length(plan.S);
   return plan;
 }
 
@@ -97,7 +91,7 @@ TEST(Origins, TheTableIsSharp) {
 TEST(Cover, CleanProductIsSilentDenseAndPacked) {
   for (const bool packed : {false, true}) {
     const Subject subject(std::make_shared<Seams>());
-    const Found found = found_by([&](auto& x) { flag_checks::cover(subject, x, tiny_plan(packed)); });
+    const Found found = found_by([&](auto& x) { flag_checks::cover(subject, x, plan_of(packed)); });
     EXPECT_EQ(found.codes, Codes{}) << found.messages;
     EXPECT_EQ(found.metrics["executions"]["value"].get<double>(),
               2.0 * static_cast<double>(flag_matrix_rows::matrix().environments.size()));
@@ -112,9 +106,9 @@ TEST(Cover, AFlagIgnoredInPackedBatchesIsFound) {
     ops.replace(&nsa::Ops::attend_selected, nsa::assemble(nsa::route(defaults, call), defaults).attend_selected);
     return ops;
   }));
-  EXPECT_EQ(found_by([&](auto& x) { flag_checks::cover(subject, x, tiny_plan(false)); }).codes, Codes{});
+  EXPECT_EQ(found_by([&](auto& x) { flag_checks::cover(subject, x, plan_of(false)); }).codes, Codes{});
   EXPECT_TRUE(found_by([&](auto& x) {
-                flag_checks::cover(subject, x, tiny_plan(true));
+                flag_checks::cover(subject, x, plan_of(true));
               }).codes.contains(code(codes::kFlagIgnored)));
 }
 
@@ -127,13 +121,13 @@ TEST(Cover, UnfilledOffsetsAreNamedAndNotAnException) {
     return ops;
   }));
   EXPECT_TRUE(found_by([&](auto& x) {
-                flag_checks::cover(subject, x, tiny_plan(true));
+                flag_checks::cover(subject, x, plan_of(true));
               }).codes.contains(code(codes::kCuSeqlens)));
 }
 
 // A branch alone may give no gradient to the queries (nothing to see, or a single key): that is no flag's doing.
 TEST(Cover, ShortSequencesAreSilent) {
-  flag_execution::Plan plan = tiny_plan(false);
+  flag_execution::Plan plan = plan_of(false);
   for (const std::int64_t S : {plan.model.nsa.l - 1, plan.model.nsa.l + 1}) {
     plan.S = S;
     const Found found = found_by([&](auto& x) { flag_checks::cover(Subject(std::make_shared<Seams>()), x, plan); });
@@ -161,8 +155,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, Standard,
 
 TEST(AfterConstruction, CleanProductKeepsItsFlagsAndTheEnvironmentIsPutBack) {
   setenv("NSA_FORCE_BRANCH", "sel", 1);
-  const Found found = found_by(
-      [](auto& x) { flag_checks::after_construction(Subject(std::make_shared<Seams>()), x, tiny_plan(false)); });
+  const Found found =
+      found_by([](auto& x) { flag_checks::after_construction(Subject(std::make_shared<Seams>()), x, plan_of(false)); });
   EXPECT_EQ(found.codes, Codes{}) << found.messages;
   EXPECT_STREQ(std::getenv("NSA_FORCE_BRANCH"), "sel");
   EXPECT_EQ(std::getenv("NSA_FORCE_SEL_MASK"), nullptr);
@@ -174,7 +168,7 @@ TEST(AfterConstruction, AModelThatReadsTheEnvironmentAgainIsFound) {
     const nsa::EffectiveFlags now = nsa::resolve(nsa::read_environment());
     return nsa::assemble(nsa::route(now, call), now);
   }));
-  const Found found = found_by([&](auto& x) { flag_checks::after_construction(subject, x, tiny_plan(false)); });
+  const Found found = found_by([&](auto& x) { flag_checks::after_construction(subject, x, plan_of(false)); });
   EXPECT_EQ(found.codes, Codes{code(codes::kFlagsMovedAfterConstruction)}) << found.messages;
 }
 

@@ -3,22 +3,15 @@
 #include <gtest/gtest.h>
 
 #include "nsa/kernels/params.hpp"
+#include "suites/flag_matrix/tests/tiny_plan.hpp"
 #include "suites/flag_matrix/witness.hpp"
 
 namespace suites::flag_witness {
 namespace {
 
 flag_execution::Plan plan() {
-  flag_execution::Plan plan;
-  plan.model.dim = 64;
-  plan.model.n_layers = 1;
-  plan.model.n_heads = 4;
-  plan.model.n_kv_groups = 2;
-  plan.model.d_k = plan.model.d_v = 32;
-  plan.model.nsa = {.l = 8, .d = 4, .l_sel = 16, .n_sel = 3, .w = 16};
+  flag_execution::Plan plan = flag_execution::tiny_plan(64, 32);  // a width that the kernels serve
   plan.precision = nsa::Precision::bf16;
-  plan.S = 35;
-  plan.seed = 5;
   return plan;
 }
 

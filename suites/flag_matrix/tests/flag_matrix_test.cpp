@@ -5,6 +5,7 @@
 #include "nsa/cuda/features.hpp"
 #include "suites/codes.hpp"
 #include "suites/flag_matrix/checks.hpp"
+#include "suites/flag_matrix/tests/tiny_plan.hpp"
 #include "suites/flag_matrix/witness.hpp"
 #include "suites/registry.hpp"
 #include "suites/tests/planting.hpp"
@@ -13,6 +14,7 @@ namespace flag_matrix_test {
 
 using namespace suites;
 using flag_execution::Plan;
+using flag_execution::tiny_plan;
 using tests::Codes;
 std::string code(std::string_view c) { return std::string(c); }
 
@@ -32,19 +34,6 @@ Outcome run(const std::shared_ptr<Seams>& seams, const std::string& filter = "")
     outcome.metrics.update(ran.context.metrics);
   }
   return outcome;
-}
-
-Plan tiny_plan() {
-  Plan plan;
-  plan.model.dim = 32;
-  plan.model.n_layers = 1;
-  plan.model.n_heads = 4;
-  plan.model.n_kv_groups = 2;
-  plan.model.d_k = plan.model.d_v = 8;
-  plan.model.nsa = {.l = 8, .d = 4, .l_sel = 16, .n_sel = 3, .w = 16};
-  plan.S = 35;
-  plan.seed = 5;
-  return plan;
 }
 
 std::size_t disagreements(const Subject& subject, const nsa::Environment& environment, const nsa::Environment& asked,
