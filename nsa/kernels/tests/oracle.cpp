@@ -6,28 +6,11 @@
 
 #include "nsa/kernels/plan/attention_plan.hpp"
 #include "nsa/kernels/tests/emulation/emulator.hpp"
+#include "nsa/kernels/tests/in_doubles.hpp"
 
 namespace nsa::kernels {
 
 namespace {
-
-// What the oracle computes: rows as [B,S,H,D].
-struct Sums {
-  int S, H, D;
-  std::vector<double> values;
-  Sums(int batches, int rows, int heads, int columns)
-      : S(rows), H(heads), D(columns), values(static_cast<std::size_t>(batches) * rows * heads * columns) {}
-  double* row(int b, int s, int h) { return &values[((static_cast<std::size_t>(b) * S + s) * H + h) * D]; }
-};
-
-Sums values_of(const Tensor& x, int batches, int rows, int heads, int columns) {
-  Sums all(batches, rows, heads, columns);
-  for (int b = 0; b < batches; ++b)
-    for (int s = 0; s < rows; ++s)
-      for (int h = 0; h < heads; ++h)
-        for (int d = 0; d < columns; ++d) all.row(b, s, h)[d] = x.at(b, s, h, d);
-  return all;
-}
 
 // Largest error of a row against the row's size, the size of a typical row being the least that counts. NaN is NaN.
 std::string compare(const std::string& name, const Tensor& x, Sums& want, int B, double allowed) {
@@ -57,6 +40,13 @@ std::string compare(const std::string& name, const Tensor& x, Sums& want, int B,
   if (worst > allowed) what += name + " is off by " + std::to_string(worst) + where + "; ";
   if (!x.surroundings_are_untouched()) what += name + " was written beyond its elements; ";
   return what;
+}
+
+// Of a row's statistics; 1e30 where one is NaN and the other is not.
+double statistics_error(const Weights& wanted, double maximum, double sum) {
+  if (wanted.each.empty()) return maximum == -INFINITY && sum == 0 ? 0 : 1e30;
+  if (std::isnan(wanted.total)) return std::isnan(sum) ? 0 : 1e30;
+  return std::abs(maximum - wanted.maximum) + std::abs(sum / wanted.total - 1);
 }
 
 // Whether token t's rows may share a tile with rows that see V's NaN, or with keys beside it: what kernels/README.md
@@ -164,6 +154,78 @@ std::string combined_differences(const AttentionForward& f, const AttentionPlan&
   return what;
 }
 
+void plant_nans(const Problem& x, Tensor& k, Tensor& v, Tensor& dout) {
+  for (int group = 0; group < x.G; ++group) {
+    if (x.nan_key >= 0) k.set(0, x.nan_key, group, 0, NAN);
+    if (x.nan_value >= 0)
+      for (int d = 0; d < x.Dv; ++d) v.set(0, x.nan_value, group, d, NAN);
+  }
+  if (x.nan_gradient >= 0)
+    for (int head = 0; head < x.h * x.G; ++head) dout.set(0, x.nan_gradient, head, 0, NAN);
+}
+
+// A table of blocks [B,S,G,n]: valid numbers, some twice, some before the document or behind the token.
+std::vector<int> random_choice(const Problem& x, const Documents& documents, std::mt19937& random) {
+  const Geometry& g = x.geometry;
+  std::vector<int> blocks;
+  for (int b = 0; b < x.B; ++b)
+    for (int t = 0; t < x.S; ++t)
+      for (int group = 0; group < x.G; ++group) {
+        const int last = (t - documents.first_token[t]) / g.l_sel;
+        const bool empty = random() % x.empty == 0;
+        const bool alike = t >= x.alike_from && random() % 128 != 0;
+        for (int i = 0; i < g.n; ++i) {
+          if (alike) {
+            blocks.push_back(blocks[blocks.size() - static_cast<std::size_t>(x.G * g.n)]);
+            continue;
+          }
+          const int kind = static_cast<int>(random() % 8);
+          int number = i == 0 ? 0 : static_cast<int>(random() % (last + 1));
+          if (empty || kind == 0) number = random() % 2 ? -1 : last + 1 + static_cast<int>(random() % 3);
+          if (kind == 1 && !empty && i > 0) number = blocks.back();
+          blocks.push_back(number);
+        }
+      }
+  return blocks;
+}
+
+// The backward pass once more, as the call wants it, whose results are `got`. `make`: a tensor [B, rows, heads, width].
+struct Gradients {
+  const Tensor &dq, &dk, &dv;
+};
+template <typename Make>
+std::string repeated_differences(const Problem& x, const AttentionBackward& backward, const AttentionPlan& plan,
+                                 const Gradients& got, std::mt19937& random, const Make& make) {
+  const auto& [dq, dk, dv] = got;
+  const int Hq = backward.forward.Hq, N = backward.forward.N;
+  std::string what;
+  if (x.call.adds) {
+    Tensor before = make(x.S, Hq, x.Dk), sum = make(x.S, Hq, x.Dk), wanted = make(x.S, Hq, x.Dk);
+    Tensor dk2 = make(N, x.G, x.Dk), dv2 = make(N, x.G, x.Dv);
+    Workspace space(plan.workspace);
+    before.fill(random, 1);
+    for_all(x.B, x.S, Hq, x.Dk, [&](int b, int t, int head, int d) {
+      sum.set(b, t, head, d, before.at(b, t, head, d));
+      wanted.set(b, t, head, d, rounded_sum(x.storage, before.at(b, t, head, d), dq.at(b, t, head, d)));
+    });
+    AttentionBackward other = backward;
+    other.dq = sum.rows(), other.dk = dk2.rows(), other.dv = dv2.rows(), other.workspace = space.at();
+    other.adds_dq = true;
+    attention_backward(other, plan, nullptr);
+    if (!sum.same_bits(wanted) || !dk2.same_bits(dk) || !dv2.same_bits(dv)) what += "dQ is not added; ";
+  }
+  if (x.call.again) {
+    Tensor dq2 = make(x.S, Hq, x.Dk), dk2 = make(N, x.G, x.Dk), dv2 = make(N, x.G, x.Dv);
+    Workspace space(plan.workspace);
+    AttentionBackward other = backward;
+    other.dq = dq2.rows(), other.dk = dk2.rows(), other.dv = dv2.rows(), other.workspace = space.at();
+    emulation::set_order(1000);
+    attention_backward(other, plan, nullptr);
+    if (!dq2.same_bits(dq) || !dk2.same_bits(dk) || !dv2.same_bits(dv)) what += "other bits; ";
+  }
+  return what;
+}
+
 }  // namespace
 
 std::string differences(Problem x) {
@@ -179,36 +241,14 @@ std::string differences(Problem x) {
   q.fill(random, 1.5 * x.size);
   k.fill(random, x.size);
   v.fill(random, 1);
-  for (int group = 0; group < x.G; ++group) {
-    if (x.nan_key >= 0) k.set(0, x.nan_key, group, 0, NAN);
-    if (x.nan_value >= 0)
-      for (int d = 0; d < x.Dv; ++d) v.set(0, x.nan_value, group, d, NAN);
-  }
   dout.fill(random, 1);
-  for (int head = 0; x.nan_gradient >= 0 && head < Hq; ++head) dout.set(0, x.nan_gradient, head, 0, NAN);
+  plant_nans(x, k, v, dout);
   const std::size_t rows = static_cast<std::size_t>(x.B) * Hq * x.S;
   std::vector<float> stats(rows * 2 + 8, -7.f), delta(rows + 8, -7.f);
   std::vector<int> blocks;
   AttentionForward f;
   if (x.call.mask == Mask::selected) {
-    for (int b = 0; b < x.B; ++b)
-      for (int t = 0; t < x.S; ++t)
-        for (int group = 0; group < x.G; ++group) {
-          const int last = (t - documents.first_token[t]) / g.l_sel;
-          const bool empty = random() % x.empty == 0;
-          const bool alike = t >= x.alike_from && random() % 128 != 0;
-          for (int i = 0; i < g.n; ++i) {
-            if (alike) {
-              blocks.push_back(blocks[blocks.size() - static_cast<std::size_t>(x.G * g.n)]);
-              continue;
-            }
-            const int kind = static_cast<int>(random() % 8);
-            int number = i == 0 ? 0 : static_cast<int>(random() % (last + 1));
-            if (empty || kind == 0) number = random() % 2 ? -1 : last + 1 + static_cast<int>(random() % 3);
-            if (kind == 1 && !empty && i > 0) number = blocks.back();
-            blocks.push_back(number);
-          }
-        }
+    blocks = random_choice(x, documents, random);
     f.blocks = blocks.data();
     if (packed)
       f.selection = {static_cast<int>(documents.starts.size()), documents.document_blocks.data(),
@@ -243,77 +283,28 @@ std::string differences(Problem x) {
   }
 
   if (x.call.combines) what += combined_differences(f, plan, o, stats, random, tensor);
-  if (x.call.adds) {
-    Tensor before = tensor(x.S, Hq, x.Dk), sum = tensor(x.S, Hq, x.Dk), wanted = tensor(x.S, Hq, x.Dk);
-    Tensor dk2 = tensor(N, x.G, x.Dk), dv2 = tensor(N, x.G, x.Dv);
-    Workspace space(backward_space.size);
-    before.fill(random, 1);
-    for_all(x.B, x.S, Hq, x.Dk, [&](int b, int t, int head, int d) {
-      sum.set(b, t, head, d, before.at(b, t, head, d));
-      wanted.set(b, t, head, d, rounded_sum(x.storage, before.at(b, t, head, d), dq.at(b, t, head, d)));
-    });
-    AttentionBackward other = backward;
-    other.dq = sum.rows(), other.dk = dk2.rows(), other.dv = dv2.rows(), other.workspace = space.at();
-    other.adds_dq = true;
-    attention_backward(other, backward_plan, nullptr);
-    if (!sum.same_bits(wanted) || !dk2.same_bits(dk) || !dv2.same_bits(dv)) what += "dQ is not added; ";
-  }
-  if (x.call.again) {
-    Tensor dq2 = tensor(x.S, Hq, x.Dk), dk2 = tensor(N, x.G, x.Dk), dv2 = tensor(N, x.G, x.Dv);
-    Workspace space(backward_space.size);
-    AttentionBackward other = backward;
-    other.dq = dq2.rows(), other.dk = dk2.rows(), other.dv = dv2.rows(), other.workspace = space.at();
-    emulation::set_order(1000);
-    attention_backward(other, backward_plan, nullptr);
-    if (!dq2.same_bits(dq) || !dk2.same_bits(dk) || !dv2.same_bits(dv)) what += "other bits; ";
-  }
+  what += repeated_differences(x, backward, backward_plan, {dq, dk, dv}, random, tensor);
 
-  Sums want_o(x.B, x.S, Hq, x.Dv), want_dq(x.B, x.S, Hq, x.Dk), want_dk(x.B, N, x.G, x.Dk), want_dv(x.B, N, x.G, x.Dv);
-  Sums queries = values_of(q, x.B, x.S, Hq, x.Dk), douts = values_of(dout, x.B, x.S, Hq, x.Dv);
-  Sums key_rows = values_of(k, x.B, N, x.G, x.Dk), value_rows = values_of(v, x.B, N, x.G, x.Dv);
+  InDoubles wanted{values_of(q, x.B, x.S, Hq, x.Dk), values_of(k, x.B, N, x.G, x.Dk), values_of(v, x.B, N, x.G, x.Dv),
+                   values_of(dout, x.B, x.S, Hq, x.Dv)};
   double worst_score = 0, worst_delta = 0;
   for (int b = 0; b < x.B; ++b)
     for (int t = 0; t < x.S; ++t)
       for (int head = 0; head < Hq; ++head) {
-        const double *own_q = queries.row(b, t, head), *own_dout = douts.row(b, t, head);
-        const int group = head / x.h, first = documents.first_token[t], position = t - first;
-        std::vector<int> keys;
-        if (x.call.mask == Mask::window)
-          for (int i = std::max(first, t - g.w + 1); i <= t; ++i) keys.push_back(i);
-        if (x.call.mask == Mask::compressed)
-          for (int i = 0; i * g.d + g.l - 1 <= position; ++i) keys.push_back(documents.first_block[t] + i);
-        if (x.call.mask == Mask::selected) {
-          std::set<int> chosen;
-          for (int i = 0; i < g.n; ++i)
-            chosen.insert(blocks[((static_cast<std::size_t>(b) * x.S + t) * x.G + group) * g.n + i]);
-          for (const int number : chosen)
-            if (number >= 0)
-              for (int i = 0; i < g.l_sel; ++i)
-                if (first + number * static_cast<std::int64_t>(g.l_sel) + i <= t)
-                  keys.push_back(first + number * g.l_sel + i);
-        }
-        std::vector<double> weight(keys.size());
-        double maximum = -INFINITY, total = 0;
+        const double* own_dout = wanted.dout.row(b, t, head);
+        const int group = head / x.h;
+        const std::vector<int> keys = keys_of(x, documents, blocks, b, t, group);
+        const Weights weights(wanted.q.row(b, t, head), wanted.k, keys, b, group, f.scale * 1.4426950408889634);
+        double* out = wanted.o.row(b, t, head);
         for (std::size_t i = 0; i < keys.size(); ++i) {
-          const double* key = key_rows.row(b, keys[i], group);
-          for (int d = 0; d < x.Dk; ++d) weight[i] += own_q[d] * key[d];
-          weight[i] *= f.scale * 1.4426950408889634;
-          maximum = std::max(maximum, weight[i]);
-        }
-        for (double& w : weight) total += w = std::exp2(w - maximum);
-        double* out = want_o.row(b, t, head);
-        for (std::size_t i = 0; i < keys.size(); ++i) {
-          const double* value = value_rows.row(b, keys[i], group);
-          for (int d = 0; d < x.Dv; ++d) out[d] += weight[i] / total * value[d];
+          const double* value = wanted.v.row(b, keys[i], group);
+          for (int d = 0; d < x.Dv; ++d) out[d] += weights.each[i] / weights.total * value[d];
         }
         if (x.nan_value >= 0 && !keys.empty() && !std::binary_search(keys.begin(), keys.end(), x.nan_value) &&
             may_share_a_tile(x, documents, t))
           for (int d = 0; d < x.Dv; ++d) out[d] = o.at(b, t, head, d);
         const std::size_t at = (static_cast<std::size_t>(b) * Hq + head) * x.S + t;
-        const double got_m = stats[at * 2], got_sum = stats[at * 2 + 1];
-        const double error = keys.empty()        ? (got_m == -INFINITY && got_sum == 0 ? 0 : 1e30)
-                             : std::isnan(total) ? (std::isnan(got_sum) ? 0 : 1e30)
-                                                 : std::abs(got_m - maximum) + std::abs(got_sum / total - 1);
+        const double error = statistics_error(weights, stats[at * 2], stats[at * 2 + 1]);
         if (x.size == 1) worst_score = error <= 1e30 ? std::max(worst_score, error) : 1e30;
         if (x.call.forward_alone) continue;
         double own_delta = 0;  // of the rounded o: that is what the gradients are made with
@@ -321,28 +312,15 @@ std::string differences(Problem x) {
         const bool both_nan = std::isnan(delta[at]) && std::isnan(own_delta);
         const double delta_error = both_nan ? 0 : std::abs(delta[at] - own_delta) / (1 + std::abs(own_delta));
         worst_delta = delta_error <= 1e30 ? std::max(worst_delta, delta_error) : 1e30;
-        for (std::size_t i = 0; i < keys.size(); ++i) {
-          const double *key = key_rows.row(b, keys[i], group), *value = value_rows.row(b, keys[i], group);
-          const double p = weight[i] / total;
-          double dp = 0;
-          for (int d = 0; d < x.Dv; ++d) dp += own_dout[d] * value[d];
-          const double ds = p * (dp - own_delta) * f.scale;
-          double *to_q = want_dq.row(b, t, head), *to_k = want_dk.row(b, keys[i], group),
-                 *to_v = want_dv.row(b, keys[i], group);
-          for (int d = 0; d < x.Dk; ++d) {
-            to_q[d] += ds * key[d];
-            to_k[d] += ds * own_q[d];
-          }
-          for (int d = 0; d < x.Dv; ++d) to_v[d] += p * own_dout[d];
-        }
+        wanted.add_gradients({b, t, head, group}, keys, weights, own_delta, f.scale);
       }
   if (worst_score > 1e-4) what += "stats are off by " + std::to_string(worst_score) + "; ";
   if (worst_delta > 1e-4) what += "delta is off by " + std::to_string(worst_delta) + "; ";
   const double allowed = x.storage == Storage::bf16 ? 0.02 : 0.0025;
-  what += compare("o", o, want_o, x.B, allowed);
+  what += compare("o", o, wanted.o, x.B, allowed);
   if (!x.call.forward_alone)
-    what += compare("dq", dq, want_dq, x.B, allowed) + compare("dk", dk, want_dk, x.B, allowed);
-  if (!x.call.forward_alone && x.nan_gradient < 0) what += compare("dv", dv, want_dv, x.B, allowed);
+    what += compare("dq", dq, wanted.dq, x.B, allowed) + compare("dk", dk, wanted.dk, x.B, allowed);
+  if (!x.call.forward_alone && x.nan_gradient < 0) what += compare("dv", dv, wanted.dv, x.B, allowed);
   if (!std::equal(x.ways.begin(), x.ways.end(), static_cast<const int*>(forward_space.at())))  // begins with them
     what += "another way; ";
   if (!forward_space.untouched_behind() || !backward_space.untouched_behind()) what += "a write behind the workspace; ";
