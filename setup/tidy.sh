@@ -53,19 +53,28 @@ flags=$(mktemp -d)
 trap 'rm -rf "$flags"' EXIT
 sed -E 's/-Winvalid-pch//g; s/-include [^ ]*cmake_pch\.hxx//g; s/-Werror//g; s/ -Wno-[a-z-]+//g' "$commands" >"$flags/compile_commands.json"
 
-# Lines, [[first, last], ...], that are new in a file; all of a file that git does not know.
+# Lines, [[first, last], ...], that are new in a file; all of a file that git does not know; "" where lines were only taken away.
 lines_of() {
   if ! git cat-file -e "$revision:$1" 2>/dev/null; then echo '[[1,1000000]]'; else
     git diff -U0 "$revision" -- "$1" | sed -nE 's/^@@ [^+]*\+([0-9]+)(,([0-9]+))? @@.*/\1 \3/p' |
-      awk '{ n = $2 == "" ? 1 : $2; if (n) printf "%s[%d,%d]", (k++ ? "," : "["), $1, $1 + n - 1 } END { print k ? "]" : "[[0,0]]" }'
+      awk '{ n = $2 == "" ? 1 : $2; if (n) printf "%s[%d,%d]", (k++ ? "," : "["), $1, $1 + n - 1 } END { if (k) print "]" }'
   fi
 }
-filter=''
 mapfile -t headers < <({ git diff --name-only --diff-filter=d "$revision" -- && git ls-files --others --exclude-standard; } |
   grep '\.hpp$' | sort -u || true)
-for file in "${sources[@]}" "${headers[@]}"; do filter+="${filter:+,}{\"name\":\"$file\",\"lines\":$(lines_of "$file")}"; done
+filter='' looked_at=()
+for file in "${sources[@]}" "${headers[@]}"; do
+  lines=$(lines_of "$file")
+  [[ -n $lines ]] || continue
+  filter+="${filter:+,}{\"name\":\"$file\",\"lines\":$lines}"
+  [[ $file == *.hpp ]] || looked_at+=("$file")
+done
+if ((${#looked_at[@]} == 0)); then
+  echo "tidy: no source has lines that $revision has not"
+  exit 0
+fi
 
-printf '%s\n' "${sources[@]}" |
+printf '%s\n' "${looked_at[@]}" |
   xargs -P "$(nproc)" -n 1 "$tidy" -p "$flags" --quiet --warnings-as-errors='*' --extra-arg=-Wno-everything \
     --line-filter="[$filter]"
-echo "tidy: ${#sources[@]} sources, nothing found"
+echo "tidy: ${#looked_at[@]} sources, nothing found"
