@@ -39,6 +39,8 @@ std::string read_text(const fs::path& file) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
+std::string code_of(const reports::Case& c) { return c.findings.empty() ? "none" : c.findings.at(0).code; }
+
 pid_t FakeRun::start(const std::vector<std::string>& words) {
   const pid_t pid = fork();
   if (pid != 0) return pid;

@@ -27,6 +27,7 @@ class TempFolder {
 };
 
 [[nodiscard]] std::string read_text(const std::filesystem::path& file);
+[[nodiscard]] std::string code_of(const reports::Case& c);  // of its first finding, or "none"
 
 class FakeRun {
  public:
