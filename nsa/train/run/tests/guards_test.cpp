@@ -18,8 +18,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-nlohmann::json halt_of(const Place& place) { return nlohmann::json::parse(content(place.run() / ".HALT")); }
-
 // Step 6 is not made (two batches a step: its first backward pass is the eleventh), the run can go on before it.
 void expect_anomaly_stop(const std::string& fault, const std::string& name) {
   const Place clean, place;

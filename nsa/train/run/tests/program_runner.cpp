@@ -145,4 +145,16 @@ std::vector<nlohmann::json> records(const fs::path& run, const std::string& even
   return found;
 }
 
+std::vector<std::string> figures(const fs::path& run) {
+  std::vector<std::string> rows;
+  for (const auto& line : lines(run / "metrics.csv")) {
+    std::size_t end = 0;
+    for (int i = 0; i < 4; ++i) end = line.find(',', end) + 1;
+    rows.push_back(line.substr(0, end));
+  }
+  return rows;
+}
+
+nlohmann::json halt_of(const Place& place) { return nlohmann::json::parse(content(place.run() / ".HALT")); }
+
 }  // namespace nsa::train::testing

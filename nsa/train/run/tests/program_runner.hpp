@@ -64,6 +64,9 @@ class Place {
 [[nodiscard]] std::string content(const fs::path& file);  // "" when missing
 [[nodiscard]] std::vector<std::string> lines(const fs::path& file);
 [[nodiscard]] std::vector<std::string> names_in(const fs::path& folder);  // sorted
+[[nodiscard]] nlohmann::json halt_of(const Place& place);                 // .HALT
+// The columns of metrics.csv that do not depend on time: step, loss, lr, grad_norm.
+[[nodiscard]] std::vector<std::string> figures(const fs::path& run);
 // The records of heartbeat.jsonl with that event.
 [[nodiscard]] std::vector<nlohmann::json> records(const fs::path& run, const std::string& event);
 

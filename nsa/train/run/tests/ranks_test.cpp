@@ -4,17 +4,15 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <fstream>
-#include <sstream>
 #include <thread>
 #include <tuple>
 
 #include "nsa/tests/needs_gloo.hpp"
-#include "nsa/train/run/tests/program_runner.hpp"
+#include "nsa/train/run/tests/ranks_runner.hpp"
 
 namespace {
 
@@ -27,81 +25,9 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-using Arguments = std::vector<std::string>;
-
-Arguments with(Arguments first, const Arguments& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
-
-const Arguments kTwelveRows = {"--set", "train.batch_size=12"};
-
-// step, loss, ..., as numbers; an empty cell is NaN.
-std::vector<std::vector<double>> table(const fs::path& run) {
-  std::vector<std::vector<double>> rows;
-  for (const std::string& line : lines(run / "metrics.csv")) {
-    if (line.starts_with("step")) continue;
-    std::istringstream cells(line + ",");
-    std::vector<double>& row = rows.emplace_back();
-    for (std::string cell; std::getline(cells, cell, ',');)
-      row.push_back(cell.empty() ? std::nan("") : std::stod(cell));
-  }
-  return rows;
-}
-
-// Losses, norms, validation and counts of tokens, within rounding of fp32 sums in another order.
-void expect_same_run(const Place& one, const Place& several, std::size_t steps) {
-  constexpr double kRounding = 2e-6;
-  constexpr std::size_t kStep = 0, kLoss = 1, kNorm = 3, kTokens = 8, kValidation = 10;
-  const auto left = table(one.run()), right = table(several.run());
-  ASSERT_EQ(left.size(), steps);
-  ASSERT_EQ(right.size(), steps);
-  for (std::size_t i = 0; i < steps; ++i) {
-    EXPECT_EQ(left[i][kStep], right[i][kStep]);
-    EXPECT_EQ(left[i][kTokens], right[i][kTokens]);
-    for (const std::size_t column : {kLoss, kNorm})
-      EXPECT_NEAR(left[i][column] / right[i][column], 1, kRounding) << "step " << i + 1 << ", column " << column;
-    EXPECT_EQ(std::isnan(left[i][kValidation]), std::isnan(right[i][kValidation]));
-    if (!std::isnan(left[i][kValidation])) {
-      EXPECT_NEAR(left[i][kValidation] / right[i][kValidation], 1, kRounding);
-    }
-  }
-}
-
-nlohmann::json halt_of_ranks(const Place& place) { return nlohmann::json::parse(content(place.run() / ".HALT")); }
-
-// Processes of this run that are left, by its folder on their command line.
-std::vector<std::string> left_of(const Place& place) {
-  std::vector<std::string> found;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    if (entry.path().filename().string().find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string line = content(entry.path() / "cmdline");
-    std::string state = content(entry.path() / "stat");
-    state = state.substr(std::min(state.size(), state.rfind(')') + 2), 1);
-    if (line.find(place.run().string()) != std::string::npos && state != "Z") found.push_back(entry.path().filename());
-  }
-  return found;
-}
-
 std::vector<std::string> left_in_the_end(const Place& place) {
   for (int i = 0; i < 100 && !left_of(place).empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   return left_of(place);
-}
-
-void wait_for_rows(const Place& place, std::size_t rows) {
-  for (int i = 0; i < 600 && lines(place.run() / "metrics.csv").size() <= rows; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  ASSERT_GT(lines(place.run() / "metrics.csv").size(), rows);
-}
-
-// The process of a rank of this run; 0 when there is none.
-pid_t process_of(const Place& place, int rank) {
-  for (const std::string& pid : left_of(place)) {
-    std::istringstream variables(content(fs::path("/proc") / pid / "environ"));
-    for (std::string one; std::getline(variables, one, '\0');)
-      if (one == "RANK=" + std::to_string(rank)) return static_cast<pid_t>(std::stol(pid));
-  }
-  return 0;
 }
 
 TEST(NsaTrainRanks, TwoThenThreeTrainAsOne) {
@@ -160,11 +86,8 @@ TEST(NsaTrainRanks, AHaltFileAndASignalStopAllAtTheSameStep) {
       ::kill(process_of(place, 1), SIGHUP);
     const Outcome outcome = child.wait();
     EXPECT_EQ(outcome.code, by_file ? 5 : 143) << outcome.err;
-    EXPECT_THAT(outcome.last_line(),
-                AllOf(StartsWith("stopped: step="), HasSubstr(by_file ? "reason=halt_file" : "reason=rank_signalled")));
-    const auto last = std::to_string(lines(place.run() / "metrics.csv").size() - 1);
-    EXPECT_THAT(outcome.last_line(), HasSubstr("step=" + last + " "));
-    EXPECT_EQ(records(place.run() / "ranks" / "rank_1", "finished").at(0)["step"], std::stoi(last));
+    EXPECT_THAT(outcome.last_line(), StartsWith("stopped: step="));
+    expect_all_stopped_at_one_step(place, outcome);
     EXPECT_THAT(left_of(place), IsEmpty());
   }
 }
@@ -277,7 +200,7 @@ TEST(NsaTrainRanks, ANanOnOneRankIsNamed) {
     const Outcome outcome =
         place.train({"--nproc", "2"}, {.plant = fault + (loss ? "@5" : "@6"), .environment = {{"FAULT_RANK", "1"}}});
     EXPECT_EQ(outcome.code, 1) << outcome.err;
-    const auto halt = halt_of_ranks(place);
+    const auto halt = halt_of(place);
     EXPECT_EQ(halt["step"], 3);
     EXPECT_EQ(halt["anomaly"], loss ? "nan_loss" : "nan_gradient");
     EXPECT_EQ(halt["checkpoint_step"], 2);
@@ -342,121 +265,6 @@ TEST(NsaTrainRanks, AFolderThatHoldsARunIsRefusedOnce) {
   const Outcome outcome = place.train({"--nproc", "2", "--steps", "1"});
   EXPECT_EQ(outcome.code, 2) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("holds a run: --resume goes on with it"));
-}
-
-// ---- the step that a CUDA graph can hold: on a CPU it runs one operation after another, sums included
-// ----------------
-
-const Arguments kCaptured = {"--set", "train.cuda_graph=true"}, kOrdinary = {"--set", "train.cuda_graph=false"};
-
-// Two numbers are summed exactly the same way in any buffer; of three, the order may differ.
-TEST(NsaTrainRanks, TheCapturedStepIsTheOrdinaryOneOfAsManyRanks) {
-  NSA_NEEDS_GLOO();
-  const Place captured, ordinary, one;
-  const auto twelve = [&](const Place& place, const Arguments& how, const Arguments& more) {
-    const Outcome outcome = place.train(with(with(kTwelveRows, how), more));
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-    return outcome;
-  };
-  const Outcome two = twelve(captured, kCaptured, {"--steps", "5", "--nproc", "2"});
-  EXPECT_EQ(two.last_line(), twelve(ordinary, kOrdinary, {"--steps", "5", "--nproc", "2"}).last_line());
-  constexpr std::array<std::size_t, 3> kExact = {1, 3, 8};  // loss, norm, tokens
-  const auto left = table(captured.run()), right = table(ordinary.run());
-  ASSERT_EQ(left.size(), 5U);
-  ASSERT_EQ(right.size(), 5U);
-  for (std::size_t i = 0; i < left.size(); ++i)
-    for (const std::size_t column : kExact) EXPECT_EQ(left[i][column], right[i][column]) << i << ", " << column;
-  twelve(captured, kCaptured, {"--steps", "7", "--nproc", "3", "--resume"});
-  twelve(captured, kOrdinary, {"--steps", "8", "--nproc", "2", "--resume"});
-  twelve(one, kCaptured, {"--steps", "8"});
-  expect_same_run(one, captured, 8);
-}
-
-// The first step of each pass has whole batches, the second has not: captured and ordinary ones take turns.
-TEST(NsaTrainRanks, CapturedStepsAndSmallBatchesTakeTurns) {
-  NSA_NEEDS_GLOO();
-  const Place one, several;
-  std::ofstream(one.file("short.txt")) << std::string(32 * 4 * 2 + 32 * 1 + 9, 'a') + "bcd";
-  const Arguments short_data =
-      with(kCaptured, {"--data", one.file("short.txt").string(), "--set", "train.batch_size=4", "--set",
-                       "train.eval_every=0", "--set", "train.validation_share=0", "--set", "train.epochs=3"});
-  const Outcome ends = one.train(short_data);
-  ASSERT_EQ(ends.code, 3) << ends.err;
-  const Outcome outcome = several.train(with(short_data, {"--nproc", "4"}));
-  EXPECT_EQ(outcome.code, 3) << outcome.err;
-  const auto rows = table(several.run());
-  ASSERT_GE(rows.size(), 4U);
-  EXPECT_NE(rows[1][8] - rows[0][8], rows[2][8] - rows[1][8]) << "steps of another size";
-  expect_same_run(one, several, rows.size());
-}
-
-TEST(NsaTrainRanks, ANanInACapturedStepIsNamedAndNothingIsUpdated) {
-  NSA_NEEDS_GLOO();
-  const Place place;
-  const Outcome outcome =
-      place.train(with(kCaptured, {"--nproc", "2"}), {.plant = "nan-gradient@6", .environment = {{"FAULT_RANK", "1"}}});
-  EXPECT_EQ(outcome.code, 1) << outcome.err;
-  const auto halt = halt_of_ranks(place);
-  EXPECT_EQ(halt["step"], 3);
-  EXPECT_EQ(halt["anomaly"], "nan_gradient");
-  EXPECT_EQ(halt["checkpoint_step"], 2);
-  EXPECT_EQ(halt["rank"], 1);
-  EXPECT_EQ(halt["parameter"], "layers.0.norm_mlp.weight");
-  EXPECT_THAT(halt["reason"].get<std::string>(), HasSubstr("(first on rank 1)"));
-  fs::remove(place.run() / ".HALT");
-  const Outcome resumed = place.train(with(kOrdinary, {"--nproc", "2", "--resume", "--steps", "3"}));
-  const Place healthy;
-  EXPECT_EQ(resumed.last_line(), healthy.train(with(kOrdinary, {"--nproc", "2", "--steps", "3"})).last_line());
-}
-
-TEST(NsaTrainRanks, CapturedStepsStopTogetherAndALostRankEndsThem) {
-  NSA_NEEDS_GLOO();
-  for (const bool killed : {false, true}) {
-    const Place place;
-    Child child(place.options(with(kCaptured, {"--nproc", "2", "--steps", "100000", "--set", "train.epochs=0"})),
-                place.file("child"));
-    wait_for_rows(place, 4);
-    if (killed)
-      ::kill(process_of(place, 1), SIGKILL);
-    else
-      std::ofstream(place.run() / ".HALT") << "enough";
-    const Outcome outcome = child.wait();
-    EXPECT_EQ(outcome.code, killed ? 13 : 5) << outcome.err;
-    if (killed) {
-      EXPECT_THAT(outcome.err, AllOf(HasSubstr("was killed by SIGKILL"), HasSubstr("--resume goes on from there")));
-      EXPECT_THAT(names_in(place.run() / "checkpoints"), Not(IsEmpty()));
-    } else {
-      const auto last = std::to_string(lines(place.run() / "metrics.csv").size() - 1);
-      EXPECT_THAT(outcome.last_line(), HasSubstr("step=" + last + " "));
-      EXPECT_EQ(records(place.run() / "ranks" / "rank_1", "finished").at(0)["step"], std::stoi(last));
-    }
-    EXPECT_THAT(left_of(place), IsEmpty());
-  }
-}
-
-// In step 4: in the steps before, the ranks ask each other before they sum.
-TEST(NsaTrainRanks, AHangBeforeTheSumsOfACapturedStepIsNamed) {
-  NSA_NEEDS_GLOO();
-  const Place place;
-  const Outcome outcome = place.train(with(kCaptured, {"--nproc", "2", "--set", "train.hang_timeout_s=5"}),
-                                      {.plant = "hang@8", .environment = {{"FAULT_RANK", "1"}}});
-  EXPECT_EQ(outcome.code, 6) << outcome.err;
-  EXPECT_THAT(outcome.err,
-              AllOf(HasSubstr("rank 0 waited"), HasSubstr("'gradients'"),
-                    HasSubstr("rank 1 is outside of any collective"), HasSubstr("in its phase 'backward'")));
-  EXPECT_THAT(left_of(place), IsEmpty());
-}
-
-// Of the third step, the rehearsal, all ranks hear whether it can be captured.
-TEST(NsaTrainRanks, WhatOneRankCannotCaptureIsRefusedByAll) {
-  NSA_NEEDS_GLOO();
-  const Place place;
-  const Outcome outcome =
-      place.train(with(kCaptured, {"--nproc", "2"}), {.plant = "unsupported@6", .environment = {{"FAULT_RANK", "1"}}});
-  EXPECT_EQ(outcome.code, 2) << outcome.err;
-  for (const char* rank : {"rank 0: error: ", "rank 1: error: "})
-    EXPECT_THAT(outcome.err, HasSubstr(std::string(rank) + "this rank alone cannot (rank 1)"));
-  EXPECT_THAT(left_of(place), IsEmpty());
 }
 
 }  // namespace
