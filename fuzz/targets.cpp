@@ -232,16 +232,18 @@ std::string a_bundle(const reports::Run& run) {
   throw std::logic_error("no case of the sample failed");
 }
 
-}  // namespace
+// What the readers are given, and where they may write.
+struct Inputs {
+  fs::path source, scratch;
+  std::shared_ptr<harness::Program> program;
+  [[nodiscard]] Words corpus(const char* name) const { return files_in(source / "fixtures" / "fuzz" / name); }
+  [[nodiscard]] Words configs(const char* folder) const { return files_in(source / "configs" / folder); }
+};
 
-std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
-  const auto program = std::make_shared<harness::Program>(suites::make_program());
-  const auto corpus = [&](const char* name) { return files_in(source / "fixtures" / "fuzz" / name); };
-  const auto configs = [&](const char* folder) { return files_in(source / "configs" / folder); };
-  std::vector<Target> all;
-
+// Files that say what is to be done.
+void add_configurations(std::vector<Target>& all, const Inputs& at) {
   all.push_back({"settings", "--config of nsa-validate",
-                 [=, file = scratch / "settings.yaml"](const std::string& input) {
+                 [program = at.program, file = at.scratch / "settings.yaml"](const std::string& input) {
                    write(file, input);
                    harness::Settings settings(all_setting_specs(*program));
                    try {
@@ -249,7 +251,7 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    } catch (const harness::UsageError&) {
                    }
                  },
-                 corpus("yaml") + corpus("settings") + configs("gates"), kYamlWords});
+                 at.corpus("yaml") + at.corpus("settings") + at.configs("gates"), kYamlWords});
   all.push_back({"config", "a model's and training's configuration",
                  [](const std::string& input) {
                    try {
@@ -257,9 +259,9 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    } catch (const nsa::ConfigInvalid&) {
                    }
                  },
-                 corpus("yaml") + configs("models") + configs("train"), kYamlWords});
+                 at.corpus("yaml") + at.configs("models") + at.configs("train"), kYamlWords});
   all.push_back({"memory_laws", "configs/memory",
-                 [folder = scratch / "laws"](const std::string& input) {
+                 [folder = at.scratch / "laws"](const std::string& input) {
                    fs::create_directories(folder);
                    write(folder / "laws.yaml", input);
                    try {
@@ -267,8 +269,12 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    } catch (const std::runtime_error&) {
                    }
                  },
-                 corpus("yaml") + configs("memory"), kYamlWords});
-  const fs::path sample = source / "reports/tests/data/mixed.events.jsonl";
+                 at.corpus("yaml") + at.configs("memory"), kYamlWords});
+}
+
+// Files that a run of nsa-validate leaves.
+void add_results(std::vector<Target>& all, const Inputs& at) {
+  const fs::path sample = at.source / "reports/tests/data/mixed.events.jsonl";
   const auto good = std::make_shared<reports::Run>(reports::read_journal(sample));
   all.push_back({"journal", "events.jsonl, the five reports that are made of it, and its comparison",
                  [good](const std::string& input) {
@@ -286,7 +292,7 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    (void)reports::to_console(run, true);
                    compare_runs(run, *good);
                  },
-                 corpus("journal") + Words{base::read_head(sample, Mutator::kMostBytes)}, kJsonWords});
+                 at.corpus("journal") + Words{base::read_head(sample, Mutator::kMostBytes)}, kJsonWords});
   all.push_back({"host", "events.jsonl of a host, in a fleet",
                  [good](const std::string& input) {
                    std::istringstream stream(input);
@@ -295,7 +301,7 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                    } catch (const reports::JournalError&) {
                    }
                  },
-                 corpus("journal") + Words{base::read_head(sample, Mutator::kMostBytes)}, kJsonWords});
+                 at.corpus("journal") + Words{base::read_head(sample, Mutator::kMostBytes)}, kJsonWords});
   all.push_back({"report", "report.json of a run that is compared",
                  [good](const std::string& input) {
                    std::istringstream stream(input);
@@ -319,51 +325,59 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                  },
                  Words{a_bundle(*good)}, kJsonWords});
   all.push_back({"baseline", "throughput.baseline, an earlier report.json",
-                 [file = scratch / "report.json"](const std::string& input) {
+                 [file = at.scratch / "report.json"](const std::string& input) {
                    write(file, input);
                    try {
                      (void)suites::throughput_cases::read_baseline(file);
                    } catch (const std::runtime_error&) {
                    }
                  },
-                 corpus("baseline"), kJsonWords});
-  const fs::path checkpoint = scratch / "step.safetensors";
+                 at.corpus("baseline"), kJsonWords});
+}
+
+// Files that training reads or leaves, and nsa-bench's.
+void add_training(std::vector<Target>& all, const Inputs& at) {
+  const fs::path checkpoint = at.scratch / "step.safetensors";
   all.push_back({"checkpoint", "a checkpoint: its header, its tensors",
                  [=](const std::string& input) {
                    read_one_checkpoint(checkpoint, input);
                    read_one_checkpoint(checkpoint, mended(input));
                  },
-                 corpus("checkpoint") + Words{a_checkpoint(checkpoint)}, kJsonWords});
+                 at.corpus("checkpoint") + Words{a_checkpoint(checkpoint)}, kJsonWords});
   all.push_back({"data", "training data in JSONL",
-                 [file = scratch / "data.jsonl"](const std::string& input) {
+                 [file = at.scratch / "data.jsonl"](const std::string& input) {
                    read_data(file, input, false);
                    read_data(file, input, true);
                  },
-                 corpus("data"), kJsonWords});
+                 at.corpus("data"), kJsonWords});
   all.push_back({"metrics",
                  "metrics.csv of a run that goes on",
-                 [file = scratch / "metrics.csv"](const std::string& input) {
+                 [file = at.scratch / "metrics.csv"](const std::string& input) {
                    write(file, input);
                    nsa::train::StepTable(file, {"loss", "lr"}, 3).append(4, std::array<std::optional<double>, 2>{1.5});
                  },
-                 corpus("metrics"),
+                 at.corpus("metrics"),
                  {",", "\n", "step,loss,lr\n", "-1", "nan", "inf", "1e400", "9223372036854775808"}});
   all.push_back({"run_folder", "run.json and .HALT of a run that goes on",
-                 [folder = scratch / "run"](const std::string& input) { read_run_folder(folder, input); },
-                 corpus("run_folder"), kJsonWords});
+                 [folder = at.scratch / "run"](const std::string& input) { read_run_folder(folder, input); },
+                 at.corpus("run_folder"), kJsonWords});
   all.push_back({"peers",
                  "nsa-bench's file of other implementations' times",
                  read_peers,
-                 corpus("peers") + files_in(source / "fixtures" / "bench"),
+                 at.corpus("peers") + files_in(at.source / "fixtures" / "bench"),
                  {",", "\n", "# ", "index", "config", "S", "ms", "-1", "nan", "1e400"}});
+}
+
+// What stands on the command line.
+void add_arguments(std::vector<Target>& all, const Inputs& at) {
   all.push_back({"set_values", "--set of nsa-validate and of nsa-train, one a line",
-                 [=, model = source / "configs/models/tiny.yaml"](const std::string& input) {
+                 [program = at.program, model = at.source / "configs/models/tiny.yaml"](const std::string& input) {
                    set_values(input, *program, model);
                  },
-                 corpus("set_values"), kYamlWords});
+                 at.corpus("set_values"), kYamlWords});
   all.push_back({"command_line",
                  "the arguments of nsa-validate, one a line",
-                 [=](const std::string& input) {
+                 [program = at.program](const std::string& input) {
                    parse_lines(input, [&](int argc, char** argv) {
                      try {
                        (void)harness::parse_command_line(*program, argc, argv);
@@ -371,7 +385,7 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                      }
                    });
                  },
-                 corpus("command_line"),
+                 at.corpus("command_line"),
                  {"--", "-", "=", "--set\n", "--suite\n", "--config\n", "smoke", "list\n", "--help\n", ",", "[", "]",
                   "%s", "*"}});
   all.push_back({"train_command_line",
@@ -384,8 +398,16 @@ std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
                      }
                    });
                  },
-                 corpus("train_command_line"),
+                 at.corpus("train_command_line"),
                  {"--", "-", "=", "--set\n", "--steps\n", "train.lr=", "[", "]", "1e9", "--resume\n"}});
+}
+
+}  // namespace
+
+std::vector<Target> targets(const fs::path& source, const fs::path& scratch) {
+  const Inputs at{source, scratch, std::make_shared<harness::Program>(suites::make_program())};
+  std::vector<Target> all;
+  for (const auto add : {add_configurations, add_results, add_training, add_arguments}) add(all, at);
   return all;
 }
 

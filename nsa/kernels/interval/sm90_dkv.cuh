@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
   const int warpgroup = Shape::kWarpgroups > 1 ? uniform(static_cast<int>(threadIdx.x) / 128) : 0;
   const int team = kTeams > 1 ? warpgroup : 0, key_tile = warpgroup - team;
   const int thread = static_cast<int>(threadIdx.x) - team * kTeam;  // of the team
-  const auto meet_team = [&] {
+  const auto sync_team = [&] {
     if constexpr (kTeams > 1)
       bar_sync_warpgroup(1 + team);
     else
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
   for (int tile = 1; tile < tiles; ++tile) {
     cp_async_wait<0>();
     fence_proxy_async();
-    meet_team();  // this tile's rows are there, and the last one's statistics are used up
+    sync_team();  // this tile's rows are there, and the last one's statistics are used up
     pin(dv);
     pin(dk);
     pin(s);
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
     pin(dp);
     wgmma_fence();
     start_dp(tile);
-    meet_team();  // the last tile's rows are used up
+    sync_team();  // the last tile's rows are used up
     load_rows(tile + 1);
     ask_ahead(tile);
     weigh(tile);
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk
     float4* const others = reinterpret_cast<float4*>(shared + (v_tile + Shape::V::kBytes - shared_address(shared)) +
                                                      2 * Shape::kStageBytes) +
                            thread;
-    meet_team();  // all have used them up; only the second team's matter, but racecheck counts who meets how often
+    sync_team();  // all have used them up; only the second team's matter, but racecheck counts who syncs how often
     if (team == 1) {
 #pragma unroll
       for (int n = 0; n < Dk / 8; ++n) others[n * 128] = make_float4(dk[n][0], dk[n][1], dk[n][2], dk[n][3]);
