@@ -1,6 +1,7 @@
 // The feature table of our own kernels, and the routes that follow from it.
 #include "nsa/cuda/architectures.hpp"
 #include "nsa/cuda/features.hpp"
+#include "nsa/tests/gpu_call.hpp"
 
 #include <elf.h>
 #include <fmt/format.h>
@@ -27,17 +28,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// The first training runs' call on a GPU that serves everything: one that this build was compiled for.
-Call gpu_call() {
-  Call call;
-  call.S = 2048;
-  call.Hq = 12;
-  call.G = 2;
-  call.precision = Precision::bf16;
-  call.cuda = true;
-  std::tie(call.cuda_major, call.cuda_minor) = nsa::first_architecture(nsa::compiled_architectures());
-  return call;
-}
+// On a GPU that this build was compiled for.
+Call gpu_call() { return nsa::fixtures::gpu_call(nsa::first_architecture(nsa::compiled_architectures())); }
 
 std::string refusal(const std::function<void(Call&)>& change, Op op = Op::attend_window) {
   Call call = gpu_call();

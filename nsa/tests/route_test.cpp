@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "nsa/tests/gpu_call.hpp"
+
 namespace {
 
 using nsa::Backend;
@@ -12,19 +14,8 @@ using nsa::Call;
 using nsa::EffectiveFlags;
 using nsa::Op;
 using nsa::Precision;
+using nsa::fixtures::gpu_call;
 using testing::HasSubstr;
-
-// The first training runs' call on a GPU that serves everything.
-Call gpu_call() {
-  Call call;
-  call.S = 2048;
-  call.Hq = 12;
-  call.G = 2;
-  call.precision = Precision::bf16;
-  call.cuda = true;
-  call.cuda_major = 9;
-  return call;
-}
 
 // Our own kernels, which take what nobody asked for by name, have tests of their own (cuda_features_test.cpp).
 EffectiveFlags resolve(nsa::Environment environment) {

@@ -8,38 +8,16 @@
 
 #include "suites/codes.hpp"
 #include "suites/probes/finite_check.hpp"
+#include "suites/probes/tests/small_model.hpp"
 #include "suites/subject.hpp"
 
 namespace suites::probes {
 namespace finite_locator_test {
 
+using namespace small;
+
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kS = 41;
-
-nsa::ModelConfig small_model() {
-  nsa::ModelConfig model;
-  model.dim = 24;
-  model.n_layers = 2;
-  model.n_heads = 6;
-  model.n_kv_groups = 3;
-  model.d_k = 4;
-  model.d_v = 4;
-  model.vocab = 64;
-  model.nsa = {.l = 8, .d = 4, .l_sel = 8, .n_sel = 3, .w = 9};
-  return model;
-}
-
-using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
-
-// A model whose ops are changed; `change` is asked for every layer of every pass, so it counts the layers itself.
-Instance model_with(const Change& change) {
-  auto seams = std::make_shared<Seams>();
-  if (change) seams->ops.push_back(change);
-  return Subject(seams).model({.config = small_model(), .flags = {}, .seed = 5});
-}
-
-at::Tensor tokens() { return at::randint(0, 64, {1, kS + 1}, at::TensorOptions(at::kLong)); }
 
 // Puts `value` at [0, row, head, 0] of a tensor, with or without effect on its gradient.
 at::Tensor put(const at::Tensor& t, std::int64_t row, std::int64_t head, double value) {

@@ -13,40 +13,19 @@
 #include "suites/codes.hpp"
 #include "suites/probes/finite_check.hpp"
 #include "suites/probes/op_trace.hpp"
+#include "suites/probes/tests/small_model.hpp"
 #include "suites/subject.hpp"
 #include "suites/tests/recording_context.hpp"
 
 namespace suites::probes {
 namespace finite_watch_test {
 
+using namespace small;
+
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr std::int64_t kS = 41;
 
 at::Device device() { return at::hasCUDA() ? at::kCUDA : at::kCPU; }
-
-nsa::ModelConfig small_model() {
-  nsa::ModelConfig model;
-  model.dim = 24;
-  model.n_layers = 2;
-  model.n_heads = 6;
-  model.n_kv_groups = 3;
-  model.d_k = 4;
-  model.d_v = 4;
-  model.vocab = 64;
-  model.nsa = {.l = 8, .d = 4, .l_sel = 8, .n_sel = 3, .w = 9};
-  return model;
-}
-
-using Change = std::function<nsa::Ops(nsa::Ops, const nsa::Call&)>;
-
-Instance model_with(const Change& change) {
-  auto seams = std::make_shared<Seams>();
-  if (change) seams->ops.push_back(change);
-  return Subject(seams).model({.config = small_model(), .flags = {}, .seed = 5});
-}
-
-at::Tensor tokens() { return at::randint(0, 64, {1, kS + 1}, at::TensorOptions(at::kLong)); }
 
 at::Tensor put(const at::Tensor& t, std::int64_t row, double value) {
   at::Tensor mask = at::zeros(t.sizes(), at::TensorOptions(at::kBool));
