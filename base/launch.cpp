@@ -102,7 +102,7 @@ std::optional<Launch> read_launch(Variables& variables) {
 
 std::optional<Launch> launch_in(const Environment& environment) {
   Variables variables(environment);
-  const auto launch = read_launch(variables);
+  auto launch = read_launch(variables);
   if (!variables.mistakes().empty()) throw EnvironmentInvalid(variables.mistakes());
   return launch;
 }

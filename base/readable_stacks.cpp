@@ -194,7 +194,8 @@ std::string top_function(const std::string& readable) {
     const auto open = line.rfind(" ("), plus = line.rfind("+0x", open);
     if (!line.starts_with("  ") || line.starts_with("  ?") || open == std::string::npos || plus == std::string::npos)
       continue;
-    const std::string name = line.substr(2, plus - 2), file = line.substr(open + 2);
+    std::string name = line.substr(2, plus - 2);
+    const std::string file = line.substr(open + 2);
     const bool of_system = file.starts_with("libc.so") || file.starts_with("libstdc++") ||
                            file.starts_with("ld-linux") || file.starts_with("linux-vdso") ||
                            file.starts_with("libpthread") || file.starts_with("libgcc");

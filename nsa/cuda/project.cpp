@@ -153,7 +153,7 @@ struct GateNetwork : torch::autograd::Function<GateNetwork> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& mean, const at::Tensor& w1,
                             const at::Tensor& b1, const at::Tensor& w2, const at::Tensor& b2, double tau,
                             GateActivation activation) {
-    const at::Tensor gates = gate_forward({mean, w1, b1, w2, b2, tau, activation});
+    at::Tensor gates = gate_forward({mean, w1, b1, w2, b2, tau, activation});
     context->save_for_backward({mean, w1, b1, w2, b2, gates});
     context->saved_data["tau"] = tau;
     context->saved_data["activation"] = static_cast<std::int64_t>(activation);
@@ -200,7 +200,7 @@ Projection project_forward(const at::Tensor& x, const at::Tensor& weight, const 
 at::Tensor project_backward(const Projection& gradients, const at::Tensor& x, const at::Tensor& rotations,
                             const ProjectShape& shape) {
   const OnDeviceOf device(x);
-  const at::Tensor rows = empty({x.size(0), x.size(1), width_of(shape)}, x.scalar_type(), x);
+  at::Tensor rows = empty({x.size(0), x.size(1), width_of(shape)}, x.scalar_type(), x);
   kernels::RotateBackward p;
   p.forward = parameters(rows, rotations, shape);
   const auto give = [](kernels::Rows& to, const char* name, const at::Tensor& t) {
@@ -218,7 +218,7 @@ at::Tensor project_backward(const Projection& gradients, const at::Tensor& x, co
 
 at::Tensor gate_forward(const GateArgs& args) {
   const OnDeviceOf device(args.mean);
-  const at::Tensor gates = empty({args.mean.size(0), args.mean.size(1), args.mean.size(2), 3}, at::kFloat, args.mean);
+  at::Tensor gates = empty({args.mean.size(0), args.mean.size(1), args.mean.size(2), 3}, at::kFloat, args.mean);
   kernels::gate_forward(parameters(args, gates), device.stream());
   return gates;
 }

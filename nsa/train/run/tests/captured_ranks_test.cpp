@@ -27,7 +27,7 @@ TEST(NsaTrainRanks, TheCapturedStepIsTheOrdinaryOneOfAsManyRanks) {
   NSA_NEEDS_GLOO();
   const Place captured, ordinary, one;
   const auto twelve = [&](const Place& place, const Arguments& how, const Arguments& more) {
-    const Outcome outcome = place.train(with(with(kTwelveRows, how), more));
+    Outcome outcome = place.train(with(with(kTwelveRows, how), more));
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return outcome;
   };
