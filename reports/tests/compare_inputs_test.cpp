@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "reports/tests/support/compared.hpp"
+#include "reports/tests/support/sample.hpp"
 
 namespace reports {
 namespace {

@@ -46,6 +46,6 @@ std::vector<std::string> names(const std::vector<Difference>& rows) {
   return all;
 }
 
-Json interval(double low, double high, int n = 7) { return {{"low", low}, {"high", high}, {"n", n}}; }
+Json interval(double low, double high, int n) { return {{"low", low}, {"high", high}, {"n", n}}; }
 
 }  // namespace reports::sample
