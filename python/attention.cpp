@@ -9,10 +9,9 @@
 
 namespace nsa::python {
 
-namespace {
-
-// Room for the blocks of documents of S tokens in all.
 std::int64_t room_for_blocks(const Geometry& g, std::int64_t S) { return S / g.d; }
+
+namespace {
 
 Tensor with_room(const Tensor& blocks, std::int64_t count) {
   auto roomy = at::zeros({blocks.size(0), count, blocks.size(2), blocks.size(3)}, blocks.options());

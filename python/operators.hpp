@@ -91,6 +91,7 @@ AttendOutputs attend_checked(const Tensor& q, const Tensor& k_cmp, const Tensor&
 
 // attend and the compression before it: its results, and (k_cmp, v_cmp), which in a packed batch have room
 // for S/d blocks.
+[[nodiscard]] std::int64_t room_for_blocks(const Geometry& g, std::int64_t S);
 using AttentionOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 AttentionOutputs attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& k_sel, const Tensor& v_sel,
                            const Tensor& k_win, const Tensor& v_win, const Tensor& gates, const MaybeTensor& blocks,

@@ -57,6 +57,10 @@ TORCH_LIBRARY(nsa, m) {
       "attention(Tensor q, Tensor k, Tensor v, Tensor k_sel, Tensor v_sel, Tensor k_win, Tensor v_win, Tensor gates, "
       "Tensor? blocks, Tensor? cu_seqlens, GEOMETRY, str backend) -> (Tensor o, Tensor blocks, Tensor o_cmp, "
       "Tensor o_sel, Tensor o_win, Tensor stats_cmp, Tensor stats_sel, Tensor stats_win, Tensor k_cmp, Tensor v_cmp)");
+  // o of it alone (attention_output.cpp).
+  define(
+      "attention_output(Tensor q, Tensor k, Tensor v, Tensor k_sel, Tensor v_sel, Tensor k_win, Tensor v_win, "
+      "Tensor gates, Tensor? blocks, Tensor? cu_seqlens, GEOMETRY, str backend) -> Tensor");
   define(
       "attention_backward(Tensor dout, Tensor q, Tensor k_cmp, Tensor v_cmp, Tensor k_sel, Tensor v_sel, Tensor k_win, "
       "Tensor v_win, Tensor gates, Tensor blocks, Tensor o_cmp, Tensor o_sel, Tensor o_win, Tensor stats_cmp, "

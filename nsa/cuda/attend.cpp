@@ -57,9 +57,9 @@ kernels::AttentionForward parameters(const at::Tensor& q, const at::Tensor& k, c
   return p;
 }
 
-AttentionOutput output_like(const at::Tensor& q, const at::Tensor& v, const at::Tensor& into) {
-  return {into.defined() ? into : empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.scalar_type(), q),
-          empty({q.size(0), q.size(2), q.size(1), 2}, at::kFloat, q)};
+AttentionOutput output_like(const at::Tensor& q, const at::Tensor& v, const AttentionOutput& into) {
+  return {into.o.defined() ? into.o : empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.scalar_type(), q),
+          into.stats.defined() ? into.stats : empty({q.size(0), q.size(2), q.size(1), 2}, at::kFloat, q)};
 }
 
 // Whether dQ's kernels, which do not fill a GPU, had better run beside those of dK and dV. Only in a CUDA graph:
@@ -119,7 +119,7 @@ Problem problem_of(kernels::Mask mask, const at::Tensor& q, const Geometry& g, c
 }
 
 AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& blocks,
-                               const Problem& problem, const at::Tensor& into) {
+                               const Problem& problem, const AttentionOutput& into) {
   const OnDeviceOf device(q);
   AttentionOutput out = output_like(q, v, into);
   if (k.size(1) == 0) {  // no key at all, and no row of K to point at
@@ -140,7 +140,7 @@ AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const a
 }
 
 AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                          const Problem& problem, kernels::Combine sum, const at::Tensor& into) {
+                                          const Problem& problem, kernels::Combine sum, const AttentionOutput& into) {
   const OnDeviceOf device(q);
   AttentionOutput out = output_like(q, v, into);
   auto p = parameters(q, k, v, {}, problem);

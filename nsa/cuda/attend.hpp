@@ -33,14 +33,14 @@ struct AttentionOutput {
   at::Tensor stats;  // [B,Hq,S,2]
 };
 // One forward pass without autograd. q, k, v aligned (rows.hpp); `blocks` [B,S,G,n] for Mask::selected, else undefined.
-// `into`: memory for o; undefined: fresh.
+// `into`: memory for the results; undefined: fresh.
 [[nodiscard]] AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                              const at::Tensor& blocks, const Problem& problem,
-                                             const at::Tensor& into = {});
+                                             const AttentionOutput& into = {});
 // The same of the window branch, and with it the gated sum of all: sum.branch[2] is set here.
 [[nodiscard]] AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                         const Problem& problem, kernels::Combine sum,
-                                                        const at::Tensor& into = {});
+                                                        const AttentionOutput& into = {});
 
 struct Gradients {
   at::Tensor q, k, v;  // undefined where not wanted

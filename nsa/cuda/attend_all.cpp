@@ -92,7 +92,7 @@ struct AttendAll : torch::autograd::Function<AttendAll> {
                             const std::optional<at::Tensor>& tap_win, const std::optional<at::Tensor>& chosen,
                             const c10::intrusive_ptr<Shared>& shared) {
     const auto memory = [](const std::optional<at::Tensor>& tap) { return tap.value_or(at::Tensor()); };
-    AllAsked asked{chosen, {memory(tap_cmp), memory(tap_sel), memory(tap_win)}};
+    AllAsked asked{chosen, {{{memory(tap_cmp), {}}, {memory(tap_sel), {}}, {memory(tap_win), {}}}}};
     if (shared->observe)
       asked.show = [&](std::string_view stage, const at::Tensor& value) { shared->show(stage, value); };
     const auto [o, kept] = attend_all_forward({q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates}, shared->problems,
@@ -173,7 +173,7 @@ AllForward attend_all_forward(const AllInputs& given, const Problems& problems, 
   show(kOutputStages[0], cmp.o);
   const auto blocks = asked.blocks ? *asked.blocks
                                    : select_for(problems[0], {q, k_cmp, problems[0].geometry, cu_seqlens, cmp.stats},
-                                                problems[0].on_launch);
+                                                problems[0].on_launch, asked.blocks_into);
   show("blocks", blocks);
   const auto sel = attend_forward(q, k_sel, v_sel, blocks, problems[1], asked.into[1]);
   show(kOutputStages[1], sel.o);

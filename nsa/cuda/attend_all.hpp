@@ -33,8 +33,10 @@ using Problems = std::array<Problem, kBranches>;
 
 // What may be asked of the forward pass besides.
 struct AllAsked {
-  std::optional<at::Tensor> blocks = {};        // contiguous; absent: chosen
-  std::array<at::Tensor, kBranches> into = {};  // memory for the branches' outputs; undefined: fresh
+  std::optional<at::Tensor> blocks = {};  // contiguous; absent: chosen
+  // Memory for the branches' results and the choice of blocks; undefined: fresh.
+  std::array<AttentionOutput, kBranches> into = {};
+  at::Tensor blocks_into = {};
   // "cmp.o", "blocks", "sel.o", "win.o" as they are computed
   std::function<void(std::string_view stage, const at::Tensor& value)> show = {};
 };

@@ -68,12 +68,12 @@ Blocks blocks_of(const at::Tensor& tokens, const Geometry& g, const CuSeqlens& c
   return {g, pack(cu_seqlens, S, g, tokens.device()), S, compressed_blocks(g, cu_seqlens, S)};
 }
 
-Compressed pool_forward(const at::Tensor& k, const at::Tensor& v, const Blocks& blocks) {
+Compressed pool_forward(const at::Tensor& k, const at::Tensor& v, const Blocks& blocks, const Compressed& into) {
   const OnDeviceOf device(k);
-  const auto room_for = [&](const at::Tensor& x) {
-    return empty({x.size(0), blocks.N, x.size(2), x.size(3)}, x.scalar_type(), x);
+  const auto room_for = [&](const at::Tensor& x, const at::Tensor& given) {
+    return given.defined() ? given : empty({x.size(0), blocks.N, x.size(2), x.size(3)}, x.scalar_type(), x);
   };
-  Compressed pooled{room_for(k), room_for(v)};
+  Compressed pooled{room_for(k, into.k), room_for(v, into.v)};
   kernels::pool_forward(parameters({{k, pooled.k}, {v, pooled.v}}, blocks), device.stream());
   return pooled;
 }

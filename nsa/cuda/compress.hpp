@@ -16,8 +16,9 @@ struct Blocks {
 };
 [[nodiscard]] Blocks blocks_of(const at::Tensor& tokens, const Geometry& g, const CuSeqlens& cu_seqlens);
 
-// k, v [B,S,G,D] aligned (rows.hpp).
-[[nodiscard]] Compressed pool_forward(const at::Tensor& k, const at::Tensor& v, const Blocks& blocks);
+// k, v [B,S,G,D] aligned (rows.hpp). `into`: memory for the results, dense but for its batches; undefined: fresh.
+[[nodiscard]] Compressed pool_forward(const at::Tensor& k, const at::Tensor& v, const Blocks& blocks,
+                                      const Compressed& into = {});
 // Of the gradients of pool_forward's results, aligned, or undefined ones, whose results are undefined too.
 [[nodiscard]] Compressed pool_backward(const at::Tensor& dk_cmp, const at::Tensor& dv_cmp, const Blocks& blocks);
 

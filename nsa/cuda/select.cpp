@@ -1,6 +1,7 @@
 #include "nsa/cuda/select.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
@@ -43,13 +44,13 @@ at::Tensor select_on(const std::optional<kernels::Device>& gpu, const SelectArgs
 }
 
 at::Tensor select_for(const Problem& problem, const SelectArgs& args,
-                      const std::function<void(std::string_view)>& on_kernel) {
+                      const std::function<void(std::string_view)>& on_kernel, const at::Tensor& into) {
   const at::NoGradGuard no_grad;
   const auto& g = args.geometry;
   const OnDeviceOf device(args.q);
   const auto q = aligned(args.q), k = aligned(args.k_cmp);
   const auto stats = args.stats ? args.stats->contiguous() : statistics(q, k, problem);
-  const auto blocks = empty({q.size(0), q.size(1), k.size(2), g.n_sel}, at::kInt, q);
+  const auto blocks = into.defined() ? into : empty({q.size(0), q.size(1), k.size(2), g.n_sel}, at::kInt, q);
 
   kernels::Select p;
   p.q = rows_of("q", q);

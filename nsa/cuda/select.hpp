@@ -17,8 +17,9 @@ namespace nsa::cuda {
 [[nodiscard]] at::Tensor select_on(const std::optional<kernels::Device>& gpu, const SelectArgs& args,
                                    const std::function<void(std::string_view kernel)>& on_kernel = {});
 // The same for a call that was checked and that the kernels serve, whose documents were packed and whose device was
-// asked already: `problem` is its compressed branch's.
+// asked already: `problem` is its compressed branch's. `into`: memory for the blocks; undefined: fresh.
 [[nodiscard]] at::Tensor select_for(const Problem& problem, const SelectArgs& args,
-                                    const std::function<void(std::string_view kernel)>& on_kernel = {});
+                                    const std::function<void(std::string_view kernel)>& on_kernel = {},
+                                    const at::Tensor& into = {});
 
 }  // namespace nsa::cuda

@@ -10,8 +10,16 @@ cudaStream_t stream_of(at::Device device) {
   return device.is_cuda() ? at::cuda::getCurrentCUDAStream(device.index()).stream() : nullptr;
 }
 
-OnDeviceOf::OnDeviceOf(const at::Tensor& t)
-    : guard_(t.is_cuda() ? std::optional(t.device()) : std::nullopt), stream_(stream_of(t.device())) {}
+namespace {
+
+// Most often there is nothing to do, and then nothing to undo either.
+std::optional<at::Device> other_device(const at::Tensor& t) {
+  return t.is_cuda() && c10::cuda::current_device() != t.get_device() ? std::optional(t.device()) : std::nullopt;
+}
+
+}  // namespace
+
+OnDeviceOf::OnDeviceOf(const at::Tensor& t) : guard_(other_device(t)), stream_(stream_of(t.device())) {}
 
 namespace {
 

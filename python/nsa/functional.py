@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 _OPS = torch.ops.nsa
-_ATTENTION = _OPS.attention.default
+_ATTENTION = _OPS.attention_output.default
 _OF_ATTENTION = "q k v k_sel v_sel k_win v_win gates"
 _OF_ATTEND = "q k_cmp v_cmp k_sel v_sel k_win v_win gates"
 _INDICES = (torch.int32, torch.int64)
@@ -74,12 +74,13 @@ def attention(
     """
     k_cmp, k_sel, k_win = _branches("k", k)
     v_cmp, v_sel, v_win = _branches("v", v)
-    cu_seqlens, blocks = _packing(cu_seqlens), _table(blocks)
+    if cu_seqlens is not None or blocks is not None:
+        cu_seqlens, blocks = _packing(cu_seqlens), _table(blocks)
     tokens = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
     try:
         if phi_k is None and phi_v is None:
             _tell_of_missing_kernels(q, backend)
-            return _ATTENTION(*tokens, blocks, cu_seqlens, *geometry, backend)[0]
+            return _ATTENTION(*tokens, blocks, cu_seqlens, *geometry, backend)
         _tensors(_OF_ATTENTION, tokens)
         _fit("attention", q, k_cmp, v_cmp)
         k_cmp, v_cmp = compress(

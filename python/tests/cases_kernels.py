@@ -5,9 +5,10 @@ from __future__ import annotations
 import unittest
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import nsa
-from cases_operators import ALL, OPS, backward_call, calls
+from cases_operators import ALL, OPS, WITHOUT_BACKWARD, backward_call, calls
 from nsa.compat.fla import parallel_nsa
 from problem import GPU, plain, plainly, tensors
 
@@ -24,6 +25,11 @@ def served():
     except NotImplementedError:
         return False
     return True
+
+
+class Listening(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
 
 
 @unittest.skipUnless(served(), "our kernels serve nothing here: there is no GPU")
@@ -96,6 +102,69 @@ class Kernels(unittest.TestCase):
         o.append(nsa.attend_window(q, k[2], v[2], **last))
         self.assertTrue(torch.equal(nsa.combine(gates, *o, backend="cuda"), nsa.attention(q, k, v, gates, **last)))
 
+    def whole(self, cu_seqlens=None, table=None, needs=True):
+        """The operands of attention, by an operator of ten results or of one."""
+        q, k, v, gates = tensors(B=1, dtype=torch.bfloat16, device=DEVICE, grad=needs, **SIZES)
+        return (q, k[0], v[0], k[1], v[1], k[2], v[2], gates, table, cu_seqlens, *GEOMETRY, "cuda")
+
+    def test_o_alone_is_o_to_the_bit(self):
+        chosen = OPS.attention(*self.whole(needs=False))[1]
+        for bounds, table in ((None, None), (PACKED, None), (None, chosen)):
+            results = []
+            for call in (lambda *x: OPS.attention(*x)[0], OPS.attention_output):
+                operands = self.whole(bounds, table)
+                o = call(*operands)
+                results.append((o, *torch.autograd.grad(o.float().square().sum(), operands[:8])))
+            for i, (a, b) in enumerate(zip(*results)):
+                self.assertTrue(torch.equal(a, b), f"{bounds}, {i}")
+        with torch.inference_mode():
+            self.assertTrue(torch.equal(OPS.attention_output(*self.whole(needs=False)), OPS.attention(*self.whole())[0]))
+
+    def test_o_alone_goes_straight_unless_someone_listens(self):
+        def ran(call):
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+                call()
+            return {event.key for event in seen.key_averages()} & {"nsa::attention", "nsa::attention_output"}
+
+        operands = self.whole()
+        call = lambda: OPS.attention_output(*operands)  # noqa: E731
+        self.assertEqual(ran(call), {"nsa::attention_output"})
+        with torch.autocast(DEVICE, torch.bfloat16):
+            self.assertEqual(ran(call), {"nsa::attention", "nsa::attention_output"})
+        with Listening():
+            self.assertEqual(ran(call), {"nsa::attention", "nsa::attention_output"})
+
+    def test_what_o_alone_keeps(self):
+        def gradients(*hooks):
+            operands = self.whole()
+            with torch.autograd.graph.saved_tensors_hooks(*hooks):
+                o = OPS.attention_output(*operands)
+            return torch.autograd.grad(o.float().square().sum(), operands[:8])
+
+        def same(x):
+            return x
+
+        def elsewhere(x):  # dense, but not at the beginning of its memory
+            twice = torch.cat((x.flatten(), x.flatten()))
+            return twice[x.numel() :].view_as(x).to(DEVICE)
+
+        for a, b in zip(gradients(same, same), gradients(lambda x: x.clone().cpu(), elsewhere)):
+            self.assertTrue(torch.equal(a, b))
+        with self.assertRaisesRegex(RuntimeError, "came back as another tensor"):
+            gradients(same, lambda x: x[:-1] if x.dtype == torch.uint8 else x)
+
+    def test_o_alone_refuses_a_second_pass_and_what_was_overwritten(self):
+        operands = self.whole()
+        sum_of_o = OPS.attention_output(*operands).float().sum()
+        sum_of_o.backward()
+        with self.assertRaisesRegex(RuntimeError, "second time"):
+            sum_of_o.backward()
+        sum_of_o = OPS.attention_output(*operands).float().sum()
+        with torch.no_grad():
+            operands[3].zero_()
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            sum_of_o.backward()
+
     def test_strides_that_16_byte_loads_cannot_read(self):
         q, k, v, gates = tensors(B=1, dtype=torch.bfloat16, device=DEVICE, grad=False, **SIZES)
         wanted = nsa.attention(q, k, v, gates, geometry=GEOMETRY, backend="cuda")
@@ -108,7 +177,7 @@ class Kernels(unittest.TestCase):
         sizes = {"S": 24, "Hq": 2, "G": 1, "Dk": 32, "Dv": 32}
         for name, args in calls(DEVICE, dtype=torch.bfloat16, **sizes):
             torch.library.opcheck(getattr(OPS, name).default, args, test_utils=ALL)
-            if name != "select":
+            if name not in WITHOUT_BACKWARD:
                 backward = getattr(OPS, f"{name}_backward").default
                 torch.library.opcheck(backward, backward_call(name, args), test_utils=ALL)
 

@@ -16,6 +16,7 @@ from problem import GPU, LONG, NO_GPU, SMALL, TAKES_LONG, tensors
 OPS = torch.ops.nsa
 ALL = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 PACKED = torch.tensor([0, 40, 40, 43, 96], dtype=torch.int32)
+WITHOUT_BACKWARD = ("select", "attention_output")
 
 
 def calls(device="cpu", dtype=torch.float32, cu_seqlens=None, **sizes):
@@ -33,7 +34,8 @@ def calls(device="cpu", dtype=torch.float32, cu_seqlens=None, **sizes):
     yield "combine", (gates, *o, "auto")
     for table in (None, blocks):
         yield "attend", (q, k_cmp, v_cmp, k[1], v[1], k[2], v[2], gates, table, *last)
-    yield "attention", (q, k[0], v[0], k[1], v[1], k[2], v[2], gates, None, *last)
+    for name in ("attention", "attention_output"):
+        yield name, (q, k[0], v[0], k[1], v[1], k[2], v[2], gates, None, *last)
 
 
 def backward_call(name, args):
@@ -61,7 +63,7 @@ class Opcheck(unittest.TestCase):
         for name, args in calls(device, **options):
             with self.subTest(name):
                 torch.library.opcheck(getattr(OPS, name).default, args, test_utils=ALL)
-            if name != "select":
+            if name not in WITHOUT_BACKWARD:
                 with self.subTest(f"{name}_backward"):
                     args = backward_call(name, args)
                     torch.library.opcheck(getattr(OPS, f"{name}_backward").default, args, test_utils=ALL)
@@ -132,7 +134,7 @@ class BadInput(unittest.TestCase):
 
     def test_a_backward_operator_looks_at_what_it_is_given(self):
         for name, args in calls():
-            if name == "select":
+            if name in WITHOUT_BACKWARD:
                 continue
             args = list(backward_call(name, args))
             op = getattr(OPS, f"{name}_backward")

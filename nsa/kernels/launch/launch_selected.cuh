@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "nsa/kernels/device/early.cuh"
+#include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/launch/fork.hpp"
 #include "nsa/kernels/plan/arena.hpp"
@@ -23,8 +24,7 @@ namespace nsa::kernels {
 // A kernel that uses more shared memory than every GPU grants unasked must say so first.
 template <typename Kernel>
 void allow_shared(Kernel* kernel, int bytes) {
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) != cudaSuccess)
-    check_launch("attention: shared memory");
+  if (grant_shared(kernel, bytes) != cudaSuccess) check_launch("attention: shared memory");
 }
 
 // Calls action(slice) for slices of so many batch entries and groups until all had their turn.

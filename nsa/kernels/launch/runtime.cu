@@ -1,5 +1,10 @@
+#include <algorithm>
+#include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 
+#include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/launch/fork.hpp"
 #include "nsa/kernels/params.hpp"
 #include "nsa/kernels/plan/device.hpp"
@@ -15,9 +20,11 @@ void check_launch(const char* kernel) {
 bool is_emulated() { return false; }
 
 Device current_device() {
-  Device device;
   int number = 0;
   cudaError_t error = cudaGetDevice(&number);
+  thread_local std::pair<int, Device> last{-1, {}};  // what a device is does not change, and every call asks
+  if (error == cudaSuccess && number == last.first) return last.second;
+  Device device;
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, number);
 #ifdef NSA_HOPPER  // set by the build when the list of architectures has sm_90a: 9.0 without the a has no wgmma
   int major = 0;
@@ -25,7 +32,22 @@ Device current_device() {
   device.hopper = major == 9;
 #endif
   if (error != cudaSuccess) throw LaunchError(std::string("the current device: ") + cudaGetErrorString(error));
+  last = {number, device};
   return device;
+}
+
+cudaError_t grant_shared(const void* kernel, int bytes) {
+  int number = 0;
+  if (const cudaError_t error = cudaGetDevice(&number); error != cudaSuccess) return error;
+  // Of all threads together: a thread that asked for less would take it from the others.
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, int> granted;
+  const std::lock_guard lock(mutex);
+  int& most = granted[{kernel, number}];
+  if (bytes <= most) return cudaSuccess;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error == cudaSuccess) most = bytes;
+  return error;
 }
 
 namespace {

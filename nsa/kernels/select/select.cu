@@ -1,3 +1,4 @@
+#include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/plan/select_plan.hpp"
 #include "nsa/kernels/select/sm80.cuh"
 #include "nsa/kernels/select/sm90.hpp"
@@ -12,7 +13,7 @@ void launch(Select p, cudaStream_t stream) {
   const Overlap overlap{p.geometry.l_sel / p.geometry.d, p.geometry.l / p.geometry.d};
   const std::int64_t tiles = (p.S + Plan::kTokens - 1) / Plan::kTokens;
   const auto kernel = select_kernel<Plan>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kBytes);
+  grant_shared(kernel, Plan::kBytes);
   kernel<<<static_cast<unsigned>(tiles * p.B * p.G), Plan::kThreads, Plan::kBytes, stream>>>(p, overlap);
   check_launch("select_blocks");
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/select/sm90.hpp"
 
@@ -27,7 +28,7 @@ template <typename T, typename S>
 void launch(Select p, int sm_count, cudaStream_t stream) {
   p.scale *= 1.44269504088896341f;  // log2(e): the kernel's powers are of two
   const auto kernel = select_kernel<T, S>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+  grant_shared(kernel, S::kSharedBytes);
   const auto k_map = tensor_map(p.k_cmp, p.storage, p.B, p.N, p.G, S::Dk, S::kKeys);
   const int tiles = (p.S + S::kTokens - 1) / S::kTokens * p.B * p.G, ctas = std::min(tiles, sm_count);
   kernel<<<ctas, S::kThreads, S::kSharedBytes, stream>>>(p, tiles, k_map);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/interval/sm90.hpp"
 #include "nsa/kernels/plan/arena.hpp"
@@ -80,7 +81,7 @@ void launch(const AttentionBackward& p, const Device& device, cudaStream_t strea
                          IntervalRows::kRows, 0, stream>>>(p, plan);
   check_launch("attention_backward_hopper: describe_rows");
   const auto kernel = p.adds_dq ? interval_backward_kernel<T, Shape, true> : interval_backward_kernel<T, Shape, false>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
+  grant_shared(kernel, Shape::kSharedBytes);
   const int h = f.Hq / f.G;
   const auto q_map = rows_map(f.q, f.storage, f.B, f.S, f.Hq, Shape::D, h, plan.tokens);
   const auto o_map = rows_map(p.dout, f.storage, f.B, f.S, f.Hq, Shape::D, h, plan.tokens);

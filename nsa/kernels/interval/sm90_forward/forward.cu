@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/interval/sm90.hpp"
 
@@ -17,7 +18,7 @@ void check(cudaError_t error) {
 template <typename T, bool Combines, typename S>
 void launch(const AttentionForward& p, int sm_count, const Combine& sum, cudaStream_t stream) {
   const auto kernel = attention_forward_kernel<T, Combines, S>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes));
+  check(grant_shared(kernel, S::kSharedBytes));
   // Without keys nothing is copied, but a description needs a tensor: any.
   const Rows k = p.N > 0 ? p.k : p.q, v = p.N > 0 ? p.v : p.q;
   const auto k_map = tensor_map(k, p.storage, p.B, std::max(p.N, 1), p.G, S::Dk, S::kKeys);

@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/tests/emulation/cta.hpp"
 #include "nsa/kernels/tests/emulation/cuda.hpp"
 #include "nsa/kernels/tests/emulation/launches.hpp"
@@ -20,6 +21,7 @@ namespace nsa::kernels {
 
 bool is_emulated() { return true; }
 Device current_device() { return emulation::kDevice; }
+cudaError_t grant_shared(const void* kernel, int bytes) { return emulation::allow_shared(kernel, bytes); }
 
 namespace emulation {
 

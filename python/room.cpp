@@ -1,0 +1,68 @@
+#include "python/room.hpp"
+
+#include <ATen/ATen.h>
+
+#include "nsa/cuda/rows.hpp"
+
+namespace nsa::python {
+
+namespace {
+
+constexpr std::int64_t kAligned = 256;  // bytes
+
+std::int64_t bytes_of(at::IntArrayRef sizes, at::ScalarType type) {
+  return c10::multiply_integers(sizes) * static_cast<std::int64_t>(c10::elementSize(type));
+}
+std::int64_t rounded(std::int64_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; }
+
+// Calls place(tensor, sizes, type) for every part in the order in which they lie.
+template <typename Place>
+void for_each_part(const RoomSizes& x, Room& room, const Place& place) {
+  place(room.cmp.k, {x.B, x.N, x.G, x.Dk}, x.type);
+  place(room.cmp.v, {x.B, x.N, x.G, x.Dv}, x.type);
+  place(room.blocks, {x.B, x.S, x.G, x.n_sel}, at::kInt);
+  for (auto& branch : room.branches) {
+    place(branch.o, {x.B, x.S, x.Hq, x.Dv}, x.type);
+    place(branch.stats, {x.B, x.Hq, x.S, 2}, at::kFloat);
+  }
+}
+
+// A tensor over memory that is there. By hand: a view by the dispatcher costs nearly as much as memory of its own.
+at::Tensor part(const at::Tensor& memory, std::int64_t begin, at::IntArrayRef sizes, at::ScalarType type) {
+  auto made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(memory.storage()), memory.key_set(),
+                                                       c10::scalarTypeToTypeMeta(type));
+  auto* tensor = made.unsafeGetTensorImpl();
+  tensor->set_storage_offset((memory.storage_offset() + begin) / static_cast<std::int64_t>(c10::elementSize(type)));
+  tensor->set_sizes_contiguous(sizes);
+  return made;
+}
+
+}  // namespace
+
+std::int64_t RoomSizes::bytes() const {
+  Room none;
+  std::int64_t bytes = 0;
+  for_each_part(*this, none,
+                [&](at::Tensor&, at::IntArrayRef sizes, at::ScalarType t) { bytes += rounded(bytes_of(sizes, t)); });
+  return bytes;
+}
+
+Room make_room(const RoomSizes& sizes, const at::Tensor& like) {
+  return room_in(cuda::empty({sizes.bytes()}, at::kByte, like), sizes);
+}
+
+Room room_in(const at::Tensor& memory, const RoomSizes& sizes) {
+  TORCH_CHECK(memory.scalar_type() == at::kByte && memory.is_contiguous() && memory.numel() == sizes.bytes() &&
+                  memory.storage_offset() % kAligned == 0,
+              "nsa: what was kept for attention's backward pass came back as another tensor");
+  Room room;
+  room.memory = memory;
+  std::int64_t begin = 0;
+  for_each_part(sizes, room, [&](at::Tensor& to, at::IntArrayRef shape, at::ScalarType type) {
+    to = part(memory, begin, shape, type);
+    begin += rounded(bytes_of(shape, type));
+  });
+  return room;
+}
+
+}  // namespace nsa::python
