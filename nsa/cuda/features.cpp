@@ -63,7 +63,13 @@ std::string narrow_refusal(const Call& call) {
 
 std::string machine_refusal(const Call& call) {
   if (!call.cuda) return "device is cpu; served: a CUDA device";
-  return architecture_refusal(compiled_architectures(), call.cuda_major, call.cuda_minor);
+  // Every function of every call asks, and the answer is read out of a text: who was served is served again.
+  thread_local std::pair served{-1, -1};
+  const std::pair asked{call.cuda_major, call.cuda_minor};
+  if (asked == served) return "";
+  auto reason = architecture_refusal(compiled_architectures(), asked.first, asked.second);
+  if (reason.empty()) served = asked;
+  return reason;
 }
 
 std::string cuda_refusal(const Call& call, Op op) {

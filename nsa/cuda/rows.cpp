@@ -1,9 +1,11 @@
 #include "nsa/cuda/rows.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -17,15 +19,20 @@ namespace {
 constexpr std::int64_t kEight = 8;       // elements of 16 bytes
 constexpr std::uintptr_t kAligned = 16;  // bytes
 
-// A dimension of size 1 is never stepped through, so its stride says nothing.
-std::int64_t stride_of(const at::Tensor& t, std::int64_t dim) { return t.size(dim) == 1 ? 0 : t.stride(dim); }
+// Of [B,S,H,D]. All sizes and all strides at once: a call asks for hundreds, and each by itself is a function of
+// LibTorch. A dimension of size 1 is never stepped through, so its stride says nothing.
+std::array<std::int64_t, 3> strides_of(const at::Tensor& t) {
+  const auto sizes = t.sizes(), strides = t.strides();
+  const auto step = [&](std::size_t dim) { return sizes[dim] == 1 ? 0 : strides[dim]; };
+  return {step(0), step(1), step(2)};
+}
 
 bool begins_well(const at::Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAligned == 0; }
 
 bool lies_well(const at::Tensor& t) {
-  if (t.size(3) % kEight != 0 || t.stride(3) != 1) return false;
-  for (std::int64_t dim = 0; dim < 3; ++dim)
-    if (stride_of(t, dim) % kEight != 0) return false;
+  if (t.dim() != 4 || t.sizes()[3] % kEight != 0 || t.strides()[3] != 1) return false;
+  for (const std::int64_t stride : strides_of(t))
+    if (stride % kEight != 0) return false;
   return begins_well(t);
 }
 
@@ -66,7 +73,8 @@ kernels::Rows rows_of(std::string_view name, const at::Tensor& t) {
         "a multiple of 8 elements, strides that are multiples of 8, a multiple of 16 bytes",
         name, c10::toString(t.scalar_type()), fmt::join(t.sizes(), ", "), fmt::join(t.strides(), ", "),
         reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAligned, kAligned));
-  return {t.data_ptr(), stride_of(t, 0), stride_of(t, 1), stride_of(t, 2)};
+  const auto [batch, token, head] = strides_of(t);
+  return {t.data_ptr(), batch, token, head};
 }
 
 kernels::Storage storage_of(const at::Tensor& t) {
@@ -81,7 +89,9 @@ kernels::Geometry geometry_of(const Geometry& g) {
   return {narrow(g.l), narrow(g.d), narrow(g.l_sel), narrow(g.n_sel), narrow(g.w)};
 }
 
-int size_of(const at::Tensor& t, std::int64_t dim) { return static_cast<int>(t.size(dim)); }
+int size_of(const at::Tensor& t, std::int64_t dim) {
+  return static_cast<int>(t.sizes()[static_cast<std::size_t>(dim)]);
+}
 
 float scale_of(const at::Tensor& q) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.size(3)))); }
 

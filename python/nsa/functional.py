@@ -262,6 +262,8 @@ def _fit(face: str, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _branches(name: str, value: Branches) -> tuple[Tensor, Tensor, Tensor]:
+    if type(value) is tuple and len(value) == 3:  # first: what is no tensor takes isinstance long to find out
+        return value
     if isinstance(value, Tensor):
         return value, value, value
     if not isinstance(value, (tuple, list)) or len(value) != 3:
