@@ -1,12 +1,13 @@
 """Where the host's time of a forward pass goes: python3 python/bench/host_time.py [--profile]
 
-m7c_125m's attention by our kernels, B = 1; what the host needs does not depend on S. A row is the median, and the 10 % and
-90 % points, of rounds of some calls in a row, so few that their launches fit the GPU's queue: the host waits for nothing.
+m7c_125m's attention by our kernels, B = 1; what the host needs does not depend on S. A row is the median, and the 10 %
+and 90 % points, of rounds of some calls in a row, so few that their launches fit the GPU's queue: the host waits for
+nothing.
 `nsa.attention` is what people call; below it stands what it is made of:
 
-    from Python    the operator that gives o alone, the one of ten results, and attend, which is without the compression
+    from Python    the operator of o alone, that of ten results, and attend, which is without the compression
     from C++       the first of them in a loop of TorchScript: no Python, no arguments to take apart
-    a launch       of torch's smallest kernel, from Python; the calls of a forward pass are at least so many times as long
+    a launch       of torch's smallest kernel, from Python: a forward pass has five
     memory         one torch.empty on the device, from Python
 
 --profile counts the calls of the CUDA runtime in a forward pass, and says how long each takes while the profiler looks on.
@@ -42,7 +43,7 @@ def operands(device, S, needs):
 
 @torch.jit.script
 def from_cpp(q, k, v, k_sel, v_sel, k_win, v_win, gates, times: int):
-    for _ in range(times):  # of the o before: TorchScript leaves out what nobody asks for, and what it computed already
+    for _ in range(times):  # of the o before: TorchScript leaves out what nobody asks for, or what it has computed
         q = torch.ops.nsa.attention_output(
             q, k, v, k_sel, v_sel, k_win, v_win, gates, None, None, 32, 16, 64, 16, 512, "cuda"
         )
@@ -102,12 +103,16 @@ def main():
         with torch.no_grad():
             k_cmp, v_cmp = (y.requires_grad_(needs) for y in nsa.compress(x[1], x[2], backend="cuda"))
         print(f"gradients {needs}")
-        row("nsa.attention", lambda: nsa.attention(q, k, v, gates, backend="cuda"))  # noqa: B023
-        if gpu:
-            row("nsa.attention, backend auto", lambda: nsa.attention(q, k, v, gates))  # noqa: B023
-        row("from Python: torch.ops.nsa.attention_output", lambda: OPS.attention_output.default(*x, *rest))  # noqa: B023
-        row("from Python: torch.ops.nsa.attention", lambda: OPS.attention.default(*x, *rest))  # noqa: B023
-        row("from Python: torch.ops.nsa.attend", lambda: OPS.attend.default(q, k_cmp, v_cmp, *x[3:], *rest))  # noqa: B023
+        compressed = (q, k_cmp, v_cmp, *x[3:])
+        calls = {
+            "nsa.attention": lambda: nsa.attention(q, k, v, gates, backend="cuda"),  # noqa: B023
+            "nsa.attention, backend auto": lambda: nsa.attention(q, k, v, gates),  # noqa: B023
+            "from Python: torch.ops.nsa.attention_output": lambda: OPS.attention_output.default(*x, *rest),  # noqa: B023
+            "from Python: torch.ops.nsa.attention": lambda: OPS.attention.default(*x, *rest),  # noqa: B023
+            "from Python: torch.ops.nsa.attend": lambda: OPS.attend.default(*compressed, *rest),  # noqa: B023
+        }
+        for name, call in calls.items():
+            row(name, call)
         if not needs:  # TorchScript would record more than we do
             row("from C++: attention_output", lambda: from_cpp(*x, 20), 1, 20)  # noqa: B023
     print("parts")

@@ -210,7 +210,8 @@ class Overhead(unittest.TestCase):
     @unittest.skipUnless(GPU, NO_GPU)
     def test_the_host_of_a_forward_pass(self):
         """Told, not judged: a timing never decides a test. Of m7c_125m's attention, by our kernels; what the host needs
-        does not depend on S. Some calls in a row, so few that their launches fit the GPU's queue: the host waits for nothing."""
+        does not depend on S. Some calls in a row, so few that their launches fit the GPU's queue: the host waits for
+        nothing. bench/host_time.py takes the time apart."""
         calls, rounds = 20, 100
         q, k, v, gates = tensors(S=2048, B=1, Hq=12, dtype=DTYPE, device=DEVICE, Dk=64, Dv=64, grad=False)
         for needs in (False, True):
