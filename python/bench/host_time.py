@@ -70,11 +70,12 @@ def profiled(call, calls):
         torch.cuda.synchronize()
     total = collections.defaultdict(lambda: [0, 0.0])
     for event in seen.events():
-        if event.name.startswith("cu") and "Synchronize" not in event.name:
+        runtime = event.device_type == torch.autograd.DeviceType.CPU and event.name.startswith("cu")
+        if runtime and "Synchronize" not in event.name:
             total[event.name][0] += 1
             total[event.name][1] += event.cpu_time_total
     for name, (count, took) in sorted(total.items()):
-        print(f"  {name:40s} {count / calls:5.1f} a call, {took / count:6.2f} us each")
+        print(f"  {name:40s} {count / calls:5.1f} a forward pass, {took / count:6.2f} us each")
 
 
 def main():
