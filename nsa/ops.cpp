@@ -55,9 +55,8 @@ class Contract {
     const auto type = t.scalar_type();
     require(type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf, name, t,
             "Double, Float, BFloat16 or Half");
-    const auto sizes = t.sizes();
-    for (std::size_t i = 0; i < 4; ++i)
-      require(sizes[i] > 0 || (i == 1 && may_be_empty), name, t,
+    for (std::int64_t i = 0; i < 4; ++i)
+      require(t.size(i) > 0 || (i == 1 && may_be_empty), name, t,
               [&] { return fmt::format("{}, no dimension empty", shape); });
   }
   void like(std::string_view name, const at::Tensor& t, std::string_view other, const at::Tensor& o) const {
@@ -66,8 +65,7 @@ class Contract {
   }
   void size(std::string_view name, const at::Tensor& t, std::int64_t dim, std::int64_t wanted,
             std::string_view what) const {
-    require(t.sizes()[static_cast<std::size_t>(dim)] == wanted, name, t,
-            [&] { return fmt::format("{} = {} in dimension {}", what, wanted, dim); });
+    require(t.size(dim) == wanted, name, t, [&] { return fmt::format("{} = {} in dimension {}", what, wanted, dim); });
   }
   void grouped(const at::Tensor& q, std::int64_t G) const {
     require(q.size(2) % G == 0, "q", q, [&] { return fmt::format("Hq a multiple of the {} groups", G); });
