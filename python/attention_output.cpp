@@ -117,8 +117,8 @@ Tensor forward_in(const Room& room, const AttentionArgs& x) {
       .o;
 }
 
-void record(const Tensor& o, const Room& room, const RoomSizes& sizes, const AttentionArgs& x,
-            std::string_view backend) {
+void record_whole(const Tensor& o, const Room& room, const RoomSizes& sizes, const AttentionArgs& x,
+                  std::string_view backend) {
   const std::shared_ptr<AttentionNode> node(new AttentionNode(), torch::autograd::deleteNode);
   torch::autograd::edge_list edges;
   edges.reserve(cuda::kAllInputs);
@@ -147,7 +147,7 @@ Tensor straight(const AttentionArgs& x, std::string_view backend) {
   const Room room = make_room(sizes, x.q);
   const Tensor o = forward_in(room, x);
   if (torch::autograd::compute_requires_grad(x.q, x.k, x.v, x.k_sel, x.v_sel, x.k_win, x.v_win, x.gates))
-    record(o, room, sizes, x, backend);
+    record_whole(o, room, sizes, x, backend);
   return o;
 }
 
