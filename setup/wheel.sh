@@ -22,7 +22,7 @@ done
 # pip's build knows what it is told and nothing of the launcher's environment.
 make_wheel() {
   rm -rf "$state/made"
-  CMAKE_PREFIX_PATH="${prefix_path:?}" CMAKE_ARGS="-DCUDAToolkit_ROOT=${cuda:?} -DCUDA_TOOLKIT_ROOT_DIR=$cuda" \
+  CMAKE_PREFIX_PATH="${prefix_path:?}" CMAKE_ARGS="-DCUDAToolkit_ROOT=${cuda:?} -DCUDA_TOOLKIT_ROOT_DIR=$cuda -DTorch_ROOT=${torch:?}" \
     CMAKE_BUILD_PARALLEL_LEVEL=$(parallel_jobs) PATH=$(dirname "${cmake:?}"):$(dirname "${ninja:?}"):$PATH \
     "${venv:?}/bin/python" -m pip wheel --no-build-isolation --no-deps --disable-pip-version-check -w "$state/made" "$root"
 }
