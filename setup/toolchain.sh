@@ -54,7 +54,8 @@ find_or_install_toolchain() {
   find_torch
   find_cuda
   if [[ -z $cmake || -z $ninja ]]; then want_set "$cmake_set"; fi
-  if [[ -z $torch ]]; then want_set "$torch_set"; fi
+  # PyPI's toolkit is whole only beside torch's wheel, which brings the runtime and NVRTC in the versions that fit.
+  if [[ -z $torch || -z $cuda ]]; then want_set "$torch_set"; fi
   if [[ -z $cuda ]]; then want_set "$cuda_set"; fi
   install_system_packages
   install_python_sets
