@@ -97,6 +97,11 @@ void agree(Group& group, const std::string& about, const Facts& mine) {
                      found.front().fact);
 }
 
+bool all_of(Group& group, const std::string& about, bool mine) {
+  const auto all = group.gather(about, mine ? "yes" : "no");
+  return std::all_of(all.begin(), all.end(), [](const std::string& one) { return one == "yes"; });
+}
+
 double wall_clock_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }

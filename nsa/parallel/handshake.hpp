@@ -27,6 +27,9 @@ struct Difference {
 // Gathers the facts of all ranks. Throws Disagreement with every difference; `subject` is the first fact.
 void agree(Group& group, const std::string& about, const Facts& mine);
 
+// Whether all ranks say yes: the same answer on all of them.
+[[nodiscard]] bool all_of(Group& group, const std::string& about, bool mine);
+
 // The clocks of all machines, right after the ranks have met: throws Disagreement ("clock") when one is more than
 // `most_s` from the median. `now_s`: seconds of this rank's wall clock since the epoch.
 inline constexpr double kMostClockSkew_s = 5;

@@ -103,8 +103,15 @@ World world_of(const Environment& environment) {
   }
   world.network_interface = variables.text("GLOO_SOCKET_IFNAME");
   world.c10d_speaks = c10d_speaks(environment);
+  (void)sum_bucket_kb(variables);
   if (!variables.mistakes().empty()) throw base::EnvironmentInvalid(variables.mistakes());
   return world;
+}
+
+std::optional<std::int64_t> sum_bucket_kb(base::Variables& variables) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  return variables.number("NPROC_SUM_BUCKET_KB", 0, kMost,
+                          "KiB of gradients in each sum of a captured step; 0: all in one");
 }
 
 base::Environment environment_of(const World& world) {

@@ -39,6 +39,10 @@ struct World {
 // What world_of reads again as the same world of Origin::nproc: what the starter gives each of its processes.
 [[nodiscard]] base::Environment environment_of(const World& world);
 
+// NPROC_SUM_BUCKET_KB: KiB of gradients in each sum of a captured step (gradient_buckets.hpp), 0: all in one. Nothing
+// where it is not set, or wrong; world_of tells such a mistake too.
+[[nodiscard]] std::optional<std::int64_t> sum_bucket_kb(base::Variables& variables);
+
 // The variables that world_of looks at and that are set, for a message.
 [[nodiscard]] std::vector<std::string> variables_of_a_world(const base::Environment& environment);
 

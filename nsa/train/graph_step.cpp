@@ -6,10 +6,12 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <chrono>
 
+#include "nsa/parallel/handshake.hpp"
 #include "nsa/train/gradients.hpp"
 
 namespace nsa::train {
@@ -49,16 +51,46 @@ std::string refusal_of_rehearsal(const std::function<void()>& part) {
   return "";
 }
 
-std::string refusal_of_capture(const std::function<void()>& part) {
+// Captures `part`, in the memory of `other` where there is one: why that failed, and "" when it did not.
+std::string refusal_of_capture(at::cuda::CUDAGraph& graph, at::cuda::CUDAGraph* other, bool with_ranks,
+                               const std::function<void()>& part) {
+  const auto reason = [](const std::function<void()>& of) -> std::string {
+    try {
+      of();
+    } catch (const c10::Error& error) {
+      const std::string why = error.what_without_backtrace();
+      return "train.cuda_graph: the step cannot be captured: " + why.substr(0, why.find('\n'));
+    } catch (const Unsupported& refused) {
+      return refused.what();
+    }
+    return "";
+  };
+  const auto end = [&] { return reason([&] { graph.capture_end(); }); };  // or the stream stays as it is
+  // With ranks: c10d's threads may ask for events of their own meanwhile.
+  const auto mode = with_ranks ? cudaStreamCaptureModeThreadLocal : cudaStreamCaptureModeGlobal;
+  std::string why;
   try {
-    part();
-  } catch (const c10::Error& error) {
-    const std::string why = error.what_without_backtrace();
-    return "train.cuda_graph: the step cannot be captured: " + why.substr(0, why.find('\n'));
-  } catch (const Unsupported& refused) {
-    return refused.what();
+    why = reason([&] {
+      graph.capture_begin(other != nullptr ? other->pool() : c10::MempoolId_t{0, 0}, mode);
+      part();
+    });
+  } catch (const std::exception&) {
+    (void)end();  // the first error is the one that tells
+    throw;
   }
-  return "";
+  const std::string why_not_ended = end();
+  return why.empty() ? why_not_ended : why;
+}
+
+// Bytes that the allocator gave back to the device.
+std::int64_t emptied_cache(const c10::Stream& stream) {
+  const auto held = [&] {
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return c10::cuda::CUDACachingAllocator::getDeviceStats(stream.device_index()).reserved_bytes[kAll].current;
+  };
+  const std::int64_t before = held();
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  return before - held();
 }
 
 void tell_nobody(std::string_view /*name*/) {}
@@ -101,7 +133,7 @@ GraphStep::GraphStep(LanguageModel model, const TrainConfig& config, AdamW& opti
   told_staged_ = pinned(told_);
   figures_ = at::zeros({2 + told}, options.dtype(at::kDouble));
   if (device.is_cuda()) stream_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index()).unwrap();
-  if (group_ && stream_) group_->on_abort([this] { let_go(); });
+  if (group_) make_buckets();
 }
 
 GraphStep::~GraphStep() {
@@ -124,8 +156,10 @@ at::Tensor GraphStep::run(const std::vector<Batch>& batches, double lr, const Te
     read_sums(figures_);
     return figures_.clone();
   }
+  const auto outside = c10::cuda::getCurrentCUDAStream(stream_->device_index());
+  ordinary_ = outside.unwrap();
   at::cuda::CUDAEvent before;  // what others did to the parameters, on their stream
-  before.record(c10::cuda::getCurrentCUDAStream(stream_->device_index()));
+  before.record(outside);
   const c10::cuda::CUDAStreamGuard guard(*stream_);
   before.block(c10::cuda::CUDAStream(*stream_));
   stage(batches, lr, mine);
@@ -164,17 +198,21 @@ void GraphStep::stage(const std::vector<Batch>& batches, double lr, const Wishes
   lr_.fill_(lr);
 }
 
-at::Tensor GraphStep::accumulate(const Tell& tell) {
+at::Tensor GraphStep::accumulate(const Tell& tell, bool sums) {
   // Undefined, not zero: the first batch writes its gradients, and the graph's own memory holds them.
   model_->zero_grad();
   own_.clear();
   at::Tensor loss;
   const double parts = static_cast<double>(tokens_.size(0)) * ranks();
-  for (const at::Tensor& tokens : tokens_.unbind()) {
+  const std::vector<at::Tensor> all = tokens_.unbind();
+  for (const at::Tensor& tokens : all) {
     tell("forward");
     const at::Tensor share = model_->loss(tokens) / parts;
     tell("backward");
-    share.backward();
+    if (sums && &tokens == &all.back())
+      buckets_->backward(share, beside_);
+    else
+      share.backward();
     loss = loss.defined() ? loss + share.detach() : share.detach();
   }
   return loss;
@@ -184,7 +222,8 @@ void GraphStep::update(const at::Tensor& loss, const Tell& tell) {
   const at::NoGradGuard no_grad;
   at::Tensor summed;  // loss, how many ranks, their wishes
   if (group_) {
-    sum_gradients();
+    buckets_->finish();
+    own_ = buckets_->own_sums();
     summed = sum_figures(loss);
   }
   tell("update");
@@ -201,12 +240,14 @@ void GraphStep::update(const at::Tensor& loss, const Tell& tell) {
 }
 
 // The last one is the rehearsal: what would break a capture half-way is found while it still has a name. On a CPU the
-// same step goes on for ever. Ranks ask each other in all of them, before the first sum.
+// same step goes on for ever. Ranks ask each other in all of them, before the first sum; so the sums come after
+// backward, and NCCL meets every size of theirs outside a capture.
 void GraphStep::warm_up(const Tell& tell) {
   std::optional<NoWaiting> no_waiting;
   if (stream_ && warmed_up_ + 1 == kWarmUp) no_waiting.emplace();
   at::Tensor loss;
-  const std::string why = refusal_of_rehearsal([&] { loss = accumulate(tell); });
+  const bool sums = group_ != nullptr && warmed_up_ >= kWarmUp;
+  const std::string why = refusal_of_rehearsal([&] { loss = accumulate(tell, sums); });
   if (group_ == nullptr || warmed_up_ < kWarmUp)
     agree(why);
   else if (!why.empty())
@@ -216,42 +257,40 @@ void GraphStep::warm_up(const Tell& tell) {
   ++warmed_up_;
 }
 
-// A rank that cannot says so before the others give sums to the graph that it would lack.
 void GraphStep::capture() {
-  c10::cuda::CUDACachingAllocator::emptyCache();  // what the warm-up used would lie idle beside the graph's memory
-  auto graph = std::make_unique<at::cuda::CUDAGraph>();
-  if (group_) group_->note_all_ended();
-  std::string why;
-  const auto end = [&] {
-    capturing_ = false;
-    return refusal_of_capture([&] { graph->capture_end(); });  // or the stream stays as it is
-  };
-  capturing_ = true;
-  try {
-    at::Tensor loss;
-    // With ranks: c10d's threads may ask for events of their own meanwhile.
-    const auto mode = group_ ? cudaStreamCaptureModeThreadLocal : cudaStreamCaptureModeGlobal;
-    agree(refusal_of_capture([&] {
-      graph->capture_begin({0, 0}, mode);
-      loss = accumulate(tell_nobody);
-    }));
-    why = refusal_of_capture([&] { update(loss, tell_nobody); });
-  } catch (const std::exception&) {
-    (void)end();  // the first error is the one that tells
-    throw;
+  room_ = std::max(room_, emptied_cache(*stream_));  // what the warm-up used would lie idle beside the graph's memory
+  // This rank's own part is tried first, without sums. What fails, fails there on most days, and no rank has given a
+  // sum to its graph then: NCCL may talk to the other ranks when it is given one (to register buffers), and wait for
+  // them.
+  std::unique_ptr<at::cuda::CUDAGraph> tried;
+  if (group_) {
+    group_->note_all_ended();
+    buckets_->allocate();
+    tried = std::make_unique<at::cuda::CUDAGraph>(/*keep_graph=*/true);  // it is never instantiated
+    agree(refusal_of_capture(*tried, nullptr, /*with_ranks=*/true,
+                             [&] { (void)accumulate(tell_nobody, /*sums=*/false); }));
   }
-  const std::string why_not_ended = end();
-  agree(why.empty() ? why_not_ended : why);
+  auto graph = std::make_unique<at::cuda::CUDAGraph>();
+  capturing_ = true;
+  const auto over = c10::make_scope_exit([this] { capturing_ = false; });
+  agree(refusal_of_capture(*graph, tried.get(), group_ != nullptr,
+                           [&] { update(accumulate(tell_nobody, /*sums=*/group_ != nullptr), tell_nobody); }));
   gradients_.clear();
   for (const at::Tensor& parameter : parameters_) gradients_.push_back(parameter.grad());
-  const std::lock_guard<std::mutex> lock(graph_mutex_);
-  graph_ = std::move(graph);
+  {
+    const std::lock_guard<std::mutex> lock(graph_mutex_);
+    graph_ = std::move(graph);
+  }
+  if (!group_) return;
+  leaves_room_ = parallel::all_of(*group_, "room for an ordinary step", keep_room());
+  if (!leaves_room_) c10::cuda::CUDACachingAllocator::emptyCache();
 }
 
 void GraphStep::replay(const Tell& tell) {
   std::uint64_t sequence = 0;
   if (group_)
-    sequence = group_->begin_replay("captured step", summed_, c10::toString(gradients_.front().scalar_type()));
+    sequence =
+        group_->begin_replay("captured step", buckets_->elements(), c10::toString(gradients_.front().scalar_type()));
   tell("replay");
   bool launched = false;
   {
@@ -276,6 +315,8 @@ void GraphStep::release() {
   gradients_.clear();
   own_.clear();
   let_go();
+  leaves_room_ = true;
+  if (buckets_) buckets_->release();
   if (stream_) c10::cuda::CUDACachingAllocator::emptyCache();
 }
 

@@ -18,6 +18,7 @@
 
 #include "nsa/config.hpp"
 #include "nsa/model/lm.hpp"
+#include "nsa/parallel/gradient_buckets.hpp"
 #include "nsa/parallel/group.hpp"
 #include "nsa/train/adamw.hpp"
 #include "nsa/train/batch.hpp"
@@ -41,9 +42,9 @@ namespace nsa::train {
 // What a rank wants of all (to stop, say), summed over all with the figures of a step.
 using Wishes = std::array<double, 4>;
 
-// With several ranks it sums too: all gradients in one buffer (of each dtype) after the last backward, then the
-// figures. So the sums are not hidden behind backward as parallel::GradientSums hides them; they are two launches of
-// the graph. Every rank must give every step to it, or none: what serves() says depends on the whole batch alone.
+// With several ranks it sums too: the gradients bucket by bucket beside the last backward, on a stream of their own
+// that joins again before the figures are summed and the update is made. Every rank must give every step to it, or
+// none: what serves() says depends on the whole batch alone.
 class GraphStep {
  public:
   // Steps that are made one operation after another before the graph is captured: libraries take their workspaces and
@@ -82,6 +83,9 @@ class GraphStep {
 
   // Gives the memory of the graph back; the next step captures anew.
   void release();
+  // With a group: an ordinary step finds memory beside the graph, on this rank and on all others. They agreed on it
+  // when they captured, and each has kept that memory since; so all of them keep their graphs, or all release them.
+  [[nodiscard]] bool leaves_room() const { return leaves_room_; }
   [[nodiscard]] std::int64_t replays() const { return replays_; }
   [[nodiscard]] const std::optional<c10::Stream>& stream() const { return stream_; }
   // Of the last step: how long the host had nothing to do but to wait for the device.
@@ -90,7 +94,8 @@ class GraphStep {
  private:
   using Tell = std::function<void(std::string_view)>;
   void stage(const std::vector<Batch>& batches, double lr, const Wishes& mine);
-  at::Tensor accumulate(const Tell& tell);  // this rank's loss; its gradients are the parameters'
+  // This rank's loss; its gradients are the parameters'. `sums`: of all ranks, where backward has come to them.
+  at::Tensor accumulate(const Tell& tell, bool sums);
   void update(const at::Tensor& loss, const Tell& tell);
   void warm_up(const Tell& tell);
   void capture();
@@ -100,7 +105,8 @@ class GraphStep {
   // graph_step_group.cpp: with several ranks
   [[nodiscard]] double ranks() const { return group_ ? group_->size() : 1; }
   void agree(const std::string& why_not) const;  // throws Unsupported on all where one has a reason
-  void sum_gradients();
+  void make_buckets();
+  [[nodiscard]] bool keep_room() const;
   at::Tensor sum_figures(const at::Tensor& loss);
   void sum(at::Tensor& tensor, std::string_view name);
   void await(const c10::cuda::CUDAEvent& done);
@@ -119,8 +125,8 @@ class GraphStep {
   at::Tensor told_, told_staged_;      // with a group, fp64: 1 (this rank takes part), its wishes
   at::Tensor figures_;                 // fp64: loss, norm; with a group also how many took part, and the sums of wishes
   std::vector<at::Tensor> gradients_;  // as captured, in the order of the parameters
-  std::vector<at::Tensor> own_;        // scalars: this rank's loss, and the sum of its gradients of each dtype
-  std::int64_t summed_ = 0;            // elements
+  std::vector<at::Tensor> own_;        // scalars: this rank's loss, and the sum of its gradients of each bucket
+  std::unique_ptr<parallel::GradientBuckets> buckets_;  // with a group
   Wishes wishes_{};
   bool capturing_ = false, changed_nothing_ = false;
   std::optional<c10::Stream> stream_;  // of everything here, on a GPU: the default one cannot be captured
@@ -128,6 +134,9 @@ class GraphStep {
   std::mutex graph_mutex_;  // for let_go()
   std::int64_t warmed_up_ = 0, replays_ = 0;
   double wait_seconds_ = 0;
+  std::optional<c10::Stream> beside_, ordinary_;  // of the sums in a graph; the caller's
+  std::int64_t room_ = 0;                         // bytes of the device that an ordinary step takes
+  bool leaves_room_ = true;                       // there is no graph, or there was room when it was captured
 };
 
 }  // namespace nsa::train

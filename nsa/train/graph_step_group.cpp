@@ -1,40 +1,33 @@
-// The captured step among several ranks: one sum of all gradients, one of the figures, and what the ranks must do
-// alike.
+// The captured step among several ranks: the sums of gradients and figures, and what the ranks must do alike.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cmath>
-#include <map>
 #include <thread>
 
+#include "base/environment.hpp"
 #include "nsa/train/graph_step.hpp"
 
 namespace nsa::train {
 
 namespace {
 
-// Where a tensor begins in a buffer of many: what kernels of 16-byte loads want, and more.
-constexpr std::int64_t kAlignment = 256;
 // After trouble is known, for the kernels that wait for the other ranks to be ended by the abort.
 constexpr std::chrono::seconds kForTheAbort{10};
 
-// The gradients of one dtype, and where each is in their buffer.
-struct Flat {
-  std::vector<std::size_t> which;
-  std::vector<std::int64_t> begins;
-  std::int64_t elements = 0, used = 0;
+// Beside what an ordinary step takes of large memory: small tensors, workspaces of libraries, a kernel that is loaded.
+constexpr std::int64_t kSlack = 256 << 20;
 
-  void add(std::size_t parameter, const at::Tensor& gradient) {
-    const std::int64_t unit = kAlignment / static_cast<std::int64_t>(gradient.element_size());
-    which.push_back(parameter);
-    begins.push_back(elements);
-    used += gradient.numel();
-    elements += (gradient.numel() + unit - 1) / unit * unit;
-  }
-};
+parallel::NamedTensors named(const torch::nn::Module& module) {
+  parallel::NamedTensors all;
+  for (const auto& parameter : module.named_parameters()) all.emplace_back(parameter.key(), parameter.value());
+  return all;
+}
 
 }  // namespace
 
@@ -51,32 +44,26 @@ void GraphStep::sum(at::Tensor& tensor, std::string_view name) {
     group_->sum(tensor, name);
 }
 
-// Zeros between the gradients add nothing.
-void GraphStep::sum_gradients() {
-  std::map<at::ScalarType, Flat> flats;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& gradient = parameters_[i].grad();
-    if (!gradient.defined()) {
-      const std::string name = model_->named_parameters().keys()[i];
-      throw parallel::Disagreement(fmt::format("rank {}: backward gave no gradient to {}", group_->rank(), name),
-                                   {group_->rank()}, name);
-    }
-    flats[gradient.scalar_type()].add(i, gradient);
-  }
-  summed_ = 0;
-  for (const auto& [type, flat] : flats) {
-    at::Tensor all = at::empty({flat.elements}, parameters_.front().options().dtype(type).requires_grad(false));
-    if (flat.used < flat.elements) all.zero_();
-    std::vector<at::Tensor> given, places;
-    for (std::size_t k = 0; k < flat.which.size(); ++k) {
-      given.push_back(parameters_[flat.which[k]].grad());
-      places.push_back(all.narrow(0, flat.begins[k], given.back().numel()).view(given.back().sizes()));
-    }
-    at::_foreach_copy_(places, given);
-    own_.push_back(all.sum());  // the sum of all ranks takes its place
-    sum(all, flats.size() == 1 ? "gradients" : fmt::format("gradients of {}", c10::toString(type)));
-    for (std::size_t k = 0; k < flat.which.size(); ++k) parameters_[flat.which[k]].mutable_grad() = places[k];
-    summed_ += flat.elements;
+// The sums' stream goes before the others, so that a sum gets its few multiprocessors at once, and not after all that
+// backward has queued.
+void GraphStep::make_buckets() {
+  buckets_ = std::make_unique<parallel::GradientBuckets>(
+      named(*model_), group_->rank(), parallel::bucket_sizes(base::environment()),
+      [this](at::Tensor& bucket, const std::string& name) { sum(bucket, name); });
+  if (!stream_) return;
+  beside_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, stream_->device_index()).unwrap();
+  group_->on_abort([this] { let_go(); });
+}
+
+// Takes what an ordinary step will need and leaves it in the allocator's cache, for the stream that makes such steps.
+bool GraphStep::keep_room() const {
+  const c10::StreamGuard guard(*ordinary_);
+  const auto bytes = at::TensorOptions(at::kByte).device(ordinary_->device());
+  try {
+    const at::Tensor step = at::empty({room_ + room_ / 16}, bytes), slack = at::empty({kSlack}, bytes);
+    return true;
+  } catch (const c10::OutOfMemoryError&) {
+    return false;
   }
 }
 

@@ -198,7 +198,7 @@ void Trainer::guarded_step(StepReport& report) {
   by_graph_ = figures.defined();
   if (!by_graph_) {
     at::Tensor loss;
-    if (graph_ && group_) graph_->release();  // no rank runs out of memory alone
+    if (graph_ && group_ && !graph_->leaves_room()) graph_->release();  // no rank runs out of memory alone
     try {
       found_by_autograd = accumulate(batches, report, loss);
     } catch (const c10::OutOfMemoryError&) {  // the graph's memory lies beside that of an ordinary step

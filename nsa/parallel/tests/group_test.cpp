@@ -134,9 +134,9 @@ TEST(Group, SumsAndGathersOverAllRanks) {
   NSA_NEEDS_GLOO();
   for (const Outcome& rank : play(3, "sums")) {
     EXPECT_TRUE(rank.end.well()) << rank.out << rank.err;
-    EXPECT_THAT(rank.out,
-                AllOf(HasSubstr("sum fourth 6\n"), HasSubstr("record 4 'fourth' (1000 x Float)"),
-                      HasSubstr("gathered rank 0,rank 1,rank 2\n"), HasSubstr("gathered again 0,again 1,again 2\n")));
+    EXPECT_THAT(rank.out, AllOf(HasSubstr("sum fourth 6\n"), HasSubstr("record 4 'fourth' (1000 x Float)"),
+                                HasSubstr("gathered rank 0,rank 1,rank 2\n"), HasSubstr("all true, none false\n"),
+                                HasSubstr("gathered again 0,again 1,again 2\n")));
   }
 }
 
@@ -161,6 +161,47 @@ TEST(GradientSums, AreThoseOfAllRows) {
     EXPECT_TRUE(rank.end.well()) << "a rank without a row takes part: " << rank.out << rank.err;
     EXPECT_EQ(rank.line("gradient layer.0"), with_none[0].line("gradient layer.0"));
   }
+}
+
+// Rank 1 comes to its gradients in another order, and sums in the same.
+TEST(GradientBuckets, AreSummedInOneOrder) {
+  NSA_NEEDS_GLOO();
+  const auto alone = play(1, "buckets");
+  ASSERT_TRUE(alone[0].end.well()) << alone[0].out;
+  for (const char* role : {"buckets", "buckets accumulate"}) {
+    const auto three = play(3, role);
+    for (const Outcome& rank : three) {
+      ASSERT_TRUE(rank.end.well()) << role << rank.out << rank.err;
+      for (const char* layer : {"layer.0", "layer.1", "layer.2"}) {
+        EXPECT_NEAR(number_of(rank, layer) / number_of(alone[0], layer), 1, 1e-6) << role;
+        EXPECT_EQ(rank.line(std::string("gradient ") + layer), three[0].line(std::string("gradient ") + layer))
+            << role << ", bit for bit";
+      }
+    }
+    EXPECT_EQ(three[0].line("came"), "came layer.2,layer.1,layer.0") << role;
+    EXPECT_EQ(three[1].line("came"), "came layer.0,layer.1,layer.2") << role;
+    EXPECT_EQ(three[0].line("summed"),
+              "summed gradients bucket 0 after 1,gradients bucket 1 after 2,gradients bucket 2 after 3")
+        << role << ": while backward goes on";
+    EXPECT_EQ(three[1].line("summed"),
+              "summed gradients bucket 0 after 3,gradients bucket 1 after 3,gradients bucket 2 after 3")
+        << role;
+  }
+}
+
+TEST(GradientBuckets, WhoseParametersHaveNoGradientAreNamed) {
+  NSA_NEEDS_GLOO();
+  const auto ranks = play(3, "buckets skip");
+  EXPECT_THAT(ranks[1].line("error"), StartsWith("error Disagreement 1: rank 1: backward gave no gradient to layer.1"));
+  for (const int other : {0, 2})
+    EXPECT_THAT(ranks[static_cast<std::size_t>(other)].line("error"), StartsWith("error PeerDied 1: rank 1 (pid "));
+}
+
+TEST(GradientBuckets, OfOtherSizesAreFoundBeforeTheyAreSummed) {
+  NSA_NEEDS_GLOO();
+  for (const Outcome& rank : play(3, "buckets of other sizes"))
+    EXPECT_THAT(rank.line("error"), StartsWith("error Disagreement 1: collective 1: rank 1 calls sum 'gradients' of"))
+        << rank.out << rank.err;
 }
 
 // Without a starter rank 0 serves the store, and leaves last.

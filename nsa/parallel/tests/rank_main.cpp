@@ -18,6 +18,7 @@
 
 #include "base/environment.hpp"
 #include "base/fnv1a.hpp"
+#include "nsa/parallel/gradient_buckets.hpp"
 #include "nsa/parallel/gradient_sums.hpp"
 #include "nsa/parallel/group.hpp"
 #include "nsa/parallel/handshake.hpp"
@@ -83,6 +84,50 @@ void gradients(const std::shared_ptr<Group>& group, const std::string& fault) {
   fmt::print("overlap {}\n", sums.overlap().reducing_s > 0);
 }
 
+// Layers beside each other instead of one after the other, so that autograd makes their gradients in the opposite order
+// of that in which they are added.
+at::Tensor loss_of_terms(const Layers& layers, const at::Tensor& rows, bool reversed, int skipped) {
+  at::Tensor loss = at::zeros({});
+  const int count = static_cast<int>(layers.parameters.size());
+  for (int k = 0; k < count; ++k) {
+    const int i = reversed ? count - 1 - k : k;
+    if (i != skipped)
+      loss = loss + at::tanh(at::matmul(rows, layers.parameters[static_cast<std::size_t>(i)].second)).pow(2).sum();
+  }
+  return loss;
+}
+
+// The same twelve rows by GradientBuckets: a bucket for each layer. Rank 1 comes to its gradients in another order.
+void buckets(const std::shared_ptr<Group>& group, const std::string& fault) {
+  const Layers layers;
+  at::manual_seed(11);
+  const at::Tensor all = at::randn({12, 33});
+  const int rank = group->rank(), size = group->size();
+  const at::Tensor mine = all.narrow(0, rank * 12 / size, 12 / size);
+  const std::int64_t bytes = fault == "buckets of other sizes" && rank == 1 ? 1 << 20 : 5000;
+  std::vector<std::string> came, summed;
+  for (const auto& [name, parameter] : layers.parameters)
+    parameter.register_hook([&came, name = name](const at::Tensor&) { came.push_back(name); });
+  GradientBuckets sums(layers.parameters, rank, {bytes, bytes}, [&](at::Tensor& bucket, const std::string& name) {
+    summed.push_back(fmt::format("{} after {}", name, came.size()));
+    group->sum(bucket, name);
+  });
+  for (int step = 0; step < 3; ++step) {
+    for (const auto& [name, parameter] : layers.parameters) parameter.mutable_grad().reset();
+    const bool accumulates = fault == "buckets accumulate";
+    if (accumulates) loss_of_terms(layers, mine.narrow(0, 0, 1), false, -1).backward();
+    came.clear();
+    summed.clear();
+    const at::Tensor rest = accumulates ? mine.narrow(0, 1, mine.size(0) - 1) : mine;
+    const bool skips = fault == "buckets skip" && rank == 1 && step == 2;
+    const at::Tensor loss = loss_of_terms(layers, rest, rank == 1, skips ? 1 : -1);
+    sums.backward(loss);
+    sums.finish();
+  }
+  fmt::print("came {}\nsummed {}\n", fmt::join(came, ","), fmt::join(summed, ","));
+  print_gradients(layers);
+}
+
 // What GraphStep does on a GPU whose replay never ends.
 void await_a_replay(Group& group) {
   group.replay_given(group.begin_replay("captured step", 1000, "Float"), [] { return false; });
@@ -122,6 +167,7 @@ void play(const std::string& role, GroupOptions options) {
   fmt::print("joined {} of {} by {}\n", group->rank(), group->size(), group->backend());
   std::fflush(stdout);
   if (role == "gradients" || role == "none" || role == "skips" || role == "accumulates") return gradients(group, role);
+  if (role.starts_with("buckets")) return buckets(group, role);
   if (role == "facts") {
     Facts facts = {{"build", "a"}, {"seed", rank == 1 ? "8" : "7"}};
     return agree(*group, "handshake", facts);
@@ -156,6 +202,7 @@ void play(const std::string& role, GroupOptions options) {
   }
   for (const auto& record : group->collectives()) fmt::print("record {}\n", describe(record));
   fmt::print("gathered {}\n", fmt::join(group->gather("names", fmt::format("rank {}", rank)), ","));
+  fmt::print("all {}, none {}\n", all_of(*group, "first", true), all_of(*group, "second", rank != 1));
   fmt::print("gathered {}\n", fmt::join(group->gather("names", fmt::format("again {}", rank)), ","));
 }
 

@@ -125,4 +125,10 @@ TEST(World, TheFirstHostOfAList) {
     EXPECT_EQ(first_host(wrong), std::nullopt) << wrong;
 }
 
+TEST(World, ASizeOfSumsThatIsNoneIsAMistake) {
+  EXPECT_EQ(mistake_of(with(kTorchrun, "NPROC_SUM_BUCKET_KB", "8192")), "");
+  EXPECT_THAT(mistake_of(with(kTorchrun, "NPROC_SUM_BUCKET_KB", "25MB")),
+              HasSubstr("NPROC_SUM_BUCKET_KB is '25MB', allowed is an integer from 0 to 1073741824"));
+}
+
 }  // namespace

@@ -45,6 +45,25 @@ TEST(NsaTrainRanks, TheCapturedStepIsTheOrdinaryOneOfAsManyRanks) {
   expect_same_run(one, captured, 8);
 }
 
+// Many sums while backward goes on, with accumulated batches: of two ranks the same bits again. The steps that warm up
+// sum afterwards, so the fifth is the second of the others.
+TEST(NsaTrainRanks, ACapturedStepInManyBucketsIsTheOrdinaryOne) {
+  NSA_NEEDS_GLOO();
+  const Place captured, ordinary;
+  const Arguments more = {"--steps", "6", "--nproc", "2", "--set", "train.accumulate_grad_batches=2"};
+  const Outcome many = captured.train(with(kCaptured, more), {.environment = {{"NPROC_SUM_BUCKET_KB", "4"}}});
+  ASSERT_EQ(many.code, 0) << many.err;
+  EXPECT_EQ(many.last_line(), ordinary.train(with(kOrdinary, more)).last_line());
+}
+
+TEST(NsaTrainRanks, ASizeOfSumsThatIsNoneIsRefused) {
+  const Place place;
+  const Outcome outcome =
+      place.train(with(kCaptured, {"--nproc", "2"}), {.environment = {{"NPROC_SUM_BUCKET_KB", "x"}}});
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("NPROC_SUM_BUCKET_KB is 'x', allowed is an integer from 0 to"));
+}
+
 // The first step of each pass has whole batches, the second has not: captured and ordinary ones take turns.
 TEST(NsaTrainRanks, CapturedStepsAndSmallBatchesTakeTurns) {
   NSA_NEEDS_GLOO();
@@ -67,7 +86,8 @@ TEST(NsaTrainRanks, ANanInACapturedStepIsNamedAndNothingIsUpdated) {
   NSA_NEEDS_GLOO();
   const Place place;
   const Outcome outcome =
-      place.train(with(kCaptured, {"--nproc", "2"}), {.plant = "nan-gradient@6", .environment = {{"FAULT_RANK", "1"}}});
+      place.train(with(kCaptured, {"--nproc", "2"}),
+                  {.plant = "nan-gradient@6", .environment = {{"FAULT_RANK", "1"}, {"NPROC_SUM_BUCKET_KB", "4"}}});
   EXPECT_EQ(outcome.code, 1) << outcome.err;
   const auto halt = halt_of(place);
   EXPECT_EQ(halt["step"], 3);
@@ -115,6 +135,20 @@ TEST(NsaTrainRanks, AHangBeforeTheSumsOfACapturedStepIsNamed) {
   EXPECT_THAT(outcome.err,
               AllOf(HasSubstr("rank 0 waited"), HasSubstr("'gradients'"),
                     HasSubstr("rank 1 is outside of any collective"), HasSubstr("in its phase 'backward'")));
+  EXPECT_THAT(left_of(place), IsEmpty());
+}
+
+// Its gradients are in the last bucket but some: the others were summed, and are not waited for.
+TEST(NsaTrainRanks, AHangAmongTheSumsOfACapturedStepIsNamed) {
+  NSA_NEEDS_GLOO();
+  const Place place;
+  const Outcome outcome =
+      place.train(with(kCaptured, {"--nproc", "2", "--set", "train.hang_timeout_s=5"}),
+                  {.plant = "hang@9", .environment = {{"FAULT_RANK", "1"}, {"NPROC_SUM_BUCKET_KB", "4"}}});
+  EXPECT_EQ(outcome.code, 6) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 0 waited"), HasSubstr("'gradients bucket "),
+                                 HasSubstr("rank 1 is outside of any collective; its last was"),
+                                 HasSubstr("'gradients bucket "), HasSubstr("in its phase")));
   EXPECT_THAT(left_of(place), IsEmpty());
 }
 
