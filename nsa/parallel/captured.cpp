@@ -1,12 +1,21 @@
 // A group whose sums a CUDA graph holds. What is relied on, of torch 2.11's ProcessGroupNCCL::collective (by its
 // header, and by excerpts of a ProcessGroupNCCL.cpp near that version, not by the whole file):
-//   - with asyncOp = false the sum goes to the caller's current stream: nothing is forked, and nothing is to be joined;
+//   - with asyncOp = false the sum goes to the caller's current stream, and it asks that stream whether it is captured:
+//     c10d forks nothing and joins nothing. Which stream that is, is the caller's affair: GradientBuckets takes one of
+//     its own, which has waited for the captured one (so it belongs to the capture), and joins it. The thread is then
+//     autograd's: a capture of cudaStreamCaptureModeThreadLocal forbids nothing to other threads;
 //   - in a capture the work is not given to c10d's thread that watches, nor to the flight recorder: nobody asks for an
 //     event that was recorded in a graph;
+//   - memory: what autograd made is read on the other stream, so it is held until the streams have joined; the buckets
+//     live longer than the graph, and were allocated outside of it. So nothing needs record_stream.
+// And of NCCL 2.28.9, by its source:
 //   - the communicator exists before (join() makes it), and a sum of this size has been made before (the steps that
-//     warm up): so NCCL connects nothing in the capture.
-// And of NCCL (commDestroySync in its src/init.cc): a communicator is not destroyed, and its abort does not return,
-// while a graph with its sums exists. The waiting kernels end all the same, as the abort tells them first.
+//     warm up): so it connects nothing in the capture. It may still register buffers: for NVLS it waits for the other
+//     ranks then (transport/nvls.cc), for copies between GPUs it asks their proxy threads (transport/p2p.cc). So a rank
+//     captures its own part alone first, and all say whether they could;
+//   - sums of one graph and communicator run one after another, whatever stream each is given (misc/strongstream.cc);
+//   - a communicator is not destroyed, and its abort does not return, while a graph with its sums exists
+//     (commDestroySync in init.cc). The waiting kernels end all the same, as the abort tells them first.
 #include <future>
 
 #include "nsa/parallel/inside.hpp"

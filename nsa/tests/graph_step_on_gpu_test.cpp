@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <limits>
 
 #include "nsa/cuda/cuda.hpp"
+#include "nsa/parallel/store_server.hpp"
 #include "nsa/tests/graph_steps.hpp"
 #include "nsa/train/graph_step.hpp"
 
@@ -201,6 +203,40 @@ TEST_F(GraphStepOnGpu, AReleasedGraphIsCapturedAnew) {
     loss = now;
   }
   EXPECT_EQ(step.replays(), 5);
+}
+
+// A group of one rank, whose sums are captured bucket by bucket beside backward: the steps of no group, and a graph
+// that leaves room for an ordinary step.
+TEST_F(GraphStepOnGpu, AGroupOfOneCapturesItsSumsAndMakesTheSameSteps) {
+  const nsa::parallel::StoreServer store;
+  nsa::parallel::GroupOptions options;
+  options.world.address = "127.0.0.1";
+  options.world.port = store.port();
+  options.world.store_is_served = true;
+  options.device = at::Device(at::kCUDA, 0);
+  const auto group = nsa::parallel::Group::join(options);
+  const TrainConfig config = train(CudaGraph::on);
+  const auto losses = [&](const std::shared_ptr<nsa::parallel::Group>& with) {
+    auto lm = nsa::fixtures::make_model(model());
+    lm->runtime->ops = kernels;
+    lm->to(at::kCUDA, at::kBFloat16);
+    AdamW optimizer(*lm, 0.0);
+    GraphStep step(lm, config, optimizer, with);
+    std::vector<double> all;
+    for (std::uint64_t i = 0; i < 9; ++i) {
+      const std::vector<Batch> batches(2, Batch{nsa::fixtures::bytes({config.batch_size, config.seq_len + 1}, i), {}});
+      if (i == 6) step.release();
+      all.push_back(step.run(batches, 1e-3, [](std::string_view) {})[0].item<double>());
+      EXPECT_TRUE(step.leaves_room());
+      EXPECT_EQ(with == nullptr || step.own_was_finite(), true);
+    }
+    EXPECT_EQ(step.replays(), 6);
+    return all;
+  };
+  ASSERT_EQ(::setenv("NPROC_SUM_BUCKET_KB", "16", /*overwrite=*/1), 0);
+  const auto alone = losses(nullptr), summed = losses(group);
+  ASSERT_EQ(::unsetenv("NPROC_SUM_BUCKET_KB"), 0);
+  for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(summed[i], alone[i], 1e-2) << i;
 }
 
 }  // namespace

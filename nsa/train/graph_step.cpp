@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "nsa/parallel/gradient_buckets.hpp"
 #include "nsa/parallel/handshake.hpp"
 #include "nsa/train/gradients.hpp"
 

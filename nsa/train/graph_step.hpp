@@ -18,7 +18,6 @@
 
 #include "nsa/config.hpp"
 #include "nsa/model/lm.hpp"
-#include "nsa/parallel/gradient_buckets.hpp"
 #include "nsa/parallel/group.hpp"
 #include "nsa/train/adamw.hpp"
 #include "nsa/train/batch.hpp"
@@ -28,6 +27,10 @@ struct CUDAGraph;
 }
 namespace c10::cuda {
 struct CUDAEvent;
+}
+
+namespace nsa::parallel {
+class GradientBuckets;
 }
 
 namespace nsa::train {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/environment.hpp"
+#include "nsa/parallel/gradient_buckets.hpp"
 #include "nsa/train/graph_step.hpp"
 
 namespace nsa::train {

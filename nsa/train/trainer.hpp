@@ -118,7 +118,7 @@ class Trainer {
   void on_wish(std::function<Wishes()> ask) { ask_wishes_ = std::move(ask); }
   [[nodiscard]] const Wishes& wishes() const { return wishes_; }
   [[nodiscard]] const std::shared_ptr<parallel::Group>& group() const { return group_; }  // null: alone
-  // Of the last step; zeros without a group, and where the sums came after backward (GraphStep).
+  // Of the last step; zeros without a group, and of a step of GraphStep, in which nobody takes times.
   [[nodiscard]] parallel::GradientSums::Overlap overlap() const;
   // What all ranks must have in common before a step; throws parallel::Disagreement where they have not.
   void compare_with_all(const parallel::Facts& more = {});
