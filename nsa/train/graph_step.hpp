@@ -109,6 +109,7 @@ class GraphStep {
   [[nodiscard]] double ranks() const { return group_ ? group_->size() : 1; }
   void agree(const std::string& why_not) const;  // throws Unsupported on all where one has a reason
   void make_buckets();
+  [[nodiscard]] bool hides_sums() const;  // beside backward: there is more than one
   [[nodiscard]] bool keep_room() const;
   at::Tensor sum_figures(const at::Tensor& loss);
   void sum(at::Tensor& tensor, std::string_view name);

@@ -56,6 +56,8 @@ void GraphStep::make_buckets() {
   group_->on_abort([this] { let_go(); });
 }
 
+bool GraphStep::hides_sums() const { return buckets_ && buckets_->buckets() > 1; }
+
 // Takes what an ordinary step will need and leaves it in the allocator's cache, for the stream that makes such steps.
 bool GraphStep::keep_room() const {
   const c10::StreamGuard guard(*ordinary_);
