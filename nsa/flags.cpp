@@ -164,6 +164,9 @@ EffectiveFlags resolve(const Environment& environment) {
   plain(flags.use_cuda, "use_cuda", "NSA_USE_CUDA", parse_bool);
   plain(flags.fused_norm, "fused_norm", "NSA_FUSED_NORM", parse_bool);
   plain(flags.fused_project, "fused_project", "NSA_FUSED_PROJECT", parse_bool);
+  plain(flags.fused_mlp, "fused_mlp", "NSA_FUSED_MLP", parse_bool);
+  plain(flags.fused_embedding, "fused_embedding", "NSA_FUSED_EMBEDDING", parse_bool);
+  plain(flags.fused_update, "fused_update", "NSA_FUSED_UPDATE", parse_bool);
   resolve_selection(reader, flags);
   plain(flags.force_parity, "force_parity", "NSA_FORCE_PARITY", parse_bool);
   plain(flags.train_safe_pack, "train_safe_pack", "NSA_TRAIN_SAFE_PACK", parse_bool);
@@ -185,6 +188,16 @@ EffectiveFlags resolve(const Environment& environment) {
   return flags;
 }
 
+std::string flag_against(const EffectiveFlags& flags, bool on, const std::string& field) {
+  const auto origin = [&](const std::string& name) {
+    const auto known = flags.origin.find(name);
+    return known == flags.origin.end() ? name : known->second;
+  };
+  if (!on) return origin(field);
+  if (!flags.use_cuda) return origin("use_cuda");
+  return flags.force_parity ? origin("force_parity") : "";
+}
+
 std::map<std::string, std::string> flatten(const EffectiveFlags& flags) {
   static const std::map<ForcedBranch, std::string> branches = {
       {ForcedBranch::none, "none"}, {ForcedBranch::cmp, "cmp"}, {ForcedBranch::sel, "sel"}, {ForcedBranch::win, "win"}};
@@ -198,6 +211,9 @@ std::map<std::string, std::string> flatten(const EffectiveFlags& flags) {
           {"use_cuda", fmt::to_string(flags.use_cuda)},
           {"fused_norm", fmt::to_string(flags.fused_norm)},
           {"fused_project", fmt::to_string(flags.fused_project)},
+          {"fused_mlp", fmt::to_string(flags.fused_mlp)},
+          {"fused_embedding", fmt::to_string(flags.fused_embedding)},
+          {"fused_update", fmt::to_string(flags.fused_update)},
           {"sel_pack", fmt::to_string(flags.sel_pack)},
           {"sel_mask", fmt::to_string(flags.sel_mask)},
           {"force_parity", fmt::to_string(flags.force_parity)},

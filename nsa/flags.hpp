@@ -52,13 +52,20 @@ struct EffectiveFlags {
   bool strict_asserts = false;     // non-finite branch output -> counted fallback to `reference`
   bool uniform_gate = false;       // NSA_FORCE_UNIFORM_GATE: 1/3 each
   bool stopgrad_gates = false;
-  bool fused_norm = true;  // NSA_FUSED_NORM: the residual's addition and RMSNorm in one of our own kernels
+  bool fused_norm = true;       // NSA_FUSED_NORM: the residual's addition and RMSNorm in one of our own kernels
+  bool fused_mlp = true;        // NSA_FUSED_MLP: the MLP as one node, its residual added by the next norm
+  bool fused_embedding = true;  // NSA_FUSED_EMBEDDING: the embedding's gradient as one product
+  bool fused_update = true;     // NSA_FUSED_UPDATE: the gradients' norm, clipping, casts and AdamW by our own kernels
   ForcedBranch forced_branch = ForcedBranch::none;
   double rope_scale = 1.0;
   bool nvtx = false;
   bool detect_anomaly = false;
   std::map<std::string, std::string> origin;  // field name -> "default" | "NSA_USE_FA2=1" | ...
 };
+
+// Which flag keeps a part beside attention from our own kernels, as it was set: the part's own switch `field`
+// ("fused_norm"), NSA_USE_CUDA or NSA_FORCE_PARITY. "" where none does.
+[[nodiscard]] std::string flag_against(const EffectiveFlags& flags, bool on, const std::string& field);
 
 // Field name -> canonical text ("fa2_win" -> "false"), for records.
 [[nodiscard]] std::map<std::string, std::string> flatten(const EffectiveFlags& flags);

@@ -1,5 +1,5 @@
-// What ran of the model's parts that are no function of the ops table (norms, projections), and why: beside
-// Dispatcher::routes_taken(), and in the same form.
+// What ran of the parts that are no function of the ops table (norms, projections, MLP, embedding, update), and why:
+// beside Dispatcher::routes_taken(), and in the same form.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 namespace nsa {
 
 struct PartTaken {
-  std::string part;  // "norm", "project"
-  std::string way;   // "cuda": our own kernels; "aten"
+  std::string part;  // "norm", "project", "mlp", "embedding", "update"
+  std::string way;   // "cuda": our own kernels; "joined": ATen's functions as one node of autograd; "aten"
   std::string why;   // in words: what was asked for, or what refuses it
   std::int64_t calls = 1;
 };

@@ -36,13 +36,6 @@ std::string origin_of(const EffectiveFlags& flags, const std::string& field) {
   return found == flags.origin.end() ? "default" : found->second;
 }
 
-// Which flag keeps kernels of the layer, for which `fused` asks, from running; "" where none does.
-std::string switched_off(const EffectiveFlags& flags, bool fused, const char* name) {
-  if (!fused) return origin_of(flags, name);
-  if (!flags.use_cuda) return origin_of(flags, "use_cuda");
-  return flags.force_parity ? origin_of(flags, "force_parity") : "";
-}
-
 // What the window and the compressed branch differ in.
 struct FlashRequest {
   Op op;
@@ -227,13 +220,11 @@ Route route(const EffectiveFlags& flags, const Call& call) {
 }
 
 std::string project_refusal(const EffectiveFlags& flags, const Call& call) {
-  if (auto reason = switched_off(flags, flags.fused_project, "fused_project"); !reason.empty()) return reason;
+  if (auto flag = flag_against(flags, flags.fused_project, "fused_project"); !flag.empty()) return flag;
   if (flags.forced_branch != ForcedBranch::none) return origin_of(flags, "forced_branch");
   if (flags.uniform_gate) return origin_of(flags, "uniform_gate");
   return project_refusal(call);
 }
-
-std::string norm_refusal(const EffectiveFlags& flags) { return switched_off(flags, flags.fused_norm, "fused_norm"); }
 
 std::vector<Asked> asked_by_name(const EffectiveFlags& flags, const Route& route) {
   std::vector<Asked> all;

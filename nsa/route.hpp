@@ -105,9 +105,6 @@ inline constexpr std::int64_t kGatherBudgetBytes = std::int64_t{2} << 30;
 // gate in a kernel each (cuda/project.hpp). So they go where a flag leaves out what that has (NSA_FORCE_BRANCH the
 // other branches' projections, NSA_FORCE_UNIFORM_GATE the gate), without our own kernels, and under NSA_FORCE_PARITY.
 [[nodiscard]] std::string project_refusal(const EffectiveFlags& flags, const Call& call);
-// Which flag keeps a layer's additions to the residual stream, with the norm behind them, from our own kernels
-// (cuda/norm.hpp): NSA_FUSED_NORM, NSA_USE_CUDA, NSA_FORCE_PARITY. "" where none does.
-[[nodiscard]] std::string norm_refusal(const EffectiveFlags& flags);
 
 // What a variable asks for by name, and whether the route takes it: a default asks for nothing, and NSA_FORCE_PARITY
 // wins over everything by its own meaning.

@@ -6,8 +6,6 @@
 
 #include <limits>
 
-#include "nsa/call.hpp"
-#include "nsa/cuda/features.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
 #include "nsa/kernels/norm.hpp"
@@ -57,7 +55,7 @@ struct Norm : torch::autograd::Function<Norm> {
 }  // namespace
 
 std::string norm_refusal(const at::Tensor& x, const MaybeTensor& delta, const at::Tensor& weight) {
-  if (auto reason = machine_refusal(as_served(call_on(x.device()))); !reason.empty()) return reason;
+  if (auto reason = device_refusal(x); !reason.empty()) return reason;
   const auto type = x.scalar_type();
   if (type != at::kBFloat16 && type != at::kHalf)
     return fmt::format("x is {}; served: BFloat16 and Half", c10::toString(type));

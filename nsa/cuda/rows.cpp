@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "nsa/call.hpp"
 #include "nsa/cuda/features.hpp"
 #include "nsa/ops.hpp"
 
@@ -45,6 +46,8 @@ Call as_served(Call call) {
   }
   return call;
 }
+
+std::string device_refusal(const at::Tensor& t) { return machine_refusal(as_served(call_on(t.device()))); }
 
 std::string refusal(Call call, Op op) { return cuda_refusal(as_served(std::move(call)), op); }
 

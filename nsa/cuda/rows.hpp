@@ -14,6 +14,8 @@ namespace nsa::cuda {
 
 // A live call as the tables are to see it: the kernels' emulation is to serve what a GPU would.
 [[nodiscard]] Call as_served(Call call);
+// Whether our kernels, or their emulation, run where a tensor is: "", or what is served.
+[[nodiscard]] std::string device_refusal(const at::Tensor& t);
 // cuda_refusal of a live call; "" where the kernels, or their emulation, serve it.
 [[nodiscard]] std::string refusal(Call call, Op op);
 // Throws Unsupported with the same reason and the backend to use instead.

@@ -7,18 +7,6 @@
 
 namespace nsa {
 
-MlpImpl::MlpImpl(std::int64_t dim) {
-  fc1 = register_module("fc1", torch::nn::Linear(torch::nn::LinearOptions(dim, 4 * dim).bias(false)));
-  fc2 = register_module("fc2", torch::nn::Linear(torch::nn::LinearOptions(4 * dim, dim).bias(false)));
-}
-
-torch::Tensor MlpImpl::forward(const torch::Tensor& x) { return fc2(torch::silu(fc1(x))); }
-
-void MlpImpl::reset_parameters() {
-  fc1->reset_parameters();
-  fc2->reset_parameters();
-}
-
 BlockImpl::BlockImpl(const ModelConfig& config, std::int64_t layer, std::shared_ptr<Runtime> runtime)
     : name_(fmt::format("layers.{}", layer)), runtime_(std::move(runtime)) {
   norm_attention = register_module("norm_attention", RmsNorm(checked(config).dim));
@@ -27,24 +15,30 @@ BlockImpl::BlockImpl(const ModelConfig& config, std::int64_t layer, std::shared_
   mlp = register_module("mlp", Mlp(config.dim));
 }
 
-torch::Tensor BlockImpl::forward(const torch::Tensor& x, const torch::Tensor& rotations, const CuSeqlens& cu_seqlens) {
+Residual BlockImpl::forward(const Residual& x, const torch::Tensor& rotations, const CuSeqlens& cu_seqlens) {
   return around(x, [&](const torch::Tensor& normed) { return attention(normed, rotations, cu_seqlens); });
 }
 
-torch::Tensor BlockImpl::around(const torch::Tensor& x,
-                                const std::function<torch::Tensor(const torch::Tensor&)>& attend) {
+Residual BlockImpl::around(const Residual& x, const std::function<torch::Tensor(const torch::Tensor&)>& attend) {
   const NvtxRange whole(runtime_->flags.nvtx, name_.c_str());
   const auto observe = [&](std::string_view stage, const torch::Tensor& value) {
     if (runtime_->observe) runtime_->observe(fmt::format("{}{}", name_, stage), value);
   };
-  const auto [before, normed] = norm_attention->after(x, {}, *runtime_);
+  const auto [before, normed] = norm_attention->after(x.x, x.added, *runtime_);
   const auto attended = attend(normed);
   observe(".attention", attended);
 
   const NvtxRange range(runtime_->flags.nvtx, "mlp");
   const auto [middle, inner] = norm_mlp->after(before, attended, *runtime_);
-  const auto wide = mlp(inner);
+  const std::string refused = mlp->refusal(inner, runtime_->flags);
+  if (refused.empty())
+    runtime_->parts->add({"mlp", "joined", "served"});
+  else
+    runtime_->parts->add({"mlp", "aten", "joined refused: " + refused});
+  const auto wide = refused.empty() ? mlp->joined(inner) : mlp(inner);
   observe(".mlp", wide);
+  // Of a sum in the norm's kernel an observer would see a part of the gradient alone.
+  if (refused.empty() && !runtime_->observe) return {middle, wide};
   const auto result = middle + wide;
   observe("", result);
   return result;

@@ -5,6 +5,7 @@
 #include <torch/nn/functional/loss.h>
 
 #include "nsa/model/checked.hpp"
+#include "nsa/model/embedding.hpp"
 #include "nsa/model/recompute.hpp"
 #include "nsa/model/rope.hpp"
 #include "nsa/nvtx.hpp"
@@ -71,10 +72,10 @@ torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const CuSe
   const NvtxRange whole(runtime->flags.nvtx, "forward");
   const auto rotations =
       rope_rotations(S, config.d_k, config.rope_base, runtime->flags.rope_scale, cu_seqlens, head->weight.options());
-  return through(tokens, [&](BlockImpl& block, std::int64_t, const torch::Tensor& x) {
+  return through(tokens, [&](BlockImpl& block, std::int64_t, const Residual& x) -> Residual {
     if (!runtime->recompute) return block.forward(x, rotations, cu_seqlens);
-    return recompute(block, x, [&block, rotations, cu_seqlens](const torch::Tensor& input) {
-      return block.forward(input, rotations, cu_seqlens);
+    return recompute(block, x.sum(), [&block, rotations, cu_seqlens](const torch::Tensor& input) {
+      return block.forward(input, rotations, cu_seqlens).sum();
     });
   });
 }
@@ -83,13 +84,13 @@ torch::Tensor LanguageModelImpl::through(const torch::Tensor& tokens, const Laye
   const auto observe = [&](std::string_view stage, const torch::Tensor& value) {
     if (runtime->observe) runtime->observe(stage, value);
   };
-  auto x = embedding(tokens);
-  observe("embedding", x);
+  Residual x = embed(embedding, tokens, *runtime);
+  observe("embedding", x.x);
   for (std::size_t i = 0; i < layers->size(); ++i)
     x = layer(*layers[i]->as<BlockImpl>(), static_cast<std::int64_t>(i), x);
-  x = norm->after(x, {}, *runtime).y;
-  observe("norm", x);
-  const auto logits = head(x);
+  const auto normed = norm->after(x.x, x.added, *runtime).y;
+  observe("norm", normed);
+  const auto logits = head(normed);
   observe("logits", logits);
   return logits;
 }

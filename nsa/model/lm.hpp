@@ -26,8 +26,8 @@ class LanguageModelImpl : public torch::nn::Module {
   // tokens [B,S] int64 -> logits [B,S,vocab] in the parameters' dtype. `cu_seqlens`: packed batch, B = 1. Throws
   // ContractError for anything else (token values are looked at on the CPU only), and where `runtime` has no ops.
   torch::Tensor forward(const torch::Tensor& tokens, const CuSeqlens& cu_seqlens = {});
-  // What every pass shares: embedding, `layer` for each layer in turn (x [B,S,dim] -> [B,S,dim]), final norm, head.
-  using Layer = std::function<torch::Tensor(BlockImpl& block, std::int64_t index, const torch::Tensor& x)>;
+  // What every pass shares: embedding, `layer` for each layer in turn (the stream, [B,S,dim]), final norm, head.
+  using Layer = std::function<Residual(BlockImpl& block, std::int64_t index, const Residual& x)>;
   torch::Tensor through(const torch::Tensor& tokens, const Layer& layer);
   // Mean cross-entropy in fp32 (fp64 for fp64): tokens [B,S+1] -> scalar over B*S predictions, each of the next token.
   // `cu_seqlens` describes all S+1 tokens: the first token of a document is not predicted from the document before it

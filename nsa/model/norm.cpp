@@ -22,7 +22,7 @@ torch::Tensor RmsNormImpl::forward(const torch::Tensor& x) {
 
 Normed RmsNormImpl::after(const torch::Tensor& x, const torch::Tensor& delta, const Runtime& runtime) {
   const auto added = delta.defined() ? std::optional(delta) : std::nullopt;
-  std::string refused = norm_refusal(runtime.flags);
+  std::string refused = flag_against(runtime.flags, runtime.flags.fused_norm, "fused_norm");
   if (refused.empty()) refused = cuda::norm_refusal(x, added, weight);
   if (refused.empty()) {
     runtime.parts->add({"norm", "cuda", "served"});

@@ -10,9 +10,12 @@
 #include <torch/nn/module.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "nsa/model/runtime.hpp"
 
 namespace nsa::train {
 
@@ -21,7 +24,10 @@ class AdamW {
   using State = std::map<std::string, at::Tensor>;
 
   AdamW(std::vector<at::Tensor> parameters, double weight_decay, bool master_weights = true);  // named "0", "1", ...
-  AdamW(const torch::nn::Module& module, double weight_decay, bool master_weights = true);
+  // `runtime`: whose flags let our own kernels update (NSA_FUSED_UPDATE), and whose record is told ("update"). Null:
+  // ATen's functions do.
+  AdamW(const torch::nn::Module& module, double weight_decay, bool master_weights = true,
+        std::shared_ptr<const Runtime> runtime = nullptr);
   // One update with the gradients that the parameters hold; a parameter without one is left alone, moments included.
   // Throws std::invalid_argument for a gradient of another shape or device, before anything is changed.
   void step(double lr);
@@ -30,6 +36,14 @@ class AdamW {
   // nothing changes, neither parameters nor moments nor counts of updates, bit for bit; else it is 0. (A 16-bit
   // parameter is written from its fp32 copy in any case, which changes only what somebody set apart from its copy.)
   void step(const at::Tensor& lr, const at::Tensor& skip);
+  // global_norm (gradients.hpp) of the gradients; by our own kernels, where they serve them and no flag is against it,
+  // summed in another order.
+  [[nodiscard]] at::Tensor gradient_norm() const;
+  // clip_to_norm (gradients.hpp) of the gradients and step() behind it: in one pass over memory by our own kernels
+  // (cuda/update.hpp), where they serve the parameters and no flag is against it, else one after the other, to the bit.
+  // By the kernels the numbers differ in rounding alone, and `skip` leaves clipped gradients alone as well.
+  void clipped_step(double norm, double max_norm, double lr);
+  void clipped_step(const at::Tensor& norm, double max_norm, const at::Tensor& lr, const at::Tensor& skip);
 
   // All that the next update depends on besides parameters, gradients and the arguments: "exp_avg/NAME",
   // "exp_avg_sq/NAME" (the parameter's shape; fp32, or the parameter's dtype where there is no copy), "step/NAME"
@@ -41,8 +55,18 @@ class AdamW {
   void load(const State& state);
 
  private:
+  // What takes part in an update, by kind: for kernels that take many parameters a launch.
+  struct Lists {
+    std::vector<at::Tensor> parameters, gradients, masters, exp_avg, exp_avg_sq, steps;
+  };
+  [[nodiscard]] Lists lists() const;
+  [[nodiscard]] std::string flag_against_kernels() const;
+  // Counts the update, where it is not skipped.
+  void count(const Lists& all, const std::optional<at::Tensor>& skip) const;
   template <typename Rate>
-  void update(const Rate& lr, const std::optional<at::Tensor>& skip);
+  void update(Lists all, const Rate& lr, const std::optional<at::Tensor>& skip);
+  template <typename Norm, typename Rate>
+  void clip_and_update(const Norm& norm, double max_norm, const Rate& lr, const std::optional<at::Tensor>& skip);
 
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;
@@ -50,6 +74,7 @@ class AdamW {
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_;
   std::vector<at::Tensor> steps_;
   double weight_decay_;
+  std::shared_ptr<const Runtime> runtime_;
 };
 
 }  // namespace nsa::train

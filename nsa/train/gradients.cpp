@@ -26,9 +26,10 @@ std::vector<at::Tensor> gradients(const torch::nn::Module& module) {
 
 }  // namespace
 
-at::Tensor global_norm(const torch::nn::Module& module) {
+at::Tensor global_norm(const torch::nn::Module& module) { return global_norm(gradients(module)); }
+
+at::Tensor global_norm(const std::vector<at::Tensor>& all) {
   const at::NoGradGuard no_grad;
-  const auto all = gradients(module);
   if (all.empty()) return at::zeros({});
   const auto dtype = all.front().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return at::linalg_vector_norm(at::stack(at::_foreach_norm(all, 2, dtype)));
@@ -43,14 +44,21 @@ std::string first_nonfinite_gradient(const torch::nn::Module& module) {
 }
 
 void clip_to_norm(const torch::nn::Module& module, double norm, double max_norm) {
-  if (!(norm > max_norm)) return;
-  const at::NoGradGuard no_grad;
-  at::_foreach_mul_(gradients(module), max_norm / norm);
+  clip_to_norm(gradients(module), norm, max_norm);
 }
 
 void clip_to_norm(const torch::nn::Module& module, const at::Tensor& norm, double max_norm) {
+  clip_to_norm(gradients(module), norm, max_norm);
+}
+
+void clip_to_norm(const std::vector<at::Tensor>& all, double norm, double max_norm) {
+  if (!(norm > max_norm)) return;
   const at::NoGradGuard no_grad;
-  const auto all = gradients(module);
+  at::_foreach_mul_(all, max_norm / norm);
+}
+
+void clip_to_norm(const std::vector<at::Tensor>& all, const at::Tensor& norm, double max_norm) {
+  const at::NoGradGuard no_grad;
   if (all.empty()) return;
   const at::Tensor exact = norm.to(at::kDouble);  // divided and rounded as a number of the host is
   const at::Tensor factor = at::where(exact.gt(max_norm).logical_and(exact.isfinite()), max_norm / exact, 1.0);

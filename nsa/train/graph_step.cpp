@@ -181,7 +181,7 @@ void GraphStep::update(const at::Tensor& loss, const Tell& tell) {
     summed = sum_figures(loss);
   }
   tell("update");
-  const at::Tensor norm = global_norm(*model_);
+  const at::Tensor norm = optimizer_.gradient_norm();
   if (group_)
     figures_.copy_(
         at::cat({summed.narrow(0, 0, 1), norm.to(at::kDouble).reshape({1}), summed.narrow(0, 1, summed.size(0) - 1)}));
@@ -189,8 +189,7 @@ void GraphStep::update(const at::Tensor& loss, const Tell& tell) {
     figures_.copy_(at::stack({loss, norm.to(loss.scalar_type())}));
   at::Tensor good = figures_.narrow(0, 0, 2).isfinite().all();
   if (group_) good = good.logical_and(figures_[2].eq(ranks()));
-  clip_to_norm(*model_, norm, grad_clip_);
-  optimizer_.step(lr_, good.logical_not().to(at::kFloat));
+  optimizer_.clipped_step(norm, grad_clip_, lr_, good.logical_not().to(at::kFloat));
 }
 
 // The last one is the rehearsal: what would break a capture half-way is found while it still has a name. On a CPU the

@@ -112,7 +112,7 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, BatchSource batches,
       halt_file_(std::move(halt_file)),
       parameters_(model_->parameters()),
       device_(parameters_.front().device()),
-      optimizer_(*model_, config_.weight_decay, config_.master_weights),
+      optimizer_(*model_, config_.weight_decay, config_.master_weights, model_->runtime),
       why_not_captured_(why_automatic_is_not(model_, config_)),
       graph_(make_graph(model_, config_, optimizer_, nullptr)),
       divergence_(model_->config.vocab),
@@ -130,7 +130,7 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchS
       halt_file_(std::move(halt_file)),
       parameters_(model_->parameters()),
       device_(parameters_.front().device()),
-      optimizer_(*model_, config_.weight_decay, config_.master_weights),
+      optimizer_(*model_, config_.weight_decay, config_.master_weights, model_->runtime),
       group_(std::move(group)),
       why_not_captured_(why_automatic_is_not(model_, config_)),
       graph_(make_graph(model_, config_, optimizer_, group_)),
@@ -214,7 +214,7 @@ void Trainer::guarded_step(StepReport& report) {
       figures = figures_of_all(loss, found_by_autograd);
       if (found_by_autograd.empty() && figures[2].item<double>() > 0) found_by_autograd = "autograd found a NaN";
     } else {
-      const at::Tensor norm = global_norm(*model_).to(loss.device(), loss.scalar_type());
+      const at::Tensor norm = optimizer_.gradient_norm().to(loss.device(), loss.scalar_type());
       figures = at::stack({loss, norm}).to(at::kCPU, at::kDouble);
     }
   }
@@ -231,8 +231,7 @@ void Trainer::guarded_step(StepReport& report) {
   }
   if (by_graph_) return;  // which guards its update itself
   phase("update");
-  clip_to_norm(*model_, report.grad_norm, config_.grad_clip);
-  optimizer_.step(report.lr);
+  optimizer_.clipped_step(report.grad_norm, config_.grad_clip, report.lr);
   updating_ = false;
 }
 

@@ -68,7 +68,7 @@ at::Tensor Trainer::figures_of_all(const at::Tensor& loss, const std::string& fo
   own[1] = found_by_autograd.empty() ? 0.0 : 1.0;
   for (std::size_t i = 0; i < asked.size(); ++i) own[2 + static_cast<std::int64_t>(i)] = asked[i];
   // All of this is given to the device while it is still busy with backward.
-  const at::Tensor norm = global_norm(*model_).to(device_, at::kDouble).reshape({1});
+  const at::Tensor norm = optimizer_.gradient_norm().to(device_, at::kDouble).reshape({1});
   own = own.to(device_, /*non_blocking=*/true);
   own[0].copy_(loss);
   group_->sum(own, "figures");

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <stdexcept>
 
 namespace suites::flag_execution {
@@ -58,6 +59,16 @@ nsa::Ops watched(const nsa::Ops& inner, const std::shared_ptr<Execution>& seen) 
     return f(args);
   });
   return ops;
+}
+
+// What ran between a layer's attention and its MLP's end is a section of its own.
+constexpr const char* kMlp = "mlp";
+
+std::int64_t times(const std::map<std::string, probes::OpCounts>& ops, const std::string& section, const char* op) {
+  const auto known = ops.find(section);
+  if (known == ops.end()) return 0;
+  const auto ran = known->second.find(op);
+  return ran == known->second.end() ? 0 : ran->second;
 }
 
 bool moves(const at::Tensor& gradient) {
@@ -117,8 +128,11 @@ Execution pass(Instance& instance, const Plan& plan, bool training) {
   nsa::Runtime& runtime = *instance.model->runtime;
   const auto ops_before = runtime.ops;
   runtime.ops = [ops_before, seen](const nsa::Call& call) { return watched(ops_before(call), seen); };
-  runtime.observe = [seen](std::string_view name, const at::Tensor& value) {
+  std::optional<Section> mlp;
+  runtime.observe = [seen, &mlp](std::string_view name, const at::Tensor& value) {
     if (name.ends_with(".gates")) look_at_gates(value, *seen);
+    if (name.ends_with(".attention")) mlp.emplace(kMlp);
+    if (name.ends_with(".mlp")) mlp.reset();
   };
 
   auto generator = at::make_generator<at::CPUGeneratorImpl>(plan.seed + 1);
@@ -131,10 +145,9 @@ Execution pass(Instance& instance, const Plan& plan, bool training) {
   }
   runtime.ops = ops_before;
   runtime.observe = nullptr;
-  const auto round = seen->ops.extract("");  // the model round the attention
-  if (!round.empty())
-    if (const auto norms = round.mapped().find("aten::rms_norm"); norms != round.mapped().end())
-      seen->norms_by_aten = norms->second;
+  for (const char* round : {"", kMlp}) seen->norms_by_aten += times(seen->ops, round, "aten::rms_norm");
+  seen->mlp_by_aten = times(seen->ops, kMlp, "aten::linear") > 0;
+  for (const char* round : {"", kMlp}) seen->ops.erase(round);  // the model round the attention
   seen->parts = instance.dispatcher->parts()->taken();
   seen->routes = routes_of(*instance.dispatcher);
   if (training) {

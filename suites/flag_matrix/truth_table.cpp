@@ -120,6 +120,9 @@ const std::vector<Setting>& settings() {
       {"NSA_USE_CUDA", "0", [](const F& f) { return !f.use_cuda; }},
       {"NSA_FUSED_NORM", "0", [](const F& f) { return !f.fused_norm; }},
       {"NSA_FUSED_PROJECT", "0", [](const F& f) { return !f.fused_project; }},
+      {"NSA_FUSED_MLP", "0", [](const F& f) { return !f.fused_mlp; }},
+      {"NSA_FUSED_EMBEDDING", "0", [](const F& f) { return !f.fused_embedding; }},
+      {"NSA_FUSED_UPDATE", "0", [](const F& f) { return !f.fused_update; }},
       {"NSA_USE_SEL_PACK", "0", [](const F& f) { return !f.sel_pack; }},
       {"NSA_USE_SEL_MASK", "1", [](const F&) { return true; }},  // in force only where packing is off
       {"NSA_FORCE_SEL_MASK", "1", [](const F& f) { return f.sel_mask; }},
@@ -171,6 +174,11 @@ std::string expected_norm(const nsa::Environment& e, const nsa::Call& call, std:
   const bool asked = !off(e, "NSA_FUSED_NORM") && !off(e, "NSA_USE_CUDA") && !on(e, "NSA_FORCE_PARITY");
   const bool served = call.cuda && call.precision == nsa::Precision::bf16 && dim % 8 == 0 && dim <= 8192;
   return asked && served ? "cuda" : "aten";
+}
+
+bool expects_joined_mlp(const nsa::Environment& e, const nsa::Call& call) {
+  const bool asked = !off(e, "NSA_FUSED_MLP") && !off(e, "NSA_USE_CUDA") && !on(e, "NSA_FORCE_PARITY");
+  return asked && call.cuda && call.precision == nsa::Precision::bf16;
 }
 
 bool expects_one_product(const nsa::Environment& e, const nsa::Call& call) {
@@ -236,6 +244,9 @@ std::map<std::string, Field> expected_fields(const nsa::Environment& e) {
           {"use_cuda", {boolean(!off(e, "NSA_USE_CUDA")), origin("NSA_USE_CUDA")}},
           {"fused_norm", {boolean(!off(e, "NSA_FUSED_NORM")), origin("NSA_FUSED_NORM")}},
           {"fused_project", {boolean(!off(e, "NSA_FUSED_PROJECT")), origin("NSA_FUSED_PROJECT")}},
+          {"fused_mlp", {boolean(!off(e, "NSA_FUSED_MLP")), origin("NSA_FUSED_MLP")}},
+          {"fused_embedding", {boolean(!off(e, "NSA_FUSED_EMBEDDING")), origin("NSA_FUSED_EMBEDDING")}},
+          {"fused_update", {boolean(!off(e, "NSA_FUSED_UPDATE")), origin("NSA_FUSED_UPDATE")}},
           {"sel_pack", {boolean(!off(e, "NSA_USE_SEL_PACK")), origin("NSA_USE_SEL_PACK")}},
           {"sel_mask", {boolean(forced || allowed), mask_origin}},
           {"force_parity", plain("NSA_FORCE_PARITY")},

@@ -48,6 +48,9 @@ struct Ways {
 // Which way the norms of a model of width `dim` must take: "cuda" or "aten".
 [[nodiscard]] std::string expected_norm(const nsa::Environment& environment, const nsa::Call& call, std::int64_t dim);
 
+// Whether the MLP must be one node of autograd.
+[[nodiscard]] bool expects_joined_mlp(const nsa::Environment& environment, const nsa::Call& call);
+
 // Whether a layer's projections must be one product.
 [[nodiscard]] bool expects_one_product(const nsa::Environment& environment, const nsa::Call& call);
 

@@ -166,6 +166,22 @@ class Judge {
                evidence);
   }
 
+  // The joined MLP makes its products itself, without at::linear.
+  void mlp() {
+    const bool wanted = flag_truth::expects_joined_mlp(environment_, call_);
+    const std::string ran = seen_.mlp_by_aten ? "aten" : "joined";
+    const Json evidence = {
+        {"part", "mlp"}, {"requested", wanted ? "joined" : "aten"}, {"executed", ran}, {"recorded", seen_.parts}};
+    if (seen_.mlp_by_aten == wanted)
+      disagree(codes::kFlagIgnored,
+               fmt::format("the MLP must run as {}, but ran as {}", wanted ? "joined" : "aten", ran), evidence);
+    const auto told =
+        std::find_if(seen_.parts.begin(), seen_.parts.end(), [](const auto& p) { return p.part == "mlp"; });
+    if (told == seen_.parts.end() || told->way != ran)
+      disagree(codes::kRouteRecord, fmt::format("the MLP ran as {}, which is not what the product recorded", ran),
+               evidence);
+  }
+
   // Of one product for all projections the queries are a slice: their tokens lie further apart than their own heads.
   void projections() {
     const bool one = in_one_product(seen_), wanted = flag_truth::expects_one_product(environment_, call_);
@@ -312,6 +328,7 @@ std::vector<Disagreement> judge(const nsa::Environment& environment, const Yards
   judge.gate_graph();
   judge.norm();
   judge.projections();
+  judge.mlp();
   judge.strict_asserts();
   judge.rope_scale();
   return judge.found;

@@ -64,7 +64,7 @@ at::Tensor forward_from(nsa::LanguageModelImpl& model, const at::Tensor& tokens,
   const at::Tensor rotations = nsa::rope_rotations(start + S, model.config.d_k, model.config.rope_base,
                                                    model.runtime->flags.rope_scale, {}, model.head->weight.options())
                                    .narrow(0, start, S);
-  return model.through(tokens, [&](nsa::BlockImpl& block, std::int64_t, const at::Tensor& x) {
+  return model.through(tokens, [&](nsa::BlockImpl& block, std::int64_t, const nsa::Residual& x) {
     return block.forward(x, rotations, {});
   });
 }

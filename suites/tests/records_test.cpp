@@ -72,15 +72,16 @@ TEST(Records, TheRoutesOfEveryModelAreAFact) {
       (void)subject.model({.config = tiny(), .flags = {}, .seed = seed}).model->forward(tokens());
   });
   const Json& routes = told.facts.at("routes");
-  ASSERT_EQ(routes.size(), 9U) << routes.dump(1);
+  ASSERT_EQ(routes.size(), 11U) << routes.dump(1);
   for (std::size_t i = 0; i < 7; ++i) EXPECT_EQ(routes[i].at("calls"), 2) << routes[i];
-  const auto by_aten = [](const char* part, int calls) {
-    return Json{{"op", part},     {"backend", "aten"},
-                {"variant", ""},  {"why", "cuda refused: device is cpu; served: a CUDA device"},
-                {"calls", calls}, {"kernel", ""}};
+  const std::string on_a_cpu = " refused: device is cpu; served: a CUDA device";
+  const auto part = [](const char* name, const std::string& why, int calls) {
+    return Json{{"op", name}, {"backend", "aten"}, {"variant", ""}, {"why", why}, {"calls", calls}, {"kernel", ""}};
   };
-  EXPECT_EQ(routes[7], by_aten("norm", 2 * 3));
-  EXPECT_EQ(routes[8], by_aten("project", 2));
+  EXPECT_EQ(routes[7], part("embedding", "joined" + on_a_cpu, 2));
+  EXPECT_EQ(routes[8], part("norm", "cuda" + on_a_cpu, 2 * 3));
+  EXPECT_EQ(routes[9], part("project", "cuda" + on_a_cpu, 2));
+  EXPECT_EQ(routes[10], part("mlp", "joined" + on_a_cpu, 2));
   EXPECT_TRUE(told.findings.empty());
 }
 

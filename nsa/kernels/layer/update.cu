@@ -1,7 +1,8 @@
-// A CTA has a chunk of one tensor, a thread eight neighbours of it at a time. Which tensor it is follows from the list of
-// the chunks at which tensors begin, which comes with the kernel's arguments: no table must be written to the device,
-// and a CUDA graph keeps it.
+// A CTA has a chunk of one tensor, a thread eight neighbours of it at a time. Which tensor it is follows from the list
+// of the chunks at which tensors begin, which comes with the kernel's arguments: no table must be written to the
+// device, and a CUDA graph keeps it.
 #include <limits>
+#include <type_traits>
 
 #include "nsa/kernels/device/eight.cuh"
 #include "nsa/kernels/update.hpp"
@@ -113,13 +114,21 @@ __device__ bool begins_well(const UpdatedTensor& t) {
           16) == 0;
 }
 
+// The last tensor of a list that begins at this chunk or before: by halves, since its places are in the arguments.
+template <int Most>
+__device__ int tensor_of(const int (&begins)[Most], int count, int chunk) {
+  int which = 0;
+#pragma unroll
+  for (int step = Most / 2; step > 0; step /= 2)
+    if (which + step < count && begins[which + step] <= chunk) which += step;
+  return which;
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kUpdateThreads) update_kernel(const __grid_constant__ UpdateList list) {
   if (list.p.skip && *list.p.skip == 1) return;
   const int chunk = static_cast<int>(blockIdx.x);
-  int which = 0;  // the last that begins at this chunk or before
-  for (int step = 32; step > 0; step /= 2)
-    if (which + step < list.count && list.begins[which + step] <= chunk) which += step;
+  const int which = tensor_of(list.begins, list.count, chunk);
   const UpdatedTensor& t = list.tensors[which];
   const Numbers numbers(list.p, *t.step);
   const bool whole = begins_well(t);
@@ -134,12 +143,94 @@ __global__ void __launch_bounds__(kUpdateThreads) update_kernel(const __grid_con
     }
   }
 }
-static_assert(kMostTensors <= 64, "the search for a tensor has six steps");
-
 void launch_update(const UpdateList& list, int chunks, cudaStream_t stream) {
   auto* const kernel = list.p.storage == Storage::bf16 ? update_kernel<bf16> : update_kernel<fp16>;
   kernel<<<static_cast<unsigned>(chunks), kUpdateThreads, 0, stream>>>(list);
   check_launch("update");
+}
+
+// ---- the norm
+
+constexpr int kMostStored = 128, kAdders = 1024, kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffU;
+
+struct StoredList {
+  StoredTensor tensors[kMostStored];
+  int begins[kMostStored];
+  int count = 0;
+  float* parts = nullptr;  // of this list's chunks
+};
+static_assert(sizeof(StoredList) <= 4096);
+
+// Over a CTA, in its first thread.
+template <typename Sum, int Threads>
+__device__ Sum cta_sum(Sum x) {
+  __shared__ Sum of_warps[Threads / kWarp];
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(kAllLanes, x, distance);
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  if (threadIdx.x > 0) return x;
+  x = 0;
+  for (int warp = 0; warp < Threads / kWarp; ++warp) x += of_warps[warp];
+  return x;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kUpdateThreads) squares_kernel(const __grid_constant__ StoredList list) {
+  const int chunk = static_cast<int>(blockIdx.x);
+  const int which = tensor_of(list.begins, list.count, chunk);
+  const StoredTensor& t = list.tensors[which];
+  const T* const data = static_cast<const T*>(t.data);
+  const bool whole = reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+  const std::int64_t begin = (chunk - list.begins[which]) * kChunk + static_cast<std::int64_t>(threadIdx.x) * kEight;
+  float sum = 0;
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const std::int64_t at = begin + round * (std::int64_t{kUpdateThreads} * kEight);
+    if (whole && at + kEight <= t.size) {
+      float x[kEight];
+      load<T>(x, reinterpret_cast<const uint4*>(data + at));
+#pragma unroll
+      for (int i = 0; i < kEight; ++i) sum = fmaf(x[i], x[i], sum);
+    } else {
+      for (std::int64_t i = at; i < at + kEight && i < t.size; ++i) {
+        const float x = load_one<T>(data, i);
+        sum = fmaf(x, x, sum);
+      }
+    }
+  }
+  sum = cta_sum<float, kUpdateThreads>(sum);
+  if (threadIdx.x == 0) list.parts[chunk] = sum;
+}
+
+__global__ void __launch_bounds__(kAdders) root_kernel(const float* parts, int count, float* norm) {
+  double sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kAdders) sum += static_cast<double>(parts[i]);
+  sum = cta_sum<double, kAdders>(sum);
+  if (threadIdx.x == 0) *norm = static_cast<float>(sqrt(sum));
+}
+
+std::int64_t chunks_of(std::int64_t size) { return (size + kChunk - 1) / kChunk; }
+
+// Lists that are full, and the last one, to launch(list, chunks).
+template <typename List, typename Tensors, typename Launch>
+void in_lists(List& list, const Tensors& tensors, const Launch& launch_list) {
+  constexpr int kMost = static_cast<int>(std::extent_v<decltype(List::begins)>);
+  std::int64_t chunks = 0;
+  const auto send = [&] {
+    if (list.count > 0) launch_list(list, static_cast<int>(chunks));
+    list.count = 0;
+    chunks = 0;
+  };
+  for (const auto& t : tensors) {
+    if (t.size == 0) continue;
+    list.begins[list.count] = static_cast<int>(chunks);
+    list.tensors[list.count++] = t;
+    chunks += chunks_of(t.size);
+    if (list.count == kMost) send();
+  }
+  send();
 }
 
 }  // namespace
@@ -147,18 +238,26 @@ void launch_update(const UpdateList& list, int chunks, cudaStream_t stream) {
 void update(std::span<const UpdatedTensor> tensors, const Update& p, cudaStream_t stream) {
   UpdateList list;
   list.p = p;
+  in_lists(list, tensors, [&](const UpdateList& full, int chunks) { launch_update(full, chunks, stream); });
+}
+
+std::int64_t norm_parts(std::span<const StoredTensor> tensors) {
   std::int64_t chunks = 0;
-  for (const UpdatedTensor& t : tensors) {
-    if (t.size == 0) continue;
-    list.begins[list.count] = static_cast<int>(chunks);
-    list.tensors[list.count++] = t;
-    chunks += (t.size + kChunk - 1) / kChunk;
-    if (list.count < kMostTensors) continue;
-    launch_update(list, static_cast<int>(chunks), stream);
-    list.count = 0;
-    chunks = 0;
-  }
-  if (list.count > 0) launch_update(list, static_cast<int>(chunks), stream);
+  for (const StoredTensor& t : tensors) chunks += chunks_of(t.size);
+  return chunks;
+}
+
+void norm_of(std::span<const StoredTensor> tensors, Storage storage, float* parts, float* norm, cudaStream_t stream) {
+  auto* const kernel = storage == Storage::bf16 ? squares_kernel<bf16> : squares_kernel<fp16>;
+  StoredList list;
+  list.parts = parts;
+  in_lists(list, tensors, [&](const StoredList& full, int chunks) {
+    kernel<<<static_cast<unsigned>(chunks), kUpdateThreads, 0, stream>>>(full);
+    check_launch("squares");
+    list.parts += chunks;
+  });
+  root_kernel<<<1, kAdders, 0, stream>>>(parts, static_cast<int>(list.parts - parts), norm);
+  check_launch("norm_of");
 }
 
 }  // namespace nsa::kernels

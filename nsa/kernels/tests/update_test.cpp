@@ -98,8 +98,7 @@ struct UpdateProblem {
   UpdateProblem(Storage storage, const std::vector<std::int64_t>& sizes, int shift = 0) {
     std::mt19937 random(5);
     for (std::size_t i = 0; i < sizes.size(); ++i)
-      tensors.push_back(
-          std::make_unique<Updated>(storage, sizes[i], shift, static_cast<float>(1 + 3 * i), random));
+      tensors.push_back(std::make_unique<Updated>(storage, sizes[i], shift, static_cast<float>(1 + 3 * i), random));
     p.storage = storage;
     p.rate = 0.01;
     p.decay = 0.1;
@@ -246,6 +245,74 @@ TEST(EmulatedUpdate, ANaNStaysWhereItIs) {
     if (i == 5) continue;
     EXPECT_EQ(a.weight[i], b.weight[i]);
   }
+}
+
+// ---- the norm
+
+struct NormOf {
+  Storage storage;
+  int shift;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::unique_ptr<Tensor>> tensors;
+
+  NormOf(Storage type, std::vector<std::int64_t> elements, int offset = 0)
+      : storage(type), shift(offset), sizes(std::move(elements)) {
+    std::mt19937 random(5);
+    for (const std::int64_t size : sizes) {
+      tensors.push_back(std::make_unique<Tensor>(type, 1, 1, 1, static_cast<int>(size) + shift));
+      tensors.back()->fill(random, 3);
+    }
+  }
+  [[nodiscard]] float run() const {
+    std::vector<StoredTensor> all;
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      all.push_back({static_cast<const std::uint16_t*>(tensors[i]->rows().data) + shift, sizes[i]});
+    std::vector<float> parts(static_cast<std::size_t>(norm_parts(all)), NAN);
+    float norm = NAN;
+    norm_of(all, storage, parts.data(), &norm, nullptr);
+    return norm;
+  }
+  [[nodiscard]] double wanted() const {
+    double sum = 0;
+    for (std::size_t k = 0; k < sizes.size(); ++k)
+      for (int i = 0; i < sizes[k]; ++i) sum += std::pow(tensors[k]->at(0, 0, 0, i + shift), 2);
+    return std::sqrt(sum);
+  }
+};
+
+TEST(EmulatedNormOf, IsTheSumsRoot) {
+  const std::vector<std::int64_t> sizes = {1, 7, 8, 0, 9, 2047, 8191, 8192, 8193, 16390};
+  for (const auto storage : {Storage::bf16, Storage::fp16})
+    for (const int shift : {0, 1, 4}) {
+      const NormOf p(storage, sizes, shift);
+      EXPECT_NEAR(p.run() / p.wanted(), 1, 1e-6) << shift;
+    }
+  EXPECT_EQ(NormOf(Storage::bf16, {}).run(), 0);
+}
+
+TEST(EmulatedNormOf, ManyTensorsTakeSeveralLists) {
+  for (const int count : {127, 128, 129, 300}) {
+    std::vector<std::int64_t> sizes;
+    for (int i = 0; i < count; ++i) sizes.push_back(1 + (i * 37) % 90);
+    sizes[3] = 8200;
+    const NormOf p(Storage::bf16, sizes);
+    EXPECT_NEAR(p.run() / p.wanted(), 1, 1e-6) << count;
+  }
+}
+
+TEST(EmulatedNormOf, WhatIsNotFiniteStays) {
+  for (const double bad : {double{NAN}, double{INFINITY}}) {
+    const NormOf p(Storage::bf16, {70, 8200});
+    p.tensors[1]->set(0, 0, 0, 8199, bad);
+    EXPECT_FALSE(std::isfinite(p.run()));
+  }
+}
+
+TEST(EmulatedNormOf, TheOrderOfThreadsAndCtasChangesNoBit) {
+  const NormOf p(Storage::bf16, {70, 16390});
+  const float first = p.run();
+  emulation::set_order(7);
+  EXPECT_EQ(p.run(), first);
 }
 
 TEST(EmulatedUpdate, TheOrderOfThreadsAndCtasChangesNoBit) {

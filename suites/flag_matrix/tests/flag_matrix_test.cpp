@@ -164,7 +164,9 @@ TEST(FlagMatrix, ANormThatTakesAnotherWayOrIsToldToIsFound) {
     return all;
   };
   EXPECT_EQ(found(), Codes{});
-  seen.parts[0].way = "cuda";
+  const auto told = std::find_if(seen.parts.begin(), seen.parts.end(), [](const auto& p) { return p.part == "norm"; });
+  ASSERT_NE(told, seen.parts.end());
+  told->way = "cuda";
   EXPECT_EQ(found(), Codes{code(codes::kRouteRecord)});
   seen.norms_by_aten = 0;
   EXPECT_EQ(found(), Codes{code(codes::kFlagIgnored)});
@@ -217,6 +219,35 @@ TEST(FlagMatrix, ProjectionsThatTakeAnotherWayOrAreToldToAreFound) {
                                     {{"NSA_FORCE_BRANCH", "win"}},
                                     {{"NSA_FORCE_UNIFORM_GATE", "1"}}})
     EXPECT_FALSE(expects_one_product(e, gpu));
+}
+
+// On a CPU the MLP is ATen's, function by function, whatever the flag says.
+TEST(FlagMatrix, AnMlpThatTakesAnotherWayOrIsToldToIsFound) {
+  const Plan plan = tiny_plan();
+  const auto yardstick = flag_witness::measure(plan, false);
+  auto seen = flag_execution::execute(Subject(std::make_shared<Seams>()), plan, {}, false);
+  EXPECT_TRUE(seen.mlp_by_aten);
+  const auto found = [&] {
+    Codes all;
+    for (const auto& d : flag_witness::judge({}, yardstick, seen, plan)) all.insert(std::string(d.code));
+    return all;
+  };
+  EXPECT_EQ(found(), Codes{});
+  const auto told = std::find_if(seen.parts.begin(), seen.parts.end(), [](const auto& p) { return p.part == "mlp"; });
+  ASSERT_NE(told, seen.parts.end());
+  told->way = "joined";
+  EXPECT_EQ(found(), Codes{code(codes::kRouteRecord)});
+  seen.mlp_by_aten = false;
+  EXPECT_EQ(found(), Codes{code(codes::kFlagIgnored)});
+
+  nsa::Call gpu = flag_execution::call_of(plan, false);
+  gpu.cuda = true;
+  gpu.precision = nsa::Precision::bf16;
+  using flag_truth::expects_joined_mlp;
+  EXPECT_TRUE(expects_joined_mlp({}, gpu));
+  for (const nsa::Environment& e :
+       {nsa::Environment{{"NSA_FUSED_MLP", "0"}}, {{"NSA_USE_CUDA", "0"}}, {{"NSA_FORCE_PARITY", "1"}}})
+    EXPECT_FALSE(expects_joined_mlp(e, gpu));
 }
 
 // The queries differ from those without the flag in either way: only their angles tell a divisor from a factor.

@@ -1,0 +1,70 @@
+#include "nsa/model/mlp.hpp"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "nsa/cuda/rows.hpp"
+
+namespace nsa {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+enum MlpInput : std::size_t { kMlpX, kFc1, kFc2, kMlpInputs };
+
+// The products are those that at::linear and its derivative make: of the rows [tokens, width], with the same layouts.
+struct JoinedMlp : torch::autograd::Function<JoinedMlp> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& fc1,
+                            const at::Tensor& fc2) {
+    const at::Tensor rows = x.reshape({-1, x.size(-1)});
+    const at::Tensor hidden = at::mm(rows, fc1.t()), active = at::silu(hidden);
+    context->save_for_backward({rows, fc1, fc2, hidden, active});
+    return at::_unsafe_view(at::mm(active, fc2.t()), x.sizes());
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& arrived) {
+    cuda::refuse_second_derivative("mlp");
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &rows = saved[0], &fc1 = saved[1], &fc2 = saved[2], &hidden = saved[3], &active = saved[4];
+    const at::Tensor dy = arrived[0].reshape({-1, arrived[0].size(-1)});
+    variable_list gradients(kMlpInputs);
+    if (context->needs_input_grad(kFc2)) gradients[kFc2] = at::mm(dy.t(), active);
+    if (!context->needs_input_grad(kMlpX) && !context->needs_input_grad(kFc1)) return gradients;
+    at::Tensor d = at::mm(dy, fc2);
+    at::silu_backward_out(d, d, hidden);
+    if (context->needs_input_grad(kFc1)) gradients[kFc1] = at::mm(d.t(), rows);
+    if (context->needs_input_grad(kMlpX)) gradients[kMlpX] = at::mm(d, fc1).view(arrived[0].sizes());
+    return gradients;
+  }
+};
+
+}  // namespace
+
+MlpImpl::MlpImpl(std::int64_t dim) {
+  fc1 = register_module("fc1", torch::nn::Linear(torch::nn::LinearOptions(dim, 4 * dim).bias(false)));
+  fc2 = register_module("fc2", torch::nn::Linear(torch::nn::LinearOptions(4 * dim, dim).bias(false)));
+}
+
+torch::Tensor MlpImpl::forward(const torch::Tensor& x) { return fc2(torch::silu(fc1(x))); }
+
+torch::Tensor MlpImpl::joined(const torch::Tensor& x) { return JoinedMlp::apply(x, fc1->weight, fc2->weight); }
+
+std::string MlpImpl::refusal(const torch::Tensor& x, const EffectiveFlags& flags) const {
+  if (auto flag = flag_against(flags, flags.fused_mlp, "fused_mlp"); !flag.empty()) return flag;
+  if (auto reason = cuda::device_refusal(x); !reason.empty()) return reason;
+  const auto type = x.scalar_type();
+  if (type != at::kBFloat16 && type != at::kHalf)
+    return fmt::format("x is {}; served: BFloat16 and Half", c10::toString(type));
+  if (fc1->weight.scalar_type() != type || fc2->weight.scalar_type() != type)
+    return fmt::format("x is {}, and a weight is of another type; served: one for all", c10::toString(type));
+  return "";
+}
+
+void MlpImpl::reset_parameters() {
+  fc1->reset_parameters();
+  fc2->reset_parameters();
+}
+
+}  // namespace nsa
