@@ -199,7 +199,10 @@ TEST(ProjectFeatures, AFlagThatIsAgainstItIsNamed) {
 }
 
 TEST(NormFeatures, AFlagThatIsAgainstItIsNamed) {
-  const auto refusal = [](const Environment& environment) { return nsa::norm_refusal(nsa::resolve(environment)); };
+  const auto refusal = [](const Environment& environment) {
+    const auto flags = nsa::resolve(environment);
+    return nsa::flag_against(flags, flags.fused_norm, "fused_norm");
+  };
   EXPECT_EQ(refusal({{"NSA_USE_CUDA", "1"}}), "");
   EXPECT_EQ(refusal({{"NSA_USE_CUDA", "1"}, {"NSA_FORCE_BRANCH", "cmp"}}), "") << "which is the attention's";
   for (const auto& [name, value] :
