@@ -33,9 +33,8 @@ constexpr std::array kFlags = {
              "the MLP as one node of autograd, its residual added by the next norm, where our own kernels run"},
     FlagSpec{"NSA_FUSED_EMBEDDING", "bool", "1", kBool,
              "the embedding's gradient as one product, where our own kernels run and the vocabulary is small"},
-    FlagSpec{
-        "NSA_FUSED_UPDATE", "bool", "1", kBool,
-        "the gradients' norm, and clipping, casts and AdamW in one kernel, where our own kernels serve the parameters"},
+    FlagSpec{"NSA_FUSED_UPDATE", "bool", "1", kBool,
+             "the gradients' norm, clipping, casts and AdamW by our own kernels, where they serve the parameters"},
     FlagSpec{"NSA_USE_SEL_PACK", "bool", "1", kBool, "selection gathers the chosen blocks"},
     FlagSpec{"NSA_USE_SEL_MASK", "bool", "0", kBool, "selection by a mask when NSA_USE_SEL_PACK is 0"},
     FlagSpec{"NSA_FORCE_SEL_MASK", "bool", "0", kBool, "selection by a mask, whatever NSA_USE_SEL_PACK says"},
