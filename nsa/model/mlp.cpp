@@ -15,7 +15,8 @@ using torch::autograd::variable_list;
 
 enum MlpInput : std::size_t { kMlpX, kFc1, kFc2, kMlpInputs };
 
-// The products are those that at::linear and its derivative make: of the rows [tokens, width], with the same layouts.
+// The products are those that torch's Linear and its derivative make: of the rows [tokens, width], with the same
+// layouts.
 struct JoinedMlp : torch::autograd::Function<JoinedMlp> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& fc1,
                             const at::Tensor& fc2) {

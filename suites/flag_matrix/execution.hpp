@@ -37,7 +37,7 @@ struct Execution {
   std::optional<probes::InplaceWrite> overwritten;
   std::map<std::string, nsa::Choice> routes;  // by function: what the product says that it took
   std::int64_t norms_by_aten = 0;             // operations round the attention that norm
-  bool mlp_by_aten = false;                   // at::linear made its products
+  bool mlp_by_aten = false;                   // at::matmul made its products
   std::vector<nsa::PartTaken> parts;          // what the product says of norms, projections, MLP
   [[nodiscard]] bool called(const std::string& op) const { return ops.contains(op); }
   [[nodiscard]] bool in_one() const { return called("attend"); }  // all branches, by our own kernels

@@ -166,7 +166,7 @@ class Judge {
                evidence);
   }
 
-  // The joined MLP makes its products itself, without at::linear.
+  // The joined MLP asks for products of matrices; torch's Linear for at::matmul of the batch.
   void mlp() {
     const bool wanted = flag_truth::expects_joined_mlp(environment_, call_);
     const std::string ran = seen_.mlp_by_aten ? "aten" : "joined";
