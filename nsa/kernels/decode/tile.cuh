@@ -1,0 +1,173 @@
+// One query of a group's heads against a tile of keys, by a CTA: what its scores leave, and its weighted values.
+//
+//   16 rows = heads of the group (padded)        8 warps, 16 keys each: S = Q K^T, weights
+//   up to 128 keys                               8 warps, 16 columns of V each: O = P V
+//
+// Note [Whole powers]
+// Weights are counted from the row's maximum rounded up to a whole number k: 2^(x - k) = 2^(x - floor(x)) 2^(floor(x) -
+// k). So what a tile leaves is a power of two off what any other tile would leave, and taking tiles together rounds
+// nothing: blocks whose keys score alike get the same bits wherever they lie, and ties are ties.
+#pragma once
+
+#include "nsa/kernels/decode/layout.hpp"
+#include "nsa/kernels/device/softmax.cuh"
+#include "nsa/kernels/device/tile.cuh"
+
+namespace nsa::kernels {
+
+// 2^e of a whole e <= 0; below the smallest normal number 0.
+__device__ inline float whole_power(float e) {
+  return e < -126.f ? 0.f : __int_as_float(static_cast<int>(fmaxf(e, -127.f) + 127.f) << 23);
+}
+// 2^(x - origin), x <= origin, origin whole. Of -inf 0, of NaN and of infinity NaN.
+__device__ inline float weight_of(float x, float origin) {
+  const float whole = floorf(x);
+  return x == -INFINITY ? 0.f : exp2_fast(x - whole) * whole_power(whole - origin);
+}
+
+// Rows of keys and values, and how many.
+struct DecodeKeys {
+  const void *k, *v;
+  std::int64_t k_stride, v_stride;  // elements
+  int count;
+};
+// Those from row `first` on, `count` at most, of [B,S,G,D].
+template <typename T>
+__device__ inline DecodeKeys keys_from(const Rows& k, const Rows& v, int b, int group, int first, int end) {
+  const auto at = [&](const Rows& rows) {
+    return static_cast<const T*>(rows.data) + b * rows.batch + first * rows.token + group * rows.head;
+  };
+  return {at(k), at(v), k.token, v.token, min(kDecodeKeys, end - first)};
+}
+
+template <typename T, int Dk, int Dv>
+struct DecodeTile {
+  static constexpr int kHeads = kDecodeHeads;
+
+  template <int D>
+  __device__ static void load_rows(std::uint32_t to, const void* from, std::int64_t stride, int count, int rows) {
+    constexpr int kChunks = D / 8, kSteps = kDecodeKeys * kChunks / kDecodeThreads;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int place = static_cast<int>(threadIdx.x) + i * kDecodeThreads, row = place / kChunks,
+                chunk = place % kChunks;
+      if (row >= rows) break;
+      const bool valid = row < count;
+      cp_async(Tile<D>::at(to, row, chunk), static_cast<const T*>(from) + (valid ? row : 0) * stride + chunk * 8,
+               valid);
+    }
+  }
+  // Asks for the queries of a group, zeros for heads that it has not.
+  __device__ static void load_queries(char* shared, const Decode& p, int b, int group) {
+    const int h = p.Hq / p.G;
+    const T* from = static_cast<const T*>(p.q.data) + b * p.q.batch + group * h * p.q.head;
+    load_rows<Dk>(shared_address(shared + DecodeShared::kQueries), from, p.q.head, h, kHeads);
+  }
+  // Asks for the keys, and then for the values: two groups of copies. What came before belongs to the first.
+  __device__ static void load(char* shared, const DecodeShared& at, const DecodeKeys& keys) {
+    const int rows = (keys.count + 15) / 16 * 16;
+    load_rows<Dk>(shared_address(shared + at.keys), keys.k, keys.k_stride, keys.count, rows);
+    cp_async_commit();
+    load_rows<Dv>(shared_address(shared + at.values), keys.v, keys.v_stride, keys.count, rows);
+    cp_async_commit();
+  }
+
+  // Leaves the tile's sums `o` [h][Dv] and `stats` [16]; scores(weights) is called before with the weights in fp32,
+  // [16][DecodeShared::kWeightRow], 0 beyond the tile's keys. `factor`: log2(e) / sqrt(Dk).
+  template <typename Scores>
+  __device__ static void attend(char* shared, const DecodeShared& at, int count, int heads, float factor, float* o,
+                                float2* stats, const Scores& scores) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) & 31;
+    const int row = lane / 4, first = warp * 16;
+    float* const maxima = reinterpret_cast<float*>(shared + DecodeShared::kSums);  // [8][16]
+    float* const sums = maxima + kDecodeWarps * kHeads;                            // [8][16]
+    cp_async_wait<1>();
+    __syncthreads();
+
+    float x[2][4] = {};
+    if (first < count) {
+#pragma unroll
+      for (int k = 0; k < Dk / 16; ++k) {
+        std::uint32_t a[4], b[4];
+        Tile<Dk>::a(a, shared_address(shared + DecodeShared::kQueries), 0, k);
+        Tile<Dk>::b(b, shared_address(shared + at.keys), first, k);
+        mma<T>(x[0], a, b[0], b[1]);
+        mma<T>(x[1], a, b[2], b[3]);
+      }
+    }
+    float highest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int key = first + n * 8 + lane % 4 * 2 + e % 2;
+        x[n][e] = key < count ? x[n][e] * factor : -INFINITY;
+        highest[e / 2] = fmaxf(highest[e / 2], x[n][e]);
+      }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      highest[half] = quad_max(highest[half]);
+      if (lane % 4 == 0) maxima[warp * kHeads + row + half * 8] = highest[half];
+    }
+    __syncthreads();
+
+    float origin[2];
+    char* const weights = shared + DecodeShared::kWeights;
+    float* const wide = reinterpret_cast<float*>(shared + DecodeShared::kWideWeights);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int own = row + half * 8;
+      origin[half] = origin_in(maxima, own);
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const float w0 = weight_of(x[n][half * 2], origin[half]), w1 = weight_of(x[n][half * 2 + 1], origin[half]);
+        sum += w0 + w1;
+        const int key = first + n * 8 + lane % 4 * 2;
+        *reinterpret_cast<std::uint32_t*>(weights + Tile<kDecodeKeys>::at(0, own, key / 8) + key % 8 * 2) =
+            pack<T>(w0, w1);
+        *reinterpret_cast<float2*>(wide + own * DecodeShared::kWeightRow + key) = make_float2(w0, w1);
+      }
+      sum = quad_sum(sum);
+      if (lane % 4 == 0) sums[warp * kHeads + own] = sum;
+    }
+    cp_async_wait<0>();
+    __syncthreads();
+
+    scores(wide);
+    if (threadIdx.x < kHeads) {
+      const int own = static_cast<int>(threadIdx.x);
+      float sum = 0;
+      for (int w = 0; w < kDecodeWarps; ++w) sum += sums[w * kHeads + own];
+      stats[own] = make_float2(origin_in(maxima, own), sum);
+    }
+    for (int n = warp; n < Dv / 16; n += kDecodeWarps) {
+      float c[2][4] = {};
+      for (int k = 0; k * 16 < count; ++k) {
+        std::uint32_t a[4], b[4];
+        Tile<kDecodeKeys>::a(a, shared_address(weights), 0, k);
+        Tile<Dv>::b_transposed(b, shared_address(shared + at.values), k * 16, n);
+        mma<T>(c[0], a, b[0], b[1]);
+        mma<T>(c[1], a, b[2], b[3]);
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          if (row + half * 8 < heads)
+            *reinterpret_cast<float2*>(o + (row + half * 8) * Dv + n * 16 + j * 8 + lane % 4 * 2) =
+                make_float2(c[j][half * 2], c[j][half * 2 + 1]);
+    }
+  }
+
+ private:
+  // A row's maximum over the warps, rounded up; 0 where there is none.
+  __device__ static float origin_in(const float* maxima, int row) {
+    float highest = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) highest = fmaxf(highest, maxima[w * kHeads + row]);
+    return origin_of(ceilf(highest));
+  }
+};
+
+}  // namespace nsa::kernels

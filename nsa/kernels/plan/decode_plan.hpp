@@ -1,0 +1,57 @@
+// How a step of decoding is cut into CTAs, and what it needs: decided before anything is launched, by the problem and
+// the device alone. Of pointers nothing is looked at.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "nsa/kernels/decode.hpp"
+#include "nsa/kernels/plan/device.hpp"
+
+namespace nsa::kernels {
+
+inline constexpr int kDecodeKeys = 128;  // of a tile, at most
+inline constexpr int kDecodeHeads = 16;  // rows of a tile; those beyond the group's are padding
+
+// The tiles of a pair (batch entry, group), in this order; each leaves a part. Those of the chosen blocks belong to the
+// second launch, because nobody knows them before.
+struct DecodeCuts {
+  int compressed = 0, window = 0;
+  int first = 0, last = 0;  // of the first block, and of the tokens from `last_token` on
+  int chosen = 0;           // of the blocks that are chosen by score
+  int last_token = 0;
+  int wanted = 0;       // blocks that are chosen by score
+  int block_tiles = 1;  // of one of them
+  int block_keys = 0;   // compressed keys of a selection block: l'/d
+  int tile_blocks = 0;  // selection blocks of a compressed tile
+  [[nodiscard]] __host__ __device__ int known() const { return compressed + window + first + last; }
+  [[nodiscard]] __host__ __device__ int parts() const { return known() + chosen; }
+  // CTAs of the second launch for a pair.
+  [[nodiscard]] __host__ __device__ int finishing() const { return chosen > 0 ? chosen : 1; }
+  [[nodiscard]] __host__ __device__ int tile_keys() const { return tile_blocks * block_keys; }
+};
+
+enum class DecodeVariant {
+  two_launches,
+  early_second,  // the second one begins while the first one runs (device/early.cuh): Hopper
+};
+[[nodiscard]] std::string_view to_string(DecodeVariant variant);  // "decoding in two launches"
+
+struct DecodePlan {
+  DecodeVariant variant = DecodeVariant::two_launches;
+  DecodeCuts cuts;
+  std::int64_t workspace = 0;               // bytes
+  std::int64_t launches = 0;                // of kernels; none for B = 0
+  int shared_first = 0, shared_second = 0;  // bytes of a CTA
+  std::string why;
+  Device device;  // for which it was made
+};
+// "" when the kernels serve the problem, else what was asked and what is served: widths 32/32, 64/64, 128/128, 192/128;
+// 1 to 16 heads a group; n from 3 to 64; d divides l and l', l <= l', l'/d up to 128; as many tokens as have their
+// scores in the shared memory of an SM, more than a million.
+[[nodiscard]] std::string decode_refusal(const Decode& p);
+// Throws std::invalid_argument with decode_refusal's words.
+[[nodiscard]] DecodePlan plan_decode(const Decode& p, const Device& device);
+
+}  // namespace nsa::kernels
