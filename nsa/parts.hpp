@@ -10,22 +10,23 @@
 namespace nsa {
 
 struct PartTaken {
-  std::string part;  // "norm", "project", "mlp", "embedding", "update"
+  std::string part;  // "norm", "project", "decode", "mlp", "embedding", "update"
   std::string way;   // "cuda": our own kernels; "joined": ATen's functions as one node of autograd; "aten"
   std::string why;   // in words: what was asked for, or what refuses it
   std::int64_t calls = 1;
+  std::string kernel = {};  // which of several, as its plan calls it
 };
 // Its fields as JSON, of whichever library type, named as those of Taken (route.hpp).
 template <typename Json>
 void to_json(Json& json, const PartTaken& taken) {
   json = {{"op", taken.part}, {"backend", taken.way}, {"variant", ""},
-          {"why", taken.why}, {"calls", taken.calls}, {"kernel", ""}};
+          {"why", taken.why}, {"calls", taken.calls}, {"kernel", taken.kernel}};
 }
 
 // Thread-safe.
 class PartRecord {
  public:
-  void add(const PartTaken& taken);  // its calls, to those of the same part, way and reason
+  void add(const PartTaken& taken);  // its calls, to those of the same part, way, reason and kernel
   [[nodiscard]] std::vector<PartTaken> taken() const;
 
  private:

@@ -226,6 +226,14 @@ std::string project_refusal(const EffectiveFlags& flags, const Call& call) {
   return project_refusal(call);
 }
 
+std::string decode_refusal(const EffectiveFlags& flags) {
+  if (!flags.fused_decode) return origin_of(flags, "fused_decode");
+  if (!flags.use_cuda) return origin_of(flags, "use_cuda");
+  if (flags.force_parity) return origin_of(flags, "force_parity");
+  if (flags.forced_branch != ForcedBranch::none) return origin_of(flags, "forced_branch");
+  return flags.strict_asserts ? origin_of(flags, "strict_asserts") : "";
+}
+
 std::vector<Asked> asked_by_name(const EffectiveFlags& flags, const Route& route) {
   std::vector<Asked> all;
   if (flags.force_parity) return all;

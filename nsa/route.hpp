@@ -106,6 +106,11 @@ inline constexpr std::int64_t kGatherBudgetBytes = std::int64_t{2} << 30;
 // other branches' projections, NSA_FORCE_UNIFORM_GATE the gate), without our own kernels, and under NSA_FORCE_PARITY.
 [[nodiscard]] std::string project_refusal(const EffectiveFlags& flags, const Call& call);
 
+// The flag that keeps a decoding step's attention from our own kernels (cuda/decode.hpp), as it was set; "" where none
+// does: NSA_FUSED_DECODE=0, NSA_USE_CUDA=0, NSA_FORCE_PARITY, one branch alone, and NSA_STRICT_ASSERTS, which looks at
+// every part.
+[[nodiscard]] std::string decode_refusal(const EffectiveFlags& flags);
+
 // What a variable asks for by name, and whether the route takes it: a default asks for nothing, and NSA_FORCE_PARITY
 // wins over everything by its own meaning.
 struct Asked {

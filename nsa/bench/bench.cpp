@@ -59,7 +59,8 @@ Timing measure(const Benchmark& benchmark, const Surroundings& around, std::int6
 void repetition(benchmark::State& state, const Benchmark& benchmark, const Surroundings& around) {
   const auto& [subject, problem, backend, mode, choice] = benchmark.spec;
   std::int64_t peak = 0;
-  const Timing timing = measure(benchmark, around, peak);
+  Timing timing = measure(benchmark, around, peak);
+  if (subject.steps > 0) timing.median_s /= subject.steps, timing.host_s /= subject.steps;
   for (auto _ : state) {
     (void)_;
     state.SetIterationTime(timing.median_s);
@@ -127,7 +128,8 @@ void add_variants(const Subject& subject, const std::string& config, const Surro
           add(benchmark, around);
         }
       }
-      benchmark.graph = subject.whole && backend == Backend::cuda;  // it promises to wait for nothing
+      // cuda promises to wait for nothing.
+      benchmark.graph = (subject.whole || subject.steps > 0) && backend == Backend::cuda;
       if (benchmark.graph) add(benchmark, around);
     }
 }

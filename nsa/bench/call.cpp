@@ -5,6 +5,8 @@
 
 #include <stdexcept>
 
+#include "nsa/cuda/decode.hpp"
+#include "nsa/decode/step.hpp"
 #include "nsa/dispatch.hpp"
 
 namespace nsa::bench {
@@ -103,11 +105,48 @@ Forward attention_call(const Ops& ops, Source& source, const CallSpec& spec) {
   return [=] { return ops.attend({q, blocks, k_sel, v_sel, k_win, v_win, gates, g, {}}); };
 }
 
+// ATen's functions one by one, as a step whose attention our own kernels do not serve.
+at::Tensor step_in_parts(const Ops& ops, const decode::StepOps& step, const cuda::DecodeArgs& x) {
+  const auto blocks = step.select({x.q, x.k_cmp, x.t, x.k_sel.size(1), x.geometry});
+  const auto chosen = [&](const at::Tensor& rows) { return decode::gather_blocks(rows, blocks, x.t, x.geometry); };
+  const auto win = step.attend({x.q, x.k_win, x.v_win});
+  const auto cmp = x.k_cmp.defined() ? step.attend({x.q, x.k_cmp, x.v_cmp}) : at::zeros_like(win);
+  return ops.combine({x.gates, cmp, step.attend({x.q, chosen(x.k_sel), chosen(x.v_sel)}), win});
+}
+
+// The last of S tokens against the caches of some layers, one layer after the other.
+Forward decoding(const Ops& ops, Source& source, const CallSpec& spec) {
+  const Problem& p = spec.problem;
+  const Geometry& g = p.geometry;
+  const auto cache = [&](std::int64_t rows, std::int64_t width) {
+    return rows > 0 ? source.constant({1, p.G, rows, width}) : at::Tensor();
+  };
+  std::vector<cuda::DecodeArgs> layers;
+  for (int i = 0; i < spec.subject.steps; ++i) {
+    const std::int64_t N = compressed_blocks(g, p.S), window = std::min(g.w, p.S);
+    layers.push_back({source.constant({1, 1, p.Hq, p.Dk}), at::softmax(source.constant({1, 1, p.G, 3}), -1),
+                      cache(N, p.Dk), cache(N, p.Dv), cache(p.S, p.Dk), cache(p.S, p.Dv), cache(window, p.Dk),
+                      cache(window, p.Dv), p.S - 1, g});
+  }
+  if (spec.backend == Backend::cuda)
+    return [layers] {
+      at::Tensor o;
+      for (const auto& layer : layers) o = cuda::decode(layer).o;
+      return o;
+    };
+  return [=, step = decode::step_ops()] {
+    at::Tensor o;
+    for (const auto& layer : layers) o = step_in_parts(ops, step, layer);
+    return o;
+  };
+}
+
 Forward forward_of(const Ops& ops, Source& source, const CallSpec& spec, at::Device device) {
   const Geometry g = spec.problem.geometry;
   const std::string& name = spec.subject.name;
   if (spec.subject.whole) return whole(ops, source, spec);
   if (name == "select") return selection(ops, source, spec);
+  if (name == "decode") return decoding(ops, source, spec);
   if (name == "attend") return attention_call(ops, source, spec);
   if (name == "combine") {
     const auto gates = source.gates(), o_cmp = source.o(), o_sel = source.o(), o_win = source.o();

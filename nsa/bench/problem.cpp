@@ -134,6 +134,16 @@ Work work(Op op, const Problem& p, Mode mode) {
   throw std::logic_error("an op without a count");
 }
 
+Work step_work(const Problem& p) {
+  const Sizes s = sizes_of(p);
+  const Geometry& g = p.geometry;
+  const std::int64_t before = std::min(g.n_sel - 1, (p.S - 1) / g.l_sel);  // whole blocks before the current one
+  const auto selected = static_cast<double>(before * g.l_sel + (p.S - 1) % g.l_sel + 1);
+  const double keys = s.blocks + selected + static_cast<double>(std::min(g.w, p.S));
+  const double token = kValue * s.Hq * (s.Dk + s.Dv) + kWord * s.G * static_cast<double>(3 + g.n_sel);  // gates, blocks
+  return {2 * s.Hq * keys * (s.Dk + s.Dv), kValue * keys * s.G * (s.Dk + s.Dv) + token};
+}
+
 std::optional<Peaks> measured_peaks(const std::string& gpu) {
   if (gpu == "NVIDIA H200") return Peaks{790e12, 4.3e12};
   return std::nullopt;

@@ -37,6 +37,10 @@ struct Work {
 // A backward pass counts as one pass with five matrix products a pair; select has none.
 [[nodiscard]] Work work(Op op, const Problem& problem, Mode mode);
 
+// One token of decoding over caches of S tokens, the last of which it is, in one layer: each key and value that it sees
+// once, by the compressed branch and the choice together.
+[[nodiscard]] Work step_work(const Problem& problem);
+
 // What a GPU reaches at best: dense bf16 products, and a copy.
 struct Peaks {
   double flops_per_s = 0;

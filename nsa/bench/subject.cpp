@@ -39,6 +39,8 @@ std::span<const Subject> subjects() {
               .ops = {compress, attend_compressed, select, attend_selected, combine},
               .peer = "full NSA",
               .whole = true},
+      // As many as leave nothing of the first one's caches in L2 when the last one ends.
+      Subject{.name = "decode", .ops = {attend}, .peer = "", .differentiable = false, .steps = 16},
   };
   return all;
 }
@@ -52,6 +54,7 @@ std::string peer_of(const Subject& subject, const std::string& config) {
 }
 
 Work work(const Subject& subject, const Problem& problem, Mode mode) {
+  if (subject.steps > 0) return step_work(problem);
   Work sum;
   for (const Op op : subject.ops) {
     const Work one = work(op, problem, mode);
@@ -62,6 +65,7 @@ Work work(const Subject& subject, const Problem& problem, Mode mode) {
 }
 
 double roof_seconds(const Subject& subject, const Problem& problem, Mode mode, const Peaks& peaks) {
+  if (subject.steps > 0) return roof_seconds(step_work(problem), peaks);
   double sum = 0;
   for (const Op op : subject.ops) {
     // The passes one by one: one may be bound by memory and the other not.
@@ -84,6 +88,9 @@ std::string refusal(const Subject& subject, Backend backend, const Problem& p, M
                   .cuda_major = capability.major,
                   .cuda_minor = capability.minor,
                   .training = mode == Mode::fwd_bwd};
+  if (subject.steps > 0 && backend != Backend::cuda && backend != Backend::sdpa)
+    return fmt::format("{} has no {} of its own, see cuda and, by ATen's functions, sdpa", to_string(backend),
+                       subject.name);
   if (backend == Backend::flash && std::none_of(subject.ops.begin(), subject.ops.end(), in_flash))
     return fmt::format("flash has no {} of its own, see sdpa", subject.name);
   for (const Op op : subject.ops)

@@ -16,6 +16,9 @@ struct Subject {
   bool differentiable = true;
   bool chooses = false;  // takes a choice of blocks from outside
   bool whole = false;    // all branches: compared with dense attention too, and replayed as a graph
+  // Steps of decoding in a call, a layer each with caches of its own; times and counts are of one. Replayed as a graph
+  // too. 0: the subject is a pass over S tokens.
+  int steps = 0;
 };
 [[nodiscard]] std::span<const Subject> subjects();
 

@@ -108,6 +108,33 @@ torch::Tensor Decoder::pass(const torch::Tensor& tokens, bool with_caches) {
   return logits;
 }
 
+std::string Decoder::refusal(const Ops& table, const cuda::DecodeArgs& args) const {
+  const StepOps& ops = options_.ops;
+  if (auto flag = decode_refusal(model_->runtime->flags); !flag.empty()) return flag;
+  if (ops.select.replaced() || ops.attend.replaced()) return "a part of the step was replaced";
+  if (!ops.attend_all) return "the step has no attention in one";
+  if (table.way != AttendWay::in_one) return "attention of a pass goes part by part";
+  return cuda::decode_refusal(args);
+}
+
+// By our own kernels, which read the caches where they lie.
+torch::Tensor Decoder::attend_in_one(const cuda::DecodeArgs& args, const AttendArgs& shown, Reads& reads,
+                                     PartRecord& record) const {
+  const NvtxRange range(shown.nvtx, "attend");
+  const auto made = options_.ops.attend_all(args, [&](std::string_view kernel) {
+    record.add({.part = "decode", .way = "cuda", .why = "served", .kernel = std::string(kernel)});
+  });
+  reads.window = args.k_win.size(2);
+  reads.selected = made.selected;
+  if (shown.observe) {
+    shown.observe("cmp.o", made.cmp);
+    shown.observe("blocks", made.blocks);
+    shown.observe("sel.o", made.sel);
+    shown.observe("win.o", made.win);
+  }
+  return made.o;
+}
+
 // Attention of token t = length_, whose keys and values are in the caches already: the parts read them from there.
 torch::Tensor Decoder::attend(NsaAttentionImpl& attention, const Ops& table, const Projected& p, std::size_t layer) {
   const Geometry& g = model_->config.nsa;
@@ -126,6 +153,23 @@ torch::Tensor Decoder::attend(NsaAttentionImpl& attention, const Ops& table, con
     }
     reads.compressed = cache.k_cmp.kept();
   }
+  const AttendArgs shown = attention.attend_args(p, {p.k_cmp, p.v_cmp}, {});
+  const cuda::DecodeArgs all{p.q,
+                             p.gates,
+                             cache.k_cmp.rows(),
+                             cache.v_cmp.rows(),
+                             cache.k_sel.rows(),
+                             cache.v_sel.rows(),
+                             cache.k_win.rows(),
+                             cache.v_win.rows(),
+                             length_,
+                             g,
+                             /*branches=*/static_cast<bool>(shown.observe)};
+  PartRecord& record = *model_->runtime->parts;
+  const std::string refused = refusal(table, all);
+  if (refused.empty()) return attend_in_one(all, shown, reads, record);
+  record.add({"decode", "aten", "cuda refused: " + refused});
+
   const Ops cached(
       table.compress,
       [&](const AttendCompressedArgs&) {
@@ -141,7 +185,7 @@ torch::Tensor Decoder::attend(NsaAttentionImpl& attention, const Ops& table, con
       },
       [&](const AttendWindowArgs&) { return read(cache.k_win.rows(), cache.v_win.rows(), reads.window); },
       table.combine);
-  return attend_in_parts(cached, attention.attend_args(p, {p.k_cmp, p.v_cmp}, {}));
+  return attend_in_parts(cached, shown);
 }
 
 torch::Tensor Decoder::rotations(std::int64_t first, std::int64_t count) {

@@ -21,7 +21,7 @@ namespace nsa::decode {
 // Keys that one layer's step read, for each row of the batch and each group.
 struct Reads {
   std::int64_t compressed = 0;  // blocks, for selection and attention together
-  std::int64_t selected = 0;    // tokens
+  std::int64_t selected = 0;    // tokens; of our own kernels those that their plan has them read
   std::int64_t window = 0;      // tokens
   [[nodiscard]] std::int64_t total() const { return compressed + selected + window; }
 };
@@ -53,6 +53,10 @@ class Decoder {
  private:
   void begin(const char* what, const torch::Tensor& tokens);
   torch::Tensor pass(const torch::Tensor& tokens, bool with_caches);
+  // Why attention goes part by part; "" where our own kernels serve the step.
+  [[nodiscard]] std::string refusal(const Ops& table, const cuda::DecodeArgs& args) const;
+  torch::Tensor attend_in_one(const cuda::DecodeArgs& args, const AttendArgs& shown, Reads& reads,
+                              PartRecord& record) const;
   torch::Tensor attend(NsaAttentionImpl& attention, const Ops& table, const Projected& projected, std::size_t layer);
   torch::Tensor rotations(std::int64_t first, std::int64_t count);
 

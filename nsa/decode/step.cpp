@@ -76,7 +76,8 @@ at::Tensor gather_blocks(const at::Tensor& rows, const at::Tensor& blocks, std::
 
 StepOps step_ops() {
   return {[](LayerCache& cache, const Projected& tokens) { cache.append(tokens); },
-          [](LayerCache& cache, const Compressed& blocks) { cache.append(blocks); }, select, attend};
+          [](LayerCache& cache, const Compressed& blocks) { cache.append(blocks); },
+          StepPart<StepSelectArgs>::own(select), StepPart<StepAttendArgs>::own(attend), cuda::decode};
 }
 
 }  // namespace nsa::decode

@@ -7,8 +7,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <functional>
+#include <type_traits>
+#include <utility>
 
+#include "nsa/cuda/decode.hpp"
 #include "nsa/decode/cache.hpp"
 
 namespace nsa::decode {
@@ -25,12 +29,38 @@ struct StepAttendArgs {
   at::Tensor k, v;  // [B,G,keys,Dk], [B,G,keys,Dv]: every key is seen
 };
 
+// One part of a step. It is called and replaced like a std::function, and knows whether it was replaced.
+template <typename Args>
+class StepPart {
+ public:
+  template <typename Call>
+  requires(!std::same_as<std::remove_cvref_t<Call>, StepPart> && std::is_invocable_r_v<at::Tensor, Call&, const Args&>)
+      StepPart(Call&& call)
+      : call_(std::forward<Call>(call)) {}  // NOLINT: it is written as a function
+  [[nodiscard]] static StepPart own(at::Tensor (*function)(const Args&)) {
+    StepPart part(function);
+    part.own_ = true;
+    return part;
+  }
+  at::Tensor operator()(const Args& args) const { return call_(args); }
+  [[nodiscard]] bool replaced() const { return !own_; }
+
+ private:
+  std::function<at::Tensor(const Args&)> call_;
+  bool own_ = false;
+};
+
 struct StepOps {
   std::function<void(LayerCache&, const Projected&)> remember;          // T >= 1 tokens, of a prefill or a step
   std::function<void(LayerCache&, const Compressed&)> remember_blocks;  // blocks [B,N,G,D] that have become complete
   // Eq 8 to 11 for one query: blocks [B,1,G,n] int32, ascending, tail padded with -1.
-  std::function<at::Tensor(const StepSelectArgs&)> select;
-  std::function<at::Tensor(const StepAttendArgs&)> attend;  // [B,1,Hq,Dv]; serves all three branches
+  StepPart<StepSelectArgs> select;
+  StepPart<StepAttendArgs> attend;  // [B,1,Hq,Dv]; serves all three branches
+  // The choice, all branches and their gated sum on our own kernels, where they serve the step (README.md): then nobody
+  // calls `select` and `attend`. Where one of these was replaced the step goes part by part, so that nobody's part is
+  // passed over. To be asked without changing the way, replace this.
+  using OnKernel = std::function<void(std::string_view)>;
+  std::function<cuda::Decoded(const cuda::DecodeArgs&, const OnKernel&)> attend_all;
 };
 [[nodiscard]] StepOps step_ops();
 

@@ -77,6 +77,18 @@ TEST(BenchProblem, BytesAreEveryInputAndOutputOnce) {
   EXPECT_DOUBLE_EQ(work(Op::combine, a, Mode::fwd_bwd).bytes, (4 + 7) * q + 3 * gates);
 }
 
+// c over 65,536 tokens: 4095 compressed keys, 16 blocks of 64 and a window of 512, 2 KB each with its value.
+TEST(BenchProblem, BytesOfAStepOfDecoding) {
+  const double keys = 4095 + 1024 + 512, token = 64 * 256 * 2 + 4 * 4 * 19;
+  EXPECT_DOUBLE_EQ(step_work(problem("c", 65536)).bytes, keys * 4 * 256 * 2 + token);
+  EXPECT_DOUBLE_EQ(step_work(problem("c", 65536)).flops, 2 * 64 * keys * 256);
+  EXPECT_DOUBLE_EQ(step_work(problem("c", 65537)).bytes, (keys - 63) * 4 * 256 * 2 + token);
+  EXPECT_DOUBLE_EQ(step_work(problem("a", 1)).bytes, 2 * 2 * 128 * 2 + 12 * 128 * 2 + 4 * 2 * 19);
+  const Peaks peaks = measured_peaks("NVIDIA H200").value();
+  EXPECT_NEAR(1e6 * roof_seconds(subject("decode"), problem("c", 65536), Mode::fwd, peaks), 2.69, 0.01);
+  EXPECT_NE(refusal(subject("decode"), Backend::flash, problem("c", 2048), Mode::fwd, {9, 0}), "");
+}
+
 TEST(BenchProblem, TheRoofIsTheSlowerOfArithmeticAndMemory) {
   const Peaks peaks{.flops_per_s = 100, .bytes_per_s = 10};
   EXPECT_DOUBLE_EQ(roof_seconds(Work{.flops = 200, .bytes = 10}, peaks), 2);

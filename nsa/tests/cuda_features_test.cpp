@@ -210,6 +210,16 @@ TEST(NormFeatures, AFlagThatIsAgainstItIsNamed) {
     EXPECT_EQ(refusal({{name, value}}), name + "=" + value);
 }
 
+TEST(DecodeFeatures, AFlagThatIsAgainstItIsNamed) {
+  EXPECT_EQ(nsa::decode_refusal(nsa::resolve({{"NSA_FUSED_DECODE", "1"}, {"NSA_FORCE_UNIFORM_GATE", "1"}})), "");
+  for (const auto& [name, value] : Environment{{"NSA_FUSED_DECODE", "0"},
+                                               {"NSA_USE_CUDA", "0"},
+                                               {"NSA_FORCE_PARITY", "1"},
+                                               {"NSA_FORCE_BRANCH", "cmp"},
+                                               {"NSA_STRICT_ASSERTS", "1"}})
+    EXPECT_EQ(nsa::decode_refusal(nsa::resolve({{name, value}})), name + "=" + value);
+}
+
 TEST(RouteToCuda, OnlyWhenItIsAskedFor) {
   const auto by_default = nsa::kCudaByDefault ? Backend::cuda : Backend::sdpa;
   const auto standard = routed({}), asked = routed({{"NSA_USE_CUDA", "1"}}), refused = routed({{"NSA_USE_CUDA", "0"}});

@@ -15,20 +15,33 @@ __device__ inline void weigh_parts(float* table, float* inverse, char* shared, c
   float* const maxima = reinterpret_cast<float*>(shared + DecodeShared::kSums);  // [16][16], and sums
   float* const sums = maxima + kLanes * kDecodeHeads;
   __syncthreads();
+  // What a thread looks at is loaded once, past L1: other CTAs of this launch may have written it.
+  constexpr int kKept = 4;
+  float2 kept[kKept];
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) {
+    const int i = lane + k * kLanes;
+    kept[k] = i < count ? __ldcg(stats + i * kDecodeHeads + head) : make_float2(-INFINITY, 0);
+  }
   float origin = -INFINITY;
-#pragma unroll 4
-  for (int i = lane; i < count; i += kLanes) origin = fmaxf(origin, stats[i * kDecodeHeads + head].x);
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) origin = fmaxf(origin, kept[k].x);
+  for (int i = lane + kKept * kLanes; i < count; i += kLanes)
+    origin = fmaxf(origin, __ldcg(stats + i * kDecodeHeads + head).x);
   maxima[lane * kDecodeHeads + head] = origin;
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kLanes; ++i) origin = fmaxf(origin, maxima[i * kDecodeHeads + head]);
   float sum = 0;
-  for (int i = lane; i < count; i += kLanes) {
-    const float2 part = stats[i * kDecodeHeads + head];
+  const auto weigh = [&](int i, const float2& part) {
     const float power = whole_power(part.x - origin);
     table[i * kDecodeHeads + head] = power;
     sum = fmaf(power, part.y, sum);
-  }
+  };
+#pragma unroll
+  for (int k = 0; k < kKept; ++k)
+    if (lane + k * kLanes < count) weigh(lane + k * kLanes, kept[k]);
+  for (int i = lane + kKept * kLanes; i < count; i += kLanes) weigh(i, __ldcg(stats + i * kDecodeHeads + head));
   sums[lane * kDecodeHeads + head] = sum;
   __syncthreads();
   if (lane == 0) {
@@ -53,21 +66,27 @@ __device__ inline void load_row(float (&row)[kDecodeHeads], const float* from) {
     row[4 * i] = x.x, row[4 * i + 1] = x.y, row[4 * i + 2] = x.z, row[4 * i + 3] = x.w;
   }
 }
-// Sum over the heads of their share in block j. `scores` are the pair's.
-__device__ inline float score_of(int j, const float* scores, const float* table, const float* inverse,
-                                 const DecodeCuts& cuts, int heads) {
-  const int tile = j / cuts.tile_blocks, place = j - tile * cuts.tile_blocks;
-  const float* const from = scores + (static_cast<std::int64_t>(tile) * (cuts.tile_blocks + 1) + place) * kDecodeHeads;
-  float own[kDecodeHeads], before[kDecodeHeads];
-  load_row(own, from);
-  const bool edge = place == 0 && tile > 0;
-  if (edge) load_row(before, from - kDecodeHeads);  // the last row of the tile before
+// Where the scores of block `place` of a tile stand; tile_blocks: of the next tile's first one.
+__device__ inline std::int64_t score_row(const DecodeCuts& cuts, int tile, int place) {
+  return (static_cast<std::int64_t>(tile) * (cuts.tile_blocks + 1) + place) * kDecodeHeads;
+}
+// What every tile's keys give to the next tile's first block: from [tiles] rows of the scores.
+__device__ inline void load_edges(float* edges, const float* scores, const DecodeCuts& cuts) {
+  for (int i = static_cast<int>(threadIdx.x); i < cuts.compressed * kDecodeHeads; i += kDecodeThreads)
+    edges[i] = scores[score_row(cuts, i / kDecodeHeads, cuts.tile_blocks) + i % kDecodeHeads];
+}
+// Sum over the heads of their share `own` in block j.
+__device__ inline float sum_of_heads(const float (&own)[kDecodeHeads], int j, const float* edges, const float* table,
+                                     const float* inverse, const DecodeCuts& cuts, int heads) {
+  const int tile = j / cuts.tile_blocks;
+  const bool edge = j == tile * cuts.tile_blocks && tile > 0;
+  const float* const weights = table + tile * kDecodeHeads;
   float sum = 0;
 #pragma unroll
   for (int h = 0; h < kDecodeHeads; ++h) {
     if (h >= heads) break;
-    float share = own[h] * table[tile * kDecodeHeads + h];
-    if (edge) share = fmaf(before[h], table[(tile - 1) * kDecodeHeads + h], share);
+    float share = own[h] * weights[h];
+    if (edge) share = fmaf(edges[(tile - 1) * kDecodeHeads + h], weights[h - kDecodeHeads], share);
     sum = fmaf(share, inverse[h], sum);
   }
   return sum;
@@ -80,7 +99,8 @@ __device__ inline float score_of(int j, const float* scores, const float* table,
 // `wanted` from the rest, after a dozen steps as a rule. A warp owns neighbouring blocks, so that ties are counted off
 // in order.
 __device__ inline void choose_blocks(int* list, int* bits, char* shared, int last, int wanted, const float* scores,
-                                     const float* table, const float* inverse, const DecodeCuts& cuts, int heads) {
+                                     const float* edges, const float* table, const float* inverse,
+                                     const DecodeCuts& cuts, int heads) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) & 31;
   constexpr unsigned kAll = 0xffffffffu;
   int* const counts = reinterpret_cast<int*>(shared + DecodeShared::kSums);  // [2][8], then [8] twice
@@ -88,9 +108,21 @@ __device__ inline void choose_blocks(int* list, int* bits, char* shared, int las
   const int begin = 1 + warp * each, end = min(begin + each, last + 1);
 
   int best = -1;
-  for (int j = begin + lane; j < end; j += 32) {
-    bits[j] = score_bits(score_of(j, scores, table, inverse, cuts, heads));
-    best = max(best, bits[j]);
+  constexpr int kAtOnce = 4;  // all of a warp's up to 1024 blocks
+  for (int from = begin + lane; from < end; from += 32 * kAtOnce) {
+    float own[kAtOnce][kDecodeHeads];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int j = min(from + i * 32, last), tile = j / cuts.tile_blocks;
+      load_row(own[i], scores + score_row(cuts, tile, j - tile * cuts.tile_blocks));
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int j = from + i * 32;
+      if (j >= end) break;
+      bits[j] = score_bits(sum_of_heads(own[i], j, edges, table, inverse, cuts, heads));
+      best = max(best, bits[j]);
+    }
   }
   best = __reduce_max_sync(kAll, best);
   if (lane == 0) counts[kDecodeWarps + warp] = best;

@@ -122,13 +122,14 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
 
   float* const of_cmp = reinterpret_cast<float*>(shared + at.table);
   float* const of_win = of_cmp + cuts.compressed * kDecodeHeads;
+  float* const edges = of_win + cuts.window * kDecodeHeads;
+  const float* const scores = work.scores + number * score_row(cuts, cuts.compressed, 0);
+  if (cuts.chosen > 0) load_edges(edges, scores, cuts);
   weigh_parts(of_cmp, inverse[0], shared, pair.stats, cuts.compressed);
   int count = 0;
   if (cuts.chosen > 0) {
-    const float* const scores =
-        work.scores + static_cast<std::int64_t>(number) * cuts.compressed * (cuts.tile_blocks + 1) * kDecodeHeads;
-    choose_blocks(list, reinterpret_cast<int*>(shared + at.keys), shared, current - 2, cuts.wanted, scores, of_cmp,
-                  inverse[0], cuts, pair.heads);
+    choose_blocks(list, reinterpret_cast<int*>(shared + at.keys), shared, current - 2, cuts.wanted, scores, edges,
+                  of_cmp, inverse[0], cuts, pair.heads);
     const int block = list[own / cuts.block_tiles], first = block * p.geometry.l_sel;
     const DecodeKeys keys = keys_from<T>(p.k_sel, p.v_sel, pair.b, pair.group,
                                          first + own % cuts.block_tiles * kDecodeKeys, first + p.geometry.l_sel);

@@ -38,8 +38,8 @@ struct DecodeShared {
 // Of the second launch.
 [[nodiscard]] inline DecodeShared second_shared(const Decode& p, const DecodeCuts& cuts) {
   const int selected = cuts.first + cuts.last + cuts.chosen;
-  const int table = std::max(cuts.compressed + cuts.window, selected);
   const bool chooses = cuts.chosen > 0;
+  const int table = std::max(cuts.compressed * (chooses ? 2 : 1) + cuts.window, selected);  // and the tiles' edges
   return {p.Dk, p.Dv, chooses ? chosen_rows(p.geometry) : 0, table, chooses ? p.t / p.geometry.l_sel : 0};
 }
 

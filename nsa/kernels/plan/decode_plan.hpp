@@ -27,6 +27,11 @@ struct DecodeCuts {
   int tile_blocks = 0;  // selection blocks of a compressed tile
   [[nodiscard]] __host__ __device__ int known() const { return compressed + window + first + last; }
   [[nodiscard]] __host__ __device__ int parts() const { return known() + chosen; }
+  // Tokens of the selected branch's cache that are read for a pair.
+  [[nodiscard]] std::int64_t selected_tokens(const Decode& p) const {
+    const std::int64_t whole = wanted + (first > 0 ? 1 : 0);
+    return whole * p.geometry.l_sel + p.t + 1 - last_token;
+  }
   // CTAs of the second launch for a pair.
   [[nodiscard]] __host__ __device__ int finishing() const { return chosen > 0 ? chosen : 1; }
   [[nodiscard]] __host__ __device__ int tile_keys() const { return tile_blocks * block_keys; }
