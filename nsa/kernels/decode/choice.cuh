@@ -15,19 +15,18 @@ __device__ inline void weigh_parts(float* table, float* inverse, char* shared, c
   float* const maxima = reinterpret_cast<float*>(shared + DecodeShared::kSums);  // [16][16], and sums
   float* const sums = maxima + kLanes * kDecodeHeads;
   __syncthreads();
-  // What a thread looks at is loaded once, past L1: other CTAs of this launch may have written it.
+  // What a thread looks at is loaded once, of up to 8192 compressed keys.
   constexpr int kKept = 4;
   float2 kept[kKept];
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int i = lane + k * kLanes;
-    kept[k] = i < count ? __ldcg(stats + i * kDecodeHeads + head) : make_float2(-INFINITY, 0);
+    kept[k] = i < count ? stats[i * kDecodeHeads + head] : make_float2(-INFINITY, 0);
   }
   float origin = -INFINITY;
 #pragma unroll
   for (int k = 0; k < kKept; ++k) origin = fmaxf(origin, kept[k].x);
-  for (int i = lane + kKept * kLanes; i < count; i += kLanes)
-    origin = fmaxf(origin, __ldcg(stats + i * kDecodeHeads + head).x);
+  for (int i = lane + kKept * kLanes; i < count; i += kLanes) origin = fmaxf(origin, stats[i * kDecodeHeads + head].x);
   maxima[lane * kDecodeHeads + head] = origin;
   __syncthreads();
 #pragma unroll
@@ -41,7 +40,7 @@ __device__ inline void weigh_parts(float* table, float* inverse, char* shared, c
 #pragma unroll
   for (int k = 0; k < kKept; ++k)
     if (lane + k * kLanes < count) weigh(lane + k * kLanes, kept[k]);
-  for (int i = lane + kKept * kLanes; i < count; i += kLanes) weigh(i, __ldcg(stats + i * kDecodeHeads + head));
+  for (int i = lane + kKept * kLanes; i < count; i += kLanes) weigh(i, stats[i * kDecodeHeads + head]);
   sums[lane * kDecodeHeads + head] = sum;
   __syncthreads();
   if (lane == 0) {
@@ -66,10 +65,6 @@ __device__ inline void load_row(float (&row)[kDecodeHeads], const float* from) {
     row[4 * i] = x.x, row[4 * i + 1] = x.y, row[4 * i + 2] = x.z, row[4 * i + 3] = x.w;
   }
 }
-// Where the scores of block `place` of a tile stand; tile_blocks: of the next tile's first one.
-__device__ inline std::int64_t score_row(const DecodeCuts& cuts, int tile, int place) {
-  return (static_cast<std::int64_t>(tile) * (cuts.tile_blocks + 1) + place) * kDecodeHeads;
-}
 // What every tile's keys give to the next tile's first block: from [tiles] rows of the scores.
 __device__ inline void load_edges(float* edges, const float* scores, const DecodeCuts& cuts) {
   for (int i = static_cast<int>(threadIdx.x); i < cuts.compressed * kDecodeHeads; i += kDecodeThreads)
@@ -80,14 +75,16 @@ __device__ inline float sum_of_heads(const float (&own)[kDecodeHeads], int j, co
                                      const float* inverse, const DecodeCuts& cuts, int heads) {
   const int tile = j / cuts.tile_blocks;
   const bool edge = j == tile * cuts.tile_blocks && tile > 0;
-  const float* const weights = table + tile * kDecodeHeads;
+  float weights[kDecodeHeads], inverses[kDecodeHeads];
+  load_row(weights, table + tile * kDecodeHeads);
+  load_row(inverses, inverse);
   float sum = 0;
 #pragma unroll
   for (int h = 0; h < kDecodeHeads; ++h) {
     if (h >= heads) break;
     float share = own[h] * weights[h];
-    if (edge) share = fmaf(edges[(tile - 1) * kDecodeHeads + h], weights[h - kDecodeHeads], share);
-    sum = fmaf(share, inverse[h], sum);
+    if (edge) share = fmaf(edges[(tile - 1) * kDecodeHeads + h], table[(tile - 1) * kDecodeHeads + h], share);
+    sum = fmaf(share, inverses[h], sum);
   }
   return sum;
 }
@@ -95,15 +92,16 @@ __device__ inline float sum_of_heads(const float (&own)[kDecodeHeads], int j, co
 // The `wanted` best of the blocks 1 .. last into `list`, ascending; ties go to the lower number. `bits`: last + 1 ints.
 //
 // Note [Threshold]
-// The last one that is taken is found by bisection of the scores' bits, which ends when a threshold parts exactly
-// `wanted` from the rest, after a dozen steps as a rule. A warp owns neighbouring blocks, so that ties are counted off
-// in order.
+// The last one that is taken is found by quartering the range of the scores' bits, which ends when a threshold parts
+// exactly `wanted` from the rest, after half a dozen steps as a rule. A warp owns neighbouring blocks, so that ties are
+// counted off in order.
 __device__ inline void choose_blocks(int* list, int* bits, char* shared, int last, int wanted, const float* scores,
                                      const float* edges, const float* table, const float* inverse,
                                      const DecodeCuts& cuts, int heads) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) & 31;
   constexpr unsigned kAll = 0xffffffffu;
-  int* const counts = reinterpret_cast<int*>(shared + DecodeShared::kSums);  // [2][8], then [8] twice
+  uint2* const pairs = reinterpret_cast<uint2*>(shared + DecodeShared::kSums);  // [2][8] counts
+  int* const counts = reinterpret_cast<int*>(pairs + 2 * kDecodeWarps);         // [3][8]
   const int each = (last + kDecodeThreads - 1) / kDecodeThreads * 32;
   const int begin = 1 + warp * each, end = min(begin + each, last + 1);
 
@@ -125,25 +123,38 @@ __device__ inline void choose_blocks(int* list, int* bits, char* shared, int las
     }
   }
   best = __reduce_max_sync(kAll, best);
-  if (lane == 0) counts[kDecodeWarps + warp] = best;
+  if (lane == 0) counts[warp] = best;
   __syncthreads();
-  for (int w = 0; w < kDecodeWarps; ++w) best = max(best, counts[kDecodeWarps + w]);
+  for (int w = 0; w < kDecodeWarps; ++w) best = max(best, counts[w]);
 
-  // At least `wanted` are >= low; fewer are >= high, namely `above`, or exactly as many and low == high.
+  // At least `wanted` are >= low; fewer are >= high, namely `above`, or exactly as many and low == high. A step looks
+  // at three thresholds, whose counts are halves of words.
   int low = 0, high = best + 1, above = 0;
   for (int step = 0; high - low > 1; ++step) {
-    const int middle = low + (high - low) / 2;
-    int own = 0;
-    for (int j = begin + lane; j < end; j += 32) own += bits[j] >= middle ? 1 : 0;
-    own = __reduce_add_sync(kAll, own);
-    int* const turn = counts + step % 2 * kDecodeWarps;
-    if (lane == 0) turn[warp] = own;
+    const int quarter = max((high - low) / 4, 1);
+    const int threshold[3] = {low + quarter, min(low + 2 * quarter, high), min(low + 3 * quarter, high)};
+    unsigned two = 0, third = 0;
+    for (int j = begin + lane; j < end; j += 32) {
+      const int own = bits[j];
+      two += (own >= threshold[0] ? 1u : 0u) + (own >= threshold[1] ? 1u << 16 : 0u);
+      third += own >= threshold[2] ? 1u : 0u;
+    }
+    two = __reduce_add_sync(kAll, two);
+    third = __reduce_add_sync(kAll, third);
+    uint2* const turn = pairs + step % 2 * kDecodeWarps;
+    if (lane == 0) turn[warp] = make_uint2(two, third);
     __syncthreads();
-    int all = 0;
+    unsigned all[3] = {};
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) all += turn[w];
-    if (all >= wanted) low = middle;
-    if (all <= wanted) high = middle, above = all;
+    for (int w = 0; w < kDecodeWarps; ++w) {
+      all[0] += turn[w].x & 0xffff, all[1] += turn[w].x >> 16, all[2] += turn[w].y;
+    }
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int count = static_cast<int>(all[i]);
+      if (count >= wanted && threshold[i] <= high) low = max(low, threshold[i]);
+      if (count <= wanted && threshold[i] < high) high = threshold[i], above = count;
+    }
   }
   const auto taken = [&](int j, bool& tie) {
     const int own = j < end ? bits[j] : -1;
@@ -151,7 +162,7 @@ __device__ inline void choose_blocks(int* list, int* bits, char* shared, int las
     return own >= high;
   };
 
-  int* const of_above = counts + 2 * kDecodeWarps;
+  int* const of_above = counts + kDecodeWarps;
   int* const of_ties = of_above + kDecodeWarps;
   int higher = 0, tied = 0;
   for (int j = begin; j < end; j += 32) {

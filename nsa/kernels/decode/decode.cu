@@ -1,5 +1,6 @@
-#include "nsa/kernels/decode/finish.cuh"
-#include "nsa/kernels/decode/parts.cuh"
+#include "nsa/kernels/decode/attend.cuh"
+#include "nsa/kernels/decode/join.cuh"
+#include "nsa/kernels/decode/scores.cuh"
 
 namespace nsa::kernels {
 
@@ -9,17 +10,22 @@ template <typename T, int Dk, int Dv>
 void launch_decode(const Decode& p, const DecodePlan& plan, cudaStream_t stream) {
   const DecodeCuts& cuts = plan.cuts;
   const DecodeWork work(p, cuts);
-  const auto pairs = static_cast<unsigned>(p.B * p.G);
-  const auto first = decode_parts_kernel<T, Dk, Dv>;
-  cudaFuncSetAttribute(first, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_first);
-  first<<<dim3(static_cast<unsigned>(cuts.known()), pairs), kDecodeThreads, plan.shared_first, stream>>>(p, cuts, work);
-  check_launch("decode_parts");
-  const DecodeShared at = second_shared(p, cuts);
-  const auto second = decode_finish_kernel<T, Dk, Dv>;
-  cudaFuncSetAttribute(second, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_second);
-  launch(plan.variant == DecodeVariant::early_second, second, dim3(static_cast<unsigned>(cuts.finishing()), pairs),
-         kDecodeThreads, plan.shared_second, stream, p, cuts, work, at);
-  check_launch("decode_finish");
+  const DecodeShared at = attend_shared(p, cuts);
+  const bool early = plan.variant == DecodeVariant::early, chooses = cuts.chosen > 0;
+  const auto grid = [&](int x) { return dim3(static_cast<unsigned>(x), static_cast<unsigned>(p.B * p.G)); };
+  if (chooses) {
+    const auto scores = decode_scores_kernel<T, Dk, Dv>;
+    cudaFuncSetAttribute(scores, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.scores_bytes);
+    scores<<<grid(cuts.compressed), kDecodeThreads, plan.scores_bytes, stream>>>(p, cuts, work);
+    check_launch("decode_scores");
+  }
+  const auto attend = decode_attend_kernel<T, Dk, Dv>;
+  cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.attend_bytes);
+  launch(early && chooses, attend, grid(cuts.parts()), kDecodeThreads, plan.attend_bytes, stream, p, cuts, work, at);
+  check_launch("decode_attend");
+  const auto join = decode_join_kernel<T, Dv>;
+  launch(early, join, grid(p.Hq / p.G), kDecodeThreads, plan.join_bytes, stream, p, cuts, work);
+  check_launch("decode_join");
 }
 
 template <typename T>

@@ -1,4 +1,4 @@
-// One query of a group's heads against a tile of keys, by a CTA: what its scores leave, and its weighted values.
+// One query of a group's heads against a tile of keys, by a CTA: its weights, and its weighted values.
 //
 //   16 rows = heads of the group (padded)        8 warps, 16 keys each: S = Q K^T, weights
 //   up to 128 keys                               8 warps, 16 columns of V each: O = P V
@@ -40,6 +40,17 @@ __device__ inline DecodeKeys keys_from(const Rows& k, const Rows& v, int b, int 
   return {at(k), at(v), k.token, v.token, min(kDecodeKeys, end - first)};
 }
 
+// A tile of a pair's compressed keys.
+template <typename T>
+__device__ inline DecodeKeys compressed_keys(const Decode& p, const DecodeCuts& cuts, int pair, int tile) {
+  const int first = tile * cuts.tile_keys();
+  return keys_from<T>(p.k_cmp, p.v_cmp, pair / p.G, pair % p.G, first, min(p.N, first + cuts.tile_keys()));
+}
+// Where the scores of block `place` of a tile stand; tile_blocks: of the next tile's first one.
+__device__ inline std::int64_t score_row(const DecodeCuts& cuts, int tile, int place) {
+  return (static_cast<std::int64_t>(tile) * (cuts.tile_blocks + 1) + place) * kDecodeHeads;
+}
+
 template <typename T, int Dk, int Dv>
 struct DecodeTile {
   static constexpr int kHeads = kDecodeHeads;
@@ -63,20 +74,29 @@ struct DecodeTile {
     const T* from = static_cast<const T*>(p.q.data) + b * p.q.batch + group * h * p.q.head;
     load_rows<Dk>(shared_address(shared + DecodeShared::kQueries), from, p.q.head, h, kHeads);
   }
-  // Asks for the keys, and then for the values: two groups of copies. What came before belongs to the first.
-  __device__ static void load(char* shared, const DecodeShared& at, const DecodeKeys& keys) {
-    const int rows = (keys.count + 15) / 16 * 16;
-    load_rows<Dk>(shared_address(shared + at.keys), keys.k, keys.k_stride, keys.count, rows);
+  // Asks for the keys; for the values: a group of copies each. What came before belongs to the first.
+  __device__ static void load_keys(char* shared, const DecodeShared& at, const DecodeKeys& keys) {
+    load_rows<Dk>(shared_address(shared + at.keys), keys.k, keys.k_stride, keys.count, rows_of(keys));
     cp_async_commit();
-    load_rows<Dv>(shared_address(shared + at.values), keys.v, keys.v_stride, keys.count, rows);
+  }
+  __device__ static void load_values(char* shared, const DecodeShared& at, const DecodeKeys& keys) {
+    load_rows<Dv>(shared_address(shared + at.values), keys.v, keys.v_stride, keys.count, rows_of(keys));
+    cp_async_commit();
+  }
+  // Weights between shared memory and memory, where they lie as in shared memory: 16 bytes a thread.
+  static_assert(kDecodeHeads * kDecodeKeys / 8 == kDecodeThreads);
+  __device__ static void store_weights(const char* shared, uint4* to) {
+    to[threadIdx.x] = reinterpret_cast<const uint4*>(shared + DecodeShared::kWeights)[threadIdx.x];
+  }
+  __device__ static void load_weights(char* shared, const uint4* from) {  // a group of copies
+    cp_async(shared_address(shared + DecodeShared::kWeights) + threadIdx.x * 16, from + threadIdx.x, true);
     cp_async_commit();
   }
 
-  // Leaves the tile's sums `o` [h][Dv] and `stats` [16]; scores(weights) is called before with the weights in fp32,
-  // [16][DecodeShared::kWeightRow], 0 beyond the tile's keys. `factor`: log2(e) / sqrt(Dk).
-  template <typename Scores>
-  __device__ static void attend(char* shared, const DecodeShared& at, int count, int heads, float factor, float* o,
-                                float2* stats, const Scores& scores) {
+  // Makes the tile's weights, in the storage type for multiply() and in fp32, [16][DecodeShared::kWeightRow]; 0 beyond
+  // the tile's keys. Leaves `stats` [16] in memory. `factor`: log2(e) / sqrt(Dk). Waits for all copies but the last
+  // group's, and ends with all threads together.
+  __device__ static void weigh(char* shared, const DecodeShared& at, int count, float factor, float2* stats) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) & 31;
     const int row = lane / 4, first = warp * 16;
     float* const maxima = reinterpret_cast<float*>(shared + DecodeShared::kSums);  // [8][16]
@@ -131,21 +151,26 @@ struct DecodeTile {
       sum = quad_sum(sum);
       if (lane % 4 == 0) sums[warp * kHeads + own] = sum;
     }
-    cp_async_wait<0>();
     __syncthreads();
-
-    scores(wide);
     if (threadIdx.x < kHeads) {
       const int own = static_cast<int>(threadIdx.x);
       float sum = 0;
       for (int w = 0; w < kDecodeWarps; ++w) sum += sums[w * kHeads + own];
       stats[own] = make_float2(origin_in(maxima, own), sum);
     }
+  }
+
+  // The weights in shared memory times the tile's values: leaves the sums `o` [h][Dv] in memory. Waits for all copies.
+  __device__ static void multiply(char* shared, const DecodeShared& at, int count, int heads, float* o) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) & 31, row = lane / 4;
+    const std::uint32_t weights = shared_address(shared + DecodeShared::kWeights);
+    cp_async_wait<0>();
+    __syncthreads();
     for (int n = warp; n < Dv / 16; n += kDecodeWarps) {
       float c[2][4] = {};
       for (int k = 0; k * 16 < count; ++k) {
         std::uint32_t a[4], b[4];
-        Tile<kDecodeKeys>::a(a, shared_address(weights), 0, k);
+        Tile<kDecodeKeys>::a(a, weights, 0, k);
         Tile<Dv>::b_transposed(b, shared_address(shared + at.values), k * 16, n);
         mma<T>(c[0], a, b[0], b[1]);
         mma<T>(c[1], a, b[2], b[3]);
@@ -161,6 +186,7 @@ struct DecodeTile {
   }
 
  private:
+  __device__ static int rows_of(const DecodeKeys& keys) { return (keys.count + 15) / 16 * 16; }
   // A row's maximum over the warps, rounded up; 0 where there is none.
   __device__ static float origin_in(const float* maxima, int row) {
     float highest = -INFINITY;

@@ -40,10 +40,10 @@ std::string said(const char* what, int got) { return std::string(what) + ", got 
 
 std::string_view to_string(DecodeVariant variant) {
   switch (variant) {
-    case DecodeVariant::two_launches:
-      return "decoding in two launches";
-    case DecodeVariant::early_second:
-      return "decoding in two launches, the second early";
+    case DecodeVariant::in_order:
+      return "decoding by launches in order";
+    case DecodeVariant::early:
+      return "decoding by early launches";
   }
   return "?";
 }
@@ -64,7 +64,7 @@ std::string decode_refusal(const Decode& p) {
     return said("rows of the batch times groups; served: up to 65535", p.B * p.G);
   // Counted in tokens first, so that nothing overflows.
   if (p.t / g.l_sel > kSharedMost / 4 || p.N / kDecodeKeys > kSharedMost / 64 ||
-      second_shared(p, cut(p)).bytes > kSharedMost)
+      attend_shared(p, cut(p)).bytes > kSharedMost)
     return said("token; served: while its scores fit the shared memory", p.t);
   return "";
 }
@@ -74,11 +74,12 @@ DecodePlan plan_decode(const Decode& p, const Device& device) {
     throw std::invalid_argument("decode: " + refusal);
   DecodePlan plan;
   plan.cuts = cut(p);
-  plan.variant = device.hopper ? DecodeVariant::early_second : DecodeVariant::two_launches;
+  plan.variant = device.hopper ? DecodeVariant::early : DecodeVariant::in_order;
   plan.workspace = DecodeWork(p, plan.cuts).bytes;
-  plan.launches = p.B == 0 ? 0 : 2;
-  plan.shared_first = DecodeShared(p.Dk, p.Dv, kDecodeKeys, 0, 0).bytes;
-  plan.shared_second = second_shared(p, plan.cuts).bytes;
+  plan.launches = p.B == 0 ? 0 : plan.cuts.chosen > 0 ? 3 : 2;
+  plan.scores_bytes = DecodeShared(p.Dk, 0, kDecodeKeys, 0).bytes;
+  plan.attend_bytes = attend_shared(p, plan.cuts).bytes;
+  plan.join_bytes = plan.cuts.parts() * 4;
   plan.why = device.hopper ? "the device lets a kernel begin early" : "the device lets no kernel begin early";
   plan.device = device;
   return plan;

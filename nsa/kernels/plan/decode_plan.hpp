@@ -14,8 +14,7 @@ namespace nsa::kernels {
 inline constexpr int kDecodeKeys = 128;  // of a tile, at most
 inline constexpr int kDecodeHeads = 16;  // rows of a tile; those beyond the group's are padding
 
-// The tiles of a pair (batch entry, group), in this order; each leaves a part. Those of the chosen blocks belong to the
-// second launch, because nobody knows them before.
+// The tiles of a pair (batch entry, group), in this order; each leaves a part.
 struct DecodeCuts {
   int compressed = 0, window = 0;
   int first = 0, last = 0;  // of the first block, and of the tokens from `last_token` on
@@ -32,23 +31,21 @@ struct DecodeCuts {
     const std::int64_t whole = wanted + (first > 0 ? 1 : 0);
     return whole * p.geometry.l_sel + p.t + 1 - last_token;
   }
-  // CTAs of the second launch for a pair.
-  [[nodiscard]] __host__ __device__ int finishing() const { return chosen > 0 ? chosen : 1; }
   [[nodiscard]] __host__ __device__ int tile_keys() const { return tile_blocks * block_keys; }
 };
 
 enum class DecodeVariant {
-  two_launches,
-  early_second,  // the second one begins while the first one runs (device/early.cuh): Hopper
+  in_order,
+  early,  // each launch but the first begins while the one before it runs (device/early.cuh): Hopper
 };
-[[nodiscard]] std::string_view to_string(DecodeVariant variant);  // "decoding in two launches"
+[[nodiscard]] std::string_view to_string(DecodeVariant variant);  // "decoding by early launches"
 
 struct DecodePlan {
-  DecodeVariant variant = DecodeVariant::two_launches;
+  DecodeVariant variant = DecodeVariant::in_order;
   DecodeCuts cuts;
-  std::int64_t workspace = 0;               // bytes
-  std::int64_t launches = 0;                // of kernels; none for B = 0
-  int shared_first = 0, shared_second = 0;  // bytes of a CTA
+  std::int64_t workspace = 0;  // bytes
+  std::int64_t launches = 0;   // of kernels: 3, 2 where nothing is chosen by score, none for B = 0
+  int scores_bytes = 0, attend_bytes = 0, join_bytes = 0;  // of a CTA's dynamic shared memory
   std::string why;
   Device device;  // for which it was made
 };

@@ -85,7 +85,9 @@ struct DecodeProblem {
     decode(p, plan, nullptr);
     const auto launched = emulation::take_launched();
     EXPECT_EQ(launched.kernels, plan.launches);
-    EXPECT_EQ(launched.names, (std::set<std::string>{"decode_parts", "decode_finish"}));
+    std::set<std::string> names = {"decode_attend", "decode_join"};
+    if (plan.launches == 3) names.insert("decode_scores");
+    EXPECT_EQ(launched.names, names);
   }
 
   // Softmax of a head over some rows of k, and its mean of v.
@@ -323,17 +325,19 @@ Decode of_c(int t) {
 TEST(DecodePlan, CutsAStepIntoTiles) {
   const Device gpu{.hopper = true, .sm_count = 132};
   const auto plan = plan_decode(of_c(65535), gpu);
-  EXPECT_EQ(plan.variant, DecodeVariant::early_second);
+  EXPECT_EQ(plan.variant, DecodeVariant::early);
   EXPECT_EQ(plan.cuts.compressed, 32);  // 4095 keys
   EXPECT_EQ(plan.cuts.window, 4);
   EXPECT_EQ(plan.cuts.first, 1);
   EXPECT_EQ(plan.cuts.last, 1);
   EXPECT_EQ(plan.cuts.last_token, 1022 * 64);
   EXPECT_EQ(plan.cuts.chosen, 13);
-  EXPECT_EQ(plan.launches, 2);
+  EXPECT_EQ(plan.launches, 3);
+  EXPECT_EQ(plan_decode(of_c(1000), gpu).launches, 2);
   EXPECT_LT(plan.workspace, 4 << 20);
-  EXPECT_EQ(plan_decode(of_c(65535), Device{}).variant, DecodeVariant::two_launches);
-  EXPECT_LE(plan.shared_first, 113 << 10);  // two CTAs an SM
+  EXPECT_EQ(plan_decode(of_c(65535), Device{}).variant, DecodeVariant::in_order);
+  // Together on an SM: a CTA of the first launch and two of the second, of 1 KB more each.
+  EXPECT_LE(plan.scores_bytes + 2 * plan.attend_bytes + 3 * 1024, 228 << 10);
 }
 TEST(DecodePlan, ChoosesFromTheFirstBlockOnThatIsLeftOut) {
   const auto cuts = [](int t) { return plan_decode(of_c(t), Device{}).cuts; };
