@@ -227,9 +227,7 @@ std::string project_refusal(const EffectiveFlags& flags, const Call& call) {
 }
 
 std::string decode_refusal(const EffectiveFlags& flags) {
-  if (!flags.fused_decode) return origin_of(flags, "fused_decode");
-  if (!flags.use_cuda) return origin_of(flags, "use_cuda");
-  if (flags.force_parity) return origin_of(flags, "force_parity");
+  if (auto flag = flag_against(flags, flags.fused_decode, "fused_decode"); !flag.empty()) return flag;
   if (flags.forced_branch != ForcedBranch::none) return origin_of(flags, "forced_branch");
   return flags.strict_asserts ? origin_of(flags, "strict_asserts") : "";
 }
