@@ -60,7 +60,7 @@ struct EffectiveFlags {
   double rope_scale = 1.0;
   bool nvtx = false;
   bool detect_anomaly = false;
-  bool fused_decode = true;                   // NSA_FUSED_DECODE: attention of a decoding step in two kernels
+  bool fused_decode = true;                   // NSA_FUSED_DECODE: attention of a decoding step in a few launches
   std::map<std::string, std::string> origin;  // field name -> "default" | "NSA_USE_FA2=1" | ...
 };
 

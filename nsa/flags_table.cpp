@@ -26,7 +26,7 @@ constexpr std::array kFlags = {
     FlagSpec{"NSA_USE_CUDA", "bool", kCudaByDefault ? "1" : "0", kBool,
              "our own kernels, where they serve the call; a branch that asks for FlashAttention-2 or a mask keeps it"},
     FlagSpec{"NSA_FUSED_DECODE", "bool", "1", kBool,
-             "attention of a decoding step over the caches in two kernels, where our own kernels serve it"},
+             "attention of a decoding step over the caches in a few launches, where our own kernels serve it"},
     FlagSpec{"NSA_FUSED_NORM", "bool", "1", kBool,
              "the residual's addition and RMSNorm in one kernel each way, where our own kernels serve them"},
     FlagSpec{"NSA_FUSED_PROJECT", "bool", "1", kBool,

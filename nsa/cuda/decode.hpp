@@ -1,4 +1,4 @@
-// A step of decoding on our own kernels: one token against the caches, the choice of blocks and all branches in two
+// A step of decoding on our own kernels: one token against the caches, the choice of blocks and all branches in three
 // launches (kernels/decode.hpp). Nothing waits for the device.
 #pragma once
 
@@ -31,7 +31,7 @@ struct Decoded {
 };
 
 // "" where the kernels, or their emulation, serve the step, else what was asked and what is served: what `attend`
-// serves (features.hpp), l'/d up to 128, and some million tokens.
+// serves (features.hpp), l'/d up to 128, and a million tokens.
 [[nodiscard]] std::string decode_refusal(const DecodeArgs& args);
 // Deterministic; without gradients. `on_kernel` is told the variant. Throws Unsupported with decode_refusal's reason.
 [[nodiscard]] Decoded decode(const DecodeArgs& args, const std::function<void(std::string_view)>& on_kernel = {});

@@ -48,7 +48,8 @@ __device__ inline void write_known_blocks(const Decode& p, int pair) {
     p.blocks[pair * n + i] = current < n ? (i <= current ? i : -1) : i == 0 ? 0 : current - (n - 1 - i);
 }
 
-// Grid: (parts, those of chosen blocks first, pairs).
+// Grid: chosen blocks' tiles of all pairs, which have most to wait for, and then the others. Not every CTA has room
+// beside the first launch's.
 template <typename T, int Dk, int Dv>
 __global__ void __launch_bounds__(kDecodeThreads, 2)
     decode_attend_kernel(const __grid_constant__ Decode p, const __grid_constant__ DecodeCuts cuts,
@@ -57,9 +58,11 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
   extern __shared__ __align__(128) char shared[];
   __shared__ float inverse[kDecodeHeads];
   __shared__ int list[kMostBlocks];
-  const int pair = static_cast<int>(blockIdx.y), item = static_cast<int>(blockIdx.x), heads = p.Hq / p.G;
-  const bool chosen = item < cuts.chosen;
-  const int part = chosen ? cuts.known() + item : item - cuts.chosen;
+  const int number = static_cast<int>(blockIdx.x), before = p.B * p.G * cuts.chosen, heads = p.Hq / p.G;
+  const bool chosen = number < before;
+  const int each = chosen ? cuts.chosen : cuts.known(), place = chosen ? number : number - before;
+  const int pair = place / each, item = place - pair * each;
+  const int part = chosen ? cuts.known() + item : item;
   const bool weighed = part < cuts.compressed && cuts.chosen > 0;  // by the first launch
   float2* const stats = work.stats_of(cuts, pair) + part * kDecodeHeads;
   DecodeKeys keys;
@@ -77,8 +80,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
     Tile::load_keys(shared, at, keys);
     Tile::load_values(shared, at, keys);
   } else if (weighed) {
-    const std::int64_t place = static_cast<std::int64_t>(pair) * cuts.compressed + part;
-    Tile::load_weights(shared, work.weights + place * kDecodeThreads);
+    const std::int64_t tile = static_cast<std::int64_t>(pair) * cuts.compressed + part;
+    Tile::load_weights(shared, work.weights + tile * kDecodeThreads);
   }
   if (cuts.chosen == 0 && item == 0 && p.blocks) write_known_blocks(p, pair);
   if (!weighed) Tile::weigh(shared, at, keys.count, p.scale, stats);

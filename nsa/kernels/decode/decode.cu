@@ -21,7 +21,8 @@ void launch_decode(const Decode& p, const DecodePlan& plan, cudaStream_t stream)
   }
   const auto attend = decode_attend_kernel<T, Dk, Dv>;
   cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.attend_bytes);
-  launch(early && chooses, attend, grid(cuts.parts()), kDecodeThreads, plan.attend_bytes, stream, p, cuts, work, at);
+  launch(early && chooses, attend, dim3(static_cast<unsigned>(cuts.parts() * p.B * p.G)), kDecodeThreads,
+         plan.attend_bytes, stream, p, cuts, work, at);
   check_launch("decode_attend");
   const auto join = decode_join_kernel<T, Dv>;
   launch(early, join, grid(p.Hq / p.G), kDecodeThreads, plan.join_bytes, stream, p, cuts, work);

@@ -9,9 +9,9 @@
 // nothing: blocks whose keys score alike get the same bits wherever they lie, and ties are ties.
 #pragma once
 
-#include "nsa/kernels/decode/layout.hpp"
 #include "nsa/kernels/device/softmax.cuh"
 #include "nsa/kernels/device/tile.cuh"
+#include "nsa/kernels/plan/decode_layout.hpp"
 
 namespace nsa::kernels {
 

@@ -1,9 +1,10 @@
 #include "nsa/kernels/plan/decode_plan.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 
-#include "nsa/kernels/decode/layout.hpp"
+#include "nsa/kernels/plan/decode_layout.hpp"
 #include "nsa/kernels/select.hpp"
 
 namespace nsa::kernels {
@@ -66,6 +67,8 @@ std::string decode_refusal(const Decode& p) {
   if (p.t / g.l_sel > kSharedMost / 4 || p.N / kDecodeKeys > kSharedMost / 64 ||
       attend_shared(p, cut(p)).bytes > kSharedMost)
     return said("token; served: while its scores fit the shared memory", p.t);
+  if (cut(p).parts() > std::numeric_limits<int>::max() / std::max(1, p.B * p.G))
+    return said("tiles of all rows of the batch; served: 2^31", cut(p).parts());
   return "";
 }
 
