@@ -238,6 +238,18 @@ TEST(Parity, CatchesAModelThatComputesSomethingElseWhenWatched) {
   EXPECT_EQ(found(backward, "model_watched"), std::set<std::string>{std::string(codes::kIdentity)});
 }
 
+// A gradient that differs from itself by as much: no fault of who watches.
+TEST(Parity, AGradientThatNeverRepeatsIsNotBlamedOnTheWatcher) {
+  const Change noisy =
+      on_window([calls = std::make_shared<int>(0)](const auto& inner, const nsa::AttendWindowArgs& args) {
+        const nsa::Attended out = inner(args);
+        if (out.o.requires_grad())
+          out.o.register_hook([by = 1 + 1e-3 * ((*calls)++ / 3)](const at::Tensor& gradient) { return gradient * by; });
+        return out;
+      });
+  EXPECT_EQ(found(noisy, "model_watched"), std::set<std::string>{});
+}
+
 TEST(Parity, NamesCuSeqlensThatWereNeverFilled) {
   const Change unfilled = on_window([](const auto& inner, nsa::AttendWindowArgs args) {
     if (args.cu_seqlens) args.cu_seqlens = at::full_like(*args.cu_seqlens, 0x7f7f7f7f);
