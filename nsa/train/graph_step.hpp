@@ -123,11 +123,12 @@ class GraphStep {
   std::vector<at::Tensor> parameters_;
   AdamW& optimizer_;
   double grad_clip_;
-  std::vector<std::int64_t> whole_;    // [B, S+1] of the batches that all ranks share
-  at::Tensor tokens_, staged_;         // [accumulated, B, S+1] int64 on the device, and pinned on the host
-  at::Tensor lr_;                      // scalar
-  at::Tensor told_, told_staged_;      // with a group, fp64: 1 (this rank takes part), its wishes
-  at::Tensor figures_;                 // fp64: loss, norm; with a group also how many took part, and the sums of wishes
+  std::vector<std::int64_t> whole_;  // [B, S+1] of the batches that all ranks share
+  at::Tensor tokens_, staged_;       // [accumulated, B, S+1] int64 on the device, and pinned on the host
+  at::Tensor lr_;                    // scalar
+  at::Tensor told_, told_staged_;    // with a group, fp64: 1 (this rank takes part), its wishes
+  // fp64: loss, norm; with a group also how many took part, and the sums of wishes. Pinned on the host: with a group.
+  at::Tensor figures_, figures_staged_;
   std::vector<at::Tensor> gradients_;  // as captured, in the order of the parameters
   std::vector<at::Tensor> own_;        // scalars: this rank's loss, and the sum of its gradients of each bucket
   std::unique_ptr<parallel::GradientBuckets> buckets_;  // with a group
