@@ -31,6 +31,7 @@ ExitCode Follower::run() {
   if (const std::string checkpoint = begun.at("checkpoint"); !checkpoint.empty())
     trainer.load(read_checkpoint(out_ / "checkpoints" / checkpoint, [this] { rank_.activity->pulse(); }));
   trainer.compare_with_all(facts_of(training_));
+  together.begin(trainer, *training_.dispatcher);  // from here on the folder is this run's
 
   std::filesystem::create_directories(folder_);
   *rank_.may_write = true;
@@ -44,7 +45,6 @@ ExitCode Follower::run() {
                            .folder = folder_,
                            .hung = [this](const std::string& why) { rank_.group->tell_failure(why); }},
                           *rank_.activity, heartbeat);
-  together.begin(trainer, *training_.dispatcher);
 
   const TrainConfig& train = training_.config.train;
   while (trainer.steps_made() < last_step_ && !together.wishes(trainer).stop()) {

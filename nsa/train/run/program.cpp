@@ -1,14 +1,13 @@
 #include "nsa/train/run/program.hpp"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <new>
-#include <system_error>
+#include <optional>
 
 #include "base/streams.hpp"
+#include "nsa/train/run/failure.hpp"
 #include "nsa/train/run/follower.hpp"
 #include "nsa/train/run/session.hpp"
 #include "nsa/train/run/together.hpp"
@@ -17,14 +16,9 @@ namespace nsa::train {
 
 namespace {
 
-// The rank that leads, or the only one.
-ExitCode lead(const Options& options, const Config& config, const StopSignals& signals, const Rank& rank,
-              const std::vector<std::string>& arguments, const Seams& seams) {
-  TrainingFolder folder(options.out, options.force    ? TrainingFolder::Mode::force
-                                     : options.resume ? TrainingFolder::Mode::resume
-                                                      : TrainingFolder::Mode::fresh);
-  Session session(options, signals, folder, rank, make_training(config, options, rank, seams));
-  return session.run(arguments);
+TrainingFolder::Mode mode_of(const Options& options) {
+  if (options.force) return TrainingFolder::Mode::force;
+  return options.resume ? TrainingFolder::Mode::resume : TrainingFolder::Mode::fresh;
 }
 
 ExitCode train(const Options& options, const std::vector<std::string>& arguments, const parallel::World& world,
@@ -36,8 +30,13 @@ ExitCode train(const Options& options, const std::vector<std::string>& arguments
   const Rank rank = join(world, config, options, seams.group);
   try {
     if (rank.group) agree_on_arguments(*rank.group, options, config);
-    if (rank.leads()) return lead(options, config, signals, rank, arguments, seams);
-    return Follower(options, signals, rank, make_training(config, options, rank, seams)).run();
+    std::optional<TrainingFolder> folder;
+    by_first_alone(rank.group.get(), "folder", [&] { folder.emplace(options.out, mode_of(options)); });
+    Training training = make_training(config, options, rank, seams);
+    if (!rank.leads()) return Follower(options, signals, rank, std::move(training)).run();
+    return Session(options, signals, *folder, rank, std::move(training)).run(arguments);
+  } catch (const RunRefused&) {  // the others know
+    throw;
   } catch (const std::exception& error) {
     if (rank.group) rank.group->tell_failure(error.what());
     const bool of_ranks = dynamic_cast<const parallel::Error*>(&error) != nullptr;
@@ -56,60 +55,6 @@ void refuse_lost_streams() {
   for (const auto& [stream, fd] : {std::pair{"standard output", STDOUT_FILENO}, {"standard error", STDERR_FILENO}})
     if (const auto why = base::unwritable(fd))
       throw DeviceError(fmt::format("{} cannot be written: {}; nothing was done", stream, *why));
-}
-
-struct Failure {
-  ExitCode code;
-  std::string message;
-};
-
-// What the exception that is being handled means.
-Failure explain() {
-  try {
-    throw;
-  } catch (const UsageError& error) {
-    return {ExitCode::usage, error.what()};
-  } catch (const ConfigInvalid& error) {
-    return {ExitCode::usage, fmt::format("{} mistake(s) in the configuration:\n{}", error.errors.size(), error.what())};
-  } catch (const FlagInvalid& error) {
-    return {ExitCode::usage, error.what()};
-  } catch (const Unsupported& error) {
-    return {ExitCode::usage, error.what()};
-  } catch (const StateMismatch& error) {
-    return {ExitCode::usage, fmt::format("the checkpoint is {}", error.what())};
-  } catch (const parallel::PeerDied& error) {
-    return {ExitCode::peer, error.what()};
-  } catch (const parallel::Timeout& error) {
-    return {ExitCode::hung, error.what()};
-  } catch (const parallel::WeightsDiffer& error) {
-    return {ExitCode::infrastructure, error.what()};
-  } catch (const parallel::Disagreement& error) {
-    return {ExitCode::usage, error.what()};
-  } catch (const parallel::RankTwice& error) {
-    return {ExitCode::usage, error.what()};
-  } catch (const parallel::Error& error) {
-    return {ExitCode::infrastructure, error.what()};
-  } catch (const DataError& error) {
-    return {ExitCode::infrastructure, error.what()};
-  } catch (const FileError& error) {
-    return {ExitCode::infrastructure, error.what()};
-  } catch (const std::filesystem::filesystem_error& error) {
-    return {ExitCode::infrastructure, error.what()};
-  } catch (const DeviceError& error) {
-    return {ExitCode::infrastructure, error.what()};
-  } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    // torch's allocators tell of memory by words alone: those of a GPU begin with its name.
-    const bool machine =
-        text.find("CUDA") != std::string::npos || text.find("DefaultCPUAllocator") != std::string::npos;
-    return {machine ? ExitCode::infrastructure : ExitCode::internal, text};
-  } catch (const std::bad_alloc&) {
-    return {ExitCode::infrastructure, "there is not enough memory for this run"};
-  } catch (const std::system_error& error) {  // a thread that could not be started, say
-    return {ExitCode::infrastructure, error.what()};
-  } catch (const std::exception& error) {
-    return {ExitCode::internal, error.what()};
-  }
 }
 
 ExitCode guarded(int argc, const char* const* argv, const Seams& seams) {

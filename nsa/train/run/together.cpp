@@ -5,19 +5,23 @@
 #include <torch/version.h>
 
 #include "build_info.hpp"
+#include "nsa/train/run/failure.hpp"
 
 namespace nsa::train {
 
 namespace {
+
+nlohmann::json words_of_first(parallel::Group& group, const std::string& about, const nlohmann::json& words) {
+  return nlohmann::json::parse(
+      group.gather(about, words.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)).front());
+}
 
 AgreedWishes named(const Trainer::Wishes& sums) { return {sums[0], sums[1], sums[2], sums[3]}; }
 
 }  // namespace
 
 nlohmann::json Together::told_by_first(const std::string& about, const nlohmann::json& words) const {
-  if (!group_) return words;
-  return nlohmann::json::parse(
-      group_->gather(about, words.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)).front());
+  return group_ ? words_of_first(*group_, about, words) : words;
 }
 
 void Together::begin(Trainer& trainer, const Dispatcher& dispatcher) {
@@ -63,6 +67,29 @@ void agree_on_arguments(parallel::Group& group, const Options& options, const Co
   parallel::agree(
       group, "arguments",
       {{"folder (--out)", out}, {"last step (--steps)", std::to_string(options.steps.value_or(config.train.steps))}});
+}
+
+void by_first_alone(parallel::Group* group, const std::string& about, const std::function<void()>& what) {
+  if (group == nullptr) return what();
+  std::optional<Failure> failure;
+  nlohmann::json words = nlohmann::json::object();
+  if (group->rank() == 0) {
+    try {
+      what();
+    } catch (const std::exception&) {
+      failure = explain();
+      words = {{"code", static_cast<int>(failure->code)}, {"message", failure->message}};
+    }
+  }
+  try {
+    words = words_of_first(*group, about, words);
+  } catch (const parallel::Error&) {  // another rank was lost meanwhile
+    if (!failure) throw;
+  }
+  if (failure) throw RunRefused(*failure);
+  if (words.contains("code"))
+    throw RunRefused({static_cast<ExitCode>(words["code"].get<int>()),
+                      fmt::format("rank 0 has ended: {}", words["message"].get<std::string>())});
 }
 
 parallel::Facts facts_of(const Training& training) {

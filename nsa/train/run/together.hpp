@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -28,7 +29,8 @@ class Together {
 
   // Rank 0's words to all: on rank 0 returns `words` itself.
   [[nodiscard]] nlohmann::json told_by_first(const std::string& about, const nlohmann::json& words) const;
-  // Before the first step; from then on the trainer brings them with every step.
+  // What all wish before the first step; from then on the trainer brings it with every step. Rank 0 comes here when the
+  // folder is this run's, cleared of the one before: the others write nothing until they have been here.
   void begin(Trainer& trainer, const Dispatcher& dispatcher);
   [[nodiscard]] AgreedWishes wishes(const Trainer& trainer) const;
 
@@ -49,6 +51,9 @@ class Together {
 // All ranks were given the same folder and the same last step: before any of them looks into the folder. Throws
 // parallel::Disagreement.
 void agree_on_arguments(parallel::Group& group, const Options& options, const Config& config);
+// What rank 0 does while the others wait for its word; without a group it is just done. When rank 0 fails, all ranks
+// throw RunRefused, with its reason and code.
+void by_first_alone(parallel::Group* group, const std::string& about, const std::function<void()>& what);
 // What all ranks must have in common besides the configuration.
 [[nodiscard]] parallel::Facts facts_of(const Training& training);
 

@@ -258,6 +258,41 @@ TEST(NsaTrainRanks, WhatCannotBeIsRefusedByName) {
           "RANK=0 WORLD_SIZE=4 already say(s)");
 }
 
+// Rank 0 removes so much that the others would long have written into what it removes.
+TEST(NsaTrainRanks, ForceRemovesARunBeforeAnyRankWrites) {
+  NSA_NEEDS_GLOO();
+  const Place place;
+  const fs::path ranks = place.run() / "ranks" / "rank_1";
+  ASSERT_EQ(place.train({"--nproc", "2", "--steps", "1"}).code, 0);
+  for (int step = 0; step < 5000; ++step)
+    std::ofstream(place.run() / ("stacks_slow_step_" + std::to_string(step) + ".txt")) << "old";
+  const Outcome outcome = place.train({"--nproc", "2", "--steps", "2", "--force"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.last_line(), StartsWith("final: step=2 "));
+  EXPECT_FALSE(fs::exists(place.run() / "stacks_slow_step_0.txt"));
+  EXPECT_EQ(records(ranks, "boot").size(), 1U) << "the old run's is gone";
+  EXPECT_EQ(records(ranks, "finished").size(), 1U);
+}
+
+// Also without a starter: each rank then has an exit code that somebody sees.
+TEST(NsaTrainRanks, AFolderThatRankZeroRefusesEndsAllWithItsReason) {
+  NSA_NEEDS_GLOO();
+  const Place place;
+  ASSERT_EQ(place.train({"--steps", "1"}).code, 0);
+  RunOptions zero = place.options({"--steps", "2"});
+  zero.environment = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}};
+  zero.environment["MASTER_PORT"] = std::to_string(10'000 + ::getpid() % 10'000);
+  RunOptions one = zero;
+  one.environment["RANK"] = "1";
+  Child first(zero, place.file("zero")), second(one, place.file("one"));
+  const Outcome of_zero = first.wait(), of_one = second.wait();
+  EXPECT_EQ(of_zero.code, 2) << of_zero.err;
+  EXPECT_EQ(of_one.code, 2) << of_one.err;
+  EXPECT_THAT(of_zero.err, HasSubstr("holds a run: --resume goes on with it"));
+  EXPECT_THAT(of_one.err, AllOf(HasSubstr("rank 1: error: rank 0 has ended: "), HasSubstr("holds a run: --resume")));
+  EXPECT_FALSE(fs::exists(place.run() / "ranks"));
+}
+
 TEST(NsaTrainRanks, AFolderThatHoldsARunIsRefusedOnce) {
   NSA_NEEDS_GLOO();
   const Place place;
