@@ -156,7 +156,6 @@ std::vector<Key> make_keys() {
   constexpr std::array gates = {GateActivation::softmax, GateActivation::sigmoid};
   constexpr std::array orders = {DataOrder::sequential, DataOrder::random_crops, DataOrder::shuffled};
   constexpr std::array precisions = {Precision::fp64, Precision::fp32, Precision::bf16};
-  constexpr I kLongest = I{1} << 20;  // tokens
   constexpr std::string_view kTextRule = "must be text, not empty, on one line";
   return {
       text(
@@ -179,15 +178,15 @@ std::vector<Key> make_keys() {
           "model.rope_base", [](Config& c) -> double& { return c.model.rope_base; }, 1.0, 1e12),
 
       integer(
-          "nsa.l", [](Config& c) -> I& { return c.model.nsa.l; }, 1, kLongest),
+          "nsa.l", [](Config& c) -> I& { return c.model.nsa.l; }, 1, kMostTokens),
       integer(
-          "nsa.d", [](Config& c) -> I& { return c.model.nsa.d; }, 1, kLongest),
+          "nsa.d", [](Config& c) -> I& { return c.model.nsa.d; }, 1, kMostTokens),
       integer(
-          "nsa.l_sel", [](Config& c) -> I& { return c.model.nsa.l_sel; }, 1, kLongest),
+          "nsa.l_sel", [](Config& c) -> I& { return c.model.nsa.l_sel; }, 1, kMostTokens),
       integer(
-          "nsa.n_sel", [](Config& c) -> I& { return c.model.nsa.n_sel; }, 3, 65536),  // three blocks are forced
+          "nsa.n_sel", [](Config& c) -> I& { return c.model.nsa.n_sel; }, 3, kMostBlocks),  // three blocks are forced
       integer(
-          "nsa.w", [](Config& c) -> I& { return c.model.nsa.w; }, 1, kLongest),
+          "nsa.w", [](Config& c) -> I& { return c.model.nsa.w; }, 1, kMostTokens),
       choice(
           "nsa.phi", +[](Config& c) -> Phi& { return c.model.phi; }, phis),
       choice(
@@ -201,7 +200,7 @@ std::vector<Key> make_keys() {
       integer(
           "train.steps", [](Config& c) -> I& { return c.train.steps; }, 1, 1'000'000'000),
       integer(
-          "train.seq_len", [](Config& c) -> I& { return c.train.seq_len; }, 1, kLongest),
+          "train.seq_len", [](Config& c) -> I& { return c.train.seq_len; }, 1, kMostTokens),
       integer(
           "train.batch_size", [](Config& c) -> I& { return c.train.batch_size; }, 1, 65536),
       integer(

@@ -1,8 +1,9 @@
 // The keys of a configuration file as ONE table: name, how to read and write the value, and its range. Parsing,
 // validation, flattening and drift all walk it, so a key cannot be known to one of them and unknown to another.
-// Private to config*.cpp.
+// Private to config*.cpp, but for the limits, which the operators of python/ have too.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <set>
 #include <span>
@@ -13,6 +14,9 @@
 #include "nsa/config.hpp"
 
 namespace nsa {
+
+inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 20;  // of a sequence, a block, a window
+inline constexpr std::int64_t kMostBlocks = 65536;                  // chosen for a token
 
 struct Key {
   std::string_view name;  // "model.dim"

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "nsa/attention_args.hpp"
+#include "python/arguments.hpp"
 #include "python/call.hpp"
 #include "python/operators.hpp"
 
@@ -26,7 +27,7 @@ AttentionOutputs attention(const Tensor& q, const Tensor& k, const Tensor& v, co
                            const MaybeTensor& cu_seqlens, std::int64_t l, std::int64_t d, std::int64_t l_sel,
                            std::int64_t n_sel, std::int64_t w, std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   check(AttentionArgs{q, k, v, k_sel, v_sel, k_win, v_win, gates, g, cu_seqlens, blocks});
   auto [k_cmp, v_cmp] = compress_checked(k, v, cu_seqlens, g, backend);
   auto attended = attend_checked(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, g, backend);
@@ -46,7 +47,7 @@ Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& 
                              std::int64_t l_sel, std::int64_t n_sel, std::int64_t w, std::array<bool, 8> wanted,
                              std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   const std::int64_t S = q.dim() == 4 ? q.size(1) : 0;
   const auto own_blocks = [&](std::string_view name, const Tensor& roomy) {
     const std::int64_t count = cu_seqlens ? compressed_blocks(g, cu_seqlens, S) : compressed_blocks(g, S);

@@ -18,6 +18,7 @@
 #include "nsa/cuda/compress.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
+#include "python/arguments.hpp"
 #include "python/call.hpp"
 #include "python/dispatcher.hpp"
 #include "python/operators.hpp"
@@ -156,8 +157,8 @@ Tensor attention_output(const Tensor& q, const Tensor& k, const Tensor& v, const
                         const MaybeTensor& cu_seqlens, std::int64_t l, std::int64_t d, std::int64_t l_sel,
                         std::int64_t n_sel, std::int64_t w, std::string_view backend) {
   if (nobody_listens(q, k, v, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens)) {
-    const Tensor o =
-        straight({q, k, v, k_sel, v_sel, k_win, v_win, gates, {l, d, l_sel, n_sel, w}, cu_seqlens, blocks}, backend);
+    const Tensor o = straight(
+        {q, k, v, k_sel, v_sel, k_win, v_win, gates, geometry_of(l, d, l_sel, n_sel, w), cu_seqlens, blocks}, backend);
     if (o.defined()) return o;
   }
   return std::get<0>(

@@ -11,6 +11,7 @@
 #include "nsa/cuda/compress.hpp"
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
+#include "python/arguments.hpp"
 #include "python/call.hpp"
 
 namespace nsa::python {
@@ -116,7 +117,7 @@ std::tuple<Tensor, Tensor> compress(const Tensor& k, const Tensor& v, const Mayb
                                     std::int64_t d, std::int64_t l_sel, std::int64_t n_sel, std::int64_t w,
                                     std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   check(CompressArgs{k, v, g, cu_seqlens, {}, {}});
   return compress_checked(k, v, cu_seqlens, g, backend);
 }
@@ -137,7 +138,7 @@ std::tuple<Tensor, Tensor> compress_backward(const Tensor& dk_cmp, const Tensor&
                                              std::int64_t l_sel, std::int64_t n_sel, std::int64_t w,
                                              std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   if (dk_cmp.dim() != 4 || dv_cmp.dim() != 4 || S < 1 || dk_cmp.size(1) != compressed_blocks(g, cu_seqlens, S))
     throw ContractError(
         "compress_backward: dk_cmp and dv_cmp are not [B,N_c,G,D] of S tokens; allowed: what compress gave");
@@ -168,7 +169,7 @@ std::tuple<Tensor, Tensor> attend_compressed(const Tensor& q, const Tensor& k_cm
                                              std::int64_t l_sel, std::int64_t n_sel, std::int64_t w,
                                              std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   check(AttendCompressedArgs{q, {k_cmp, v_cmp}, g, cu_seqlens});
   return attend_branch(kCompressed, q, k_cmp, v_cmp, {}, cu_seqlens, g, backend);
 }
@@ -178,7 +179,7 @@ Gradients attend_compressed_backward(const Tensor& dout, const Tensor& q, const 
                                      std::int64_t l, std::int64_t d, std::int64_t l_sel, std::int64_t n_sel,
                                      std::int64_t w, std::array<bool, 3> wanted, std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   check(AttendCompressedArgs{q, {k_cmp, v_cmp}, g, cu_seqlens});
   check_results("attend_compressed", q, v_cmp, dout, {{"o", o}}, {{"stats", stats}});
   return branch_backward(kCompressed, dout, q, k_cmp, v_cmp, {}, o, stats, cu_seqlens, g, wanted, backend);
@@ -188,7 +189,7 @@ Tensor select(const Tensor& q, const Tensor& k_cmp, const MaybeTensor& stats, co
               std::int64_t l, std::int64_t d, std::int64_t l_sel, std::int64_t n_sel, std::int64_t w,
               std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   SelectArgs args{q, k_cmp, g, cu_seqlens, stats};
   check(args);
   constexpr std::int64_t kWidestValue = 128;  // the function takes no values: those that q's width goes with
@@ -202,7 +203,7 @@ std::tuple<Tensor, Tensor> attend_selected(const Tensor& q, const Tensor& k, con
                                            std::int64_t l_sel, std::int64_t n_sel, std::int64_t w,
                                            std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   check(AttendSelectedArgs{q, k, v, blocks, g, cu_seqlens});
   return attend_branch(kSelected, q, k, v, blocks, cu_seqlens, g, backend);
 }
@@ -213,7 +214,7 @@ Gradients attend_selected_backward(const Tensor& dout, const Tensor& q, const Te
                                    std::int64_t n_sel, std::int64_t w, std::array<bool, 3> wanted,
                                    std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   check(AttendSelectedArgs{q, k, v, blocks, g, cu_seqlens});
   check_results("attend_selected", q, v, dout, {{"o", o}}, {{"stats", stats}});
   return branch_backward(kSelected, dout, q, k, v, blocks, o, stats, cu_seqlens, g, wanted, backend);
@@ -224,7 +225,7 @@ std::tuple<Tensor, Tensor> attend_window(const Tensor& q, const Tensor& k, const
                                          std::int64_t l_sel, std::int64_t n_sel, std::int64_t w,
                                          std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   check(AttendWindowArgs{q, k, v, g, cu_seqlens});
   return attend_branch(kWindow, q, k, v, {}, cu_seqlens, g, backend);
 }
@@ -234,7 +235,7 @@ Gradients attend_window_backward(const Tensor& dout, const Tensor& q, const Tens
                                  std::int64_t l_sel, std::int64_t n_sel, std::int64_t w, std::array<bool, 3> wanted,
                                  std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   check(AttendWindowArgs{q, k, v, g, cu_seqlens});
   check_results("attend_window", q, v, dout, {{"o", o}}, {{"stats", stats}});
   return branch_backward(kWindow, dout, q, k, v, {}, o, stats, cu_seqlens, g, wanted, backend);
@@ -277,7 +278,7 @@ AttendOutputs attend(const Tensor& q, const Tensor& k_cmp, const Tensor& v_cmp, 
                      const MaybeTensor& blocks, const MaybeTensor& cu_seqlens, std::int64_t l, std::int64_t d,
                      std::int64_t l_sel, std::int64_t n_sel, std::int64_t w, std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   check(AttendArgs{q, {k_cmp, v_cmp}, k_sel, v_sel, k_win, v_win, gates, g, cu_seqlens, blocks});
   return attend_checked(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, g, backend);
 }
@@ -343,7 +344,7 @@ Gradients attend_backward(const Tensor& dout, const Tensor& q, const Tensor& k_c
                           std::int64_t l_sel, std::int64_t n_sel, std::int64_t w, std::array<bool, 8> wanted,
                           std::string_view backend) {
   const Alone state;
-  const Geometry g{l, d, l_sel, n_sel, w};
+  const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
   check(AttendArgs{q, {k_cmp, v_cmp}, k_sel, v_sel, k_win, v_win, gates, g, cu_seqlens, blocks});
   check_results("attend", q, v_cmp, dout, {{"o_cmp", o_cmp}, {"o_sel", o_sel}, {"o_win", o_win}},
                 {{"stats_cmp", stats_cmp}, {"stats_sel", stats_sel}, {"stats_win", stats_win}});

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "nsa/cuda/architectures.hpp"
+#include "python/arguments.hpp"
 #include "python/operators.hpp"
 
 namespace nsa::python {
@@ -65,6 +66,14 @@ TORCH_LIBRARY(nsa, m) {
       "attention_backward(Tensor dout, Tensor q, Tensor k_cmp, Tensor v_cmp, Tensor k_sel, Tensor v_sel, Tensor k_win, "
       "Tensor v_win, Tensor gates, Tensor blocks, Tensor o_cmp, Tensor o_sel, Tensor o_win, Tensor stats_cmp, "
       "Tensor stats_sel, Tensor stats_win, Tensor? cu_seqlens, GEOMETRY, bool[8] wanted, str backend) -> Tensor[]");
+  // What is asked of arguments (arguments.hpp).
+  define("narrow_bounds(Tensor cu_seqlens) -> Tensor");
+  m.def(
+      "model_errors(int dim, int n_layers, int n_heads, int n_kv_groups, int d_k, int d_v, int vocab, float rope_base, "
+      "float gate_tau, int l, int d, int l_sel, int n_sel, int w) -> str[]",
+      model_errors);
+  // Of files (nsa/files.py).
+  m.def("hash64(Tensor bytes) -> int", hash64);
   // "" where this build holds machine code for that compute capability, else the reason why not.
   m.def("refused_architecture(int major, int minor) -> str", [](std::int64_t major, std::int64_t minor) {
     return architecture_refusal(compiled_architectures(), static_cast<int>(major), static_cast<int>(minor));
@@ -90,8 +99,13 @@ void implement(torch::Library& m) {
   m.impl("attention_backward", attention_backward);
 }
 
-TORCH_LIBRARY_IMPL(nsa, CPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(nsa, CPU, m) {
+  implement(m);
+  m.impl("narrow_bounds", narrow_bounds);
+}
 TORCH_LIBRARY_IMPL(nsa, CUDA, m) { implement(m); }
+// Numbers of tokens have no gradient.
+TORCH_LIBRARY_IMPL(nsa, Autograd, m) { m.impl("narrow_bounds", torch::CppFunction::makeFallthrough()); }
 
 }  // namespace
 

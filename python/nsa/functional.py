@@ -22,6 +22,8 @@ from typing import NamedTuple, Optional, Union
 import torch
 from torch import Tensor
 
+from nsa.arguments import BACKENDS, MOST_BLOCKS, MOST_TOKENS, check_options
+
 _OPS = torch.ops.nsa
 _ATTENTION = _OPS.attention_output.default
 _OF_ATTENTION = "q k v k_sel v_sel k_win v_win gates"
@@ -91,7 +93,7 @@ def attention(
             geometry=geometry, cu_seqlens=cu_seqlens, blocks=blocks, backend=backend,
         )  # fmt: skip
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-        _say(error, tokens, k, v)
+        _say(error, tokens, k, v, geometry, backend)
         raise
 
 
@@ -111,11 +113,10 @@ def attend(
     backend: str = "auto",
 ) -> Tensor:
     """The three branches, the choice of blocks and the gated sum: all of `attention` but the compression."""
-    _tensors(_OF_ATTEND, (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates))
+    tokens = (q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+    _tensors(_OF_ATTEND, tokens)
     _tell_of_missing_kernels(q, backend)
-    return _OPS.attend.default(
-        q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, _table(blocks), _packing(cu_seqlens), *geometry, backend
-    )[0]
+    return _called(_OPS.attend.default, *tokens, _table(blocks), _packing(cu_seqlens), geometry=geometry, backend=backend)[0]
 
 
 def compress(
@@ -132,10 +133,13 @@ def compress(
     _tensors("k v", (k, v))
     cu_seqlens = _packing(cu_seqlens)
     if phi_k is None and phi_v is None:
-        return _OPS.compress.default(k, v, cu_seqlens, *geometry, backend)
+        return _called(_OPS.compress.default, k, v, cu_seqlens, geometry=geometry, backend=backend)
     means = (None, None)
     if phi_k is None or phi_v is None:
-        means = _OPS.compress.default(k, v, cu_seqlens, *geometry, backend)
+        means = _called(_OPS.compress.default, k, v, cu_seqlens, geometry=geometry, backend=backend)
+    elif not _works(geometry) or backend not in BACKENDS:  # no operator asks
+        check_options(geometry, backend)
+        geometry = Geometry(*geometry)
     if backend == "cuda":
         raise NotImplementedError("compress: our kernels do not learn; backend='auto' or 'sdpa' serves phi_k, phi_v")
     learned = (("k", k, phi_k), ("v", v, phi_v))
@@ -156,7 +160,7 @@ def attend_compressed(
 ) -> Tensor:
     """Token t sees compressed block i when i * d + l - 1 <= t."""
     _tensors("q k_cmp v_cmp", (q, k_cmp, v_cmp))
-    return _OPS.attend_compressed.default(q, k_cmp, v_cmp, _packing(cu_seqlens), *geometry, backend)[0]
+    return _called(_OPS.attend_compressed.default, q, k_cmp, v_cmp, _packing(cu_seqlens), geometry=geometry, backend=backend)[0]
 
 
 def select(
@@ -170,7 +174,7 @@ def select(
     """blocks [B,S,G,n_sel] int32: the first, the token's own, the one before, and the best of the rest. Not
     differentiated."""
     _tensors("q k_cmp", (q, k_cmp))
-    return _OPS.select.default(q, k_cmp, None, _packing(cu_seqlens), *geometry, backend)
+    return _called(_OPS.select.default, q, k_cmp, None, _packing(cu_seqlens), geometry=geometry, backend=backend)
 
 
 def attend_selected(
@@ -185,7 +189,8 @@ def attend_selected(
 ) -> Tensor:
     """Token t sees the tokens up to itself of its blocks."""
     _tensors("q k v blocks", (q, k, v, blocks))
-    return _OPS.attend_selected.default(q, k, v, _table(blocks), _packing(cu_seqlens), *geometry, backend)[0]
+    rest = (_table(blocks), _packing(cu_seqlens))
+    return _called(_OPS.attend_selected.default, q, k, v, *rest, geometry=geometry, backend=backend)[0]
 
 
 def attend_window(
@@ -199,13 +204,17 @@ def attend_window(
 ) -> Tensor:
     """Token t sees the tokens [t - w + 1, t]."""
     _tensors("q k v", (q, k, v))
-    return _OPS.attend_window.default(q, k, v, _packing(cu_seqlens), *geometry, backend)[0]
+    return _called(_OPS.attend_window.default, q, k, v, _packing(cu_seqlens), geometry=geometry, backend=backend)[0]
 
 
 def combine(gates: Tensor, o_cmp: Tensor, o_sel: Tensor, o_win: Tensor, *, backend: str = "auto") -> Tensor:
     """The sum of gate times branch; the heads of a group share their gates."""
     _tensors("gates o_cmp o_sel o_win", (gates, o_cmp, o_sel, o_win))
-    return _OPS.combine.default(gates, o_cmp, o_sel, o_win, backend)
+    try:
+        return _OPS.combine.default(gates, o_cmp, o_sel, o_win, backend)
+    except (TypeError, RuntimeError):
+        check_options(PAPER, backend)
+        raise
 
 
 def said(error: Exception, face: str, **names: str) -> Exception:
@@ -217,11 +226,22 @@ def said(error: Exception, face: str, **names: str) -> Exception:
     return type(error)(text)
 
 
-def _say(error: Exception, tokens: tuple, k: Branches, v: Branches) -> None:
+def _called(operator, *args, geometry: Geometry, backend: str):
+    """The operator's result, or what is wrong with that of its arguments which the dispatcher does not take."""
+    try:
+        return operator(*args, *geometry, backend)
+    except (TypeError, RuntimeError):
+        check_options(geometry, backend)
+        raise
+
+
+def _say(error: Exception, tokens: tuple, k: Branches, v: Branches, geometry: Geometry, backend: str) -> None:
     """Raises what a call of `attention` is to say of its arguments. They are looked at here only, where a call has
     failed: before each call that would cost the host its time."""
     try:
         _tensors(_OF_ATTENTION, tokens)
+        if not isinstance(error, ValueError):  # which says it all
+            check_options(geometry, backend)
     except (TypeError, ValueError) as own:
         error = own
     if isinstance(error, (TypeError, ValueError)):
@@ -249,7 +269,7 @@ def _tensors(names: str, values: tuple) -> None:
 
 def _fit(face: str, q: Tensor, k: Tensor, v: Tensor) -> None:
     """What is cut into blocks before q meets it: said of the caller's tensors, not of the blocks."""
-    any_dtype = torch.is_autocast_enabled(q.device.type)
+    any_dtype = _casts(q)
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() != 4 or x.dtype not in FLOATING:
             raise ValueError(f"{face}: {name} is {_describe(x)}; allowed: [B,S,heads,width], {_FLOATING}")
@@ -259,6 +279,11 @@ def _fit(face: str, q: Tensor, k: Tensor, v: Tensor) -> None:
             )
     if k.shape[3] != q.shape[3]:
         raise ValueError(f"{face}: k is {_describe(k)}; allowed: the width of q, {q.shape[3]}")
+
+
+def _casts(x: Tensor) -> bool:
+    """Is autocast on where x lies? torch knows none of meta tensors."""
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
 def _branches(name: str, value: Branches) -> tuple[Tensor, Tensor, Tensor]:
@@ -285,9 +310,11 @@ def _packing(cu_seqlens: Optional[Tensor]) -> Optional[Tensor]:
     if cu_seqlens is None:
         return None
     _whole_numbers("cu_seqlens", cu_seqlens)
-    if cu_seqlens.dtype == torch.int32 and cu_seqlens.device.type == "cpu":
-        return cu_seqlens
-    return cu_seqlens.to(device="cpu", dtype=torch.int32)
+    if not cu_seqlens.is_cpu:
+        if cu_seqlens.is_meta:
+            raise ValueError(f"cu_seqlens: is {_describe(cu_seqlens)}; allowed: numbers that can be read, best on the CPU")
+        cu_seqlens = cu_seqlens.cpu()
+    return cu_seqlens if cu_seqlens.dtype == torch.int32 else _OPS.narrow_bounds.default(cu_seqlens)
 
 
 def _whole_numbers(name: str, value: Tensor) -> None:
@@ -303,6 +330,15 @@ def _describe(value) -> str:
     return type(value).__name__
 
 
+def _works(geometry: Geometry) -> bool:
+    """Cheap; who says no says why by check_options."""
+    if not isinstance(geometry, Geometry) or not all(type(size) is int for size in geometry):
+        return False
+    l, d, l_sel, n_sel, w = geometry  # noqa: E741
+    fits = 1 <= d <= l <= l_sel <= MOST_TOKENS and l % d == 0 and l_sel % d == 0
+    return fits and 3 <= n_sel <= MOST_BLOCKS and 1 <= w <= MOST_TOKENS
+
+
 def _learned(name: str, x: Tensor, phi: PhiWeights, geometry: Geometry, cu_seqlens: Optional[Tensor]) -> Tensor:
     if x.dim() != 4:
         raise ValueError(f"compress: {name} is {_describe(x)}; allowed: a dense [B,S,G,D]")
@@ -310,7 +346,7 @@ def _learned(name: str, x: Tensor, phi: PhiWeights, geometry: Geometry, cu_seqle
     shapes = {"position": (geometry.l, D), "fc1": (D, geometry.l * D), "fc2": (D, D)}
     for part, shape in shapes.items():
         weight = getattr(phi, part)
-        like = weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type)
+        like = weight.dtype == x.dtype or _casts(x)
         if tuple(weight.shape) != shape or weight.device != x.device or not like:
             raise ValueError(
                 f"phi_{name}.{part}: is {_describe(weight)}; allowed: {list(shape)} of the dtype and device of {name}, "

@@ -9,9 +9,13 @@ from typing import Optional, Union
 import torch
 from torch import Tensor, nn
 
+from nsa.arguments import check_model
 from nsa.files import PARAMETERS, load_facts, load_tensors
 from nsa.functional import PAPER, Geometry
 from nsa.module import NativeSparseAttention
+
+_SIZES = ("dim", "n_layers", "n_heads", "n_kv_groups", "d_k", "d_v", "vocab")
+_NUMBERS = (*_SIZES, "rope_base", "gate_tau")
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,7 @@ class ModelConfig:
     @staticmethod
     def of_checkpoint(file: Union[str, os.PathLike]) -> ModelConfig:
         told = load_facts(file)["config"]
-        sizes = {
-            name: int(told[f"model.{name}"])
-            for name in ("dim", "n_layers", "n_heads", "n_kv_groups", "d_k", "d_v", "vocab")
-        }
+        sizes = {name: int(told[f"model.{name}"]) for name in _SIZES}
         return ModelConfig(
             **sizes,
             rope_base=float(told["model.rope_base"]),
@@ -88,6 +89,7 @@ class LanguageModel(nn.Module):
 
     def __init__(self, config: ModelConfig, **options):
         super().__init__()
+        check_model(config.nsa, **{name: getattr(config, name) for name in _NUMBERS})
         self.config = config
         self.embedding = nn.Embedding(config.vocab, config.dim)
         self.layers = nn.ModuleList(Block(config, **options) for _ in range(config.n_layers))
@@ -96,7 +98,7 @@ class LanguageModel(nn.Module):
 
     @staticmethod
     def from_checkpoint(file: Union[str, os.PathLike], **options) -> LanguageModel:
-        """The model of a checkpoint of nsa-train, in the dtype of its weights."""
+        """The model of a checkpoint of nsa-train, in the dtype of its weights. ValueError for a damaged file (files.py)."""
         weights = load_tensors(file, PARAMETERS)
         model = LanguageModel(ModelConfig.of_checkpoint(file), **options).to(weights["head.weight"].dtype)
         model.load_state_dict(weights)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Optional
 
 import torch
 from torch import Tensor, nn
 
-from nsa.functional import PAPER, Geometry, PhiWeights, attention
+from nsa.arguments import BACKENDS, ROPE_SCALE, check_model, check_real, one_of
+from nsa.functional import PAPER, Geometry, PhiWeights, _describe, _packing, attention
 
 
 class Gate(nn.Module):
@@ -17,7 +19,7 @@ class Gate(nn.Module):
     def __init__(self, d_k: int, groups: int, activation: str = "softmax", tau: float = 1.0):
         super().__init__()
         hidden = max(1, d_k // 2)
-        self.groups, self.activation, self.tau = groups, _one_of("gate", activation, ("softmax", "sigmoid")), tau
+        self.groups, self.activation, self.tau = groups, one_of("gate", activation, ("softmax", "sigmoid")), tau
         self.fc1 = nn.Linear(d_k, hidden)
         self.fc2 = nn.Linear(hidden, 3)
         self._reset_fc2()
@@ -32,7 +34,8 @@ class Gate(nn.Module):
         nn.init.zeros_(self.fc2.bias)
 
     def forward(self, q: Tensor) -> Tensor:
-        with torch.autocast(q.device.type, enabled=False):
+        # Meta tensors have no autocast to switch off.
+        with contextlib.nullcontext() if q.is_meta else torch.autocast(q.device.type, enabled=False):
             mean = _wide(q).unflatten(2, (self.groups, -1)).mean(3)
             hidden = nn.functional.silu(_linear(self.fc1, mean))
             logits = _linear(self.fc2, hidden) / self.tau
@@ -61,9 +64,9 @@ class Compressor(nn.Module):
 class NativeSparseAttention(nn.Module):
     """x [B,S,dim] -> [B,S,dim].
 
-    n_kv_groups divides n_heads; d_k is even. phi: "avg" or "mlp", gate: "softmax" or "sigmoid". `backend` as in
-    nsa.functional. In forward, cu_seqlens [documents + 1] marks a packed batch (B = 1); positions count from each
-    document's start.
+    n_kv_groups divides n_heads; d_k and d_v are multiples of 8 up to 256. phi: "avg" or "mlp", gate: "softmax" or
+    "sigmoid". What a configuration file would be refused for is refused here. `backend` as in nsa.functional. In
+    forward, cu_seqlens [documents + 1] marks a packed batch (B = 1); positions count from each document's start.
     """
 
     def __init__(
@@ -83,10 +86,11 @@ class NativeSparseAttention(nn.Module):
         backend: str = "auto",
     ):
         super().__init__()
-        if n_kv_groups < 1 or n_heads % n_kv_groups:
-            raise ValueError(f"n_kv_groups: is {n_kv_groups}; allowed: a divisor of the {n_heads} heads")
-        if d_k % 2:
-            raise ValueError(f"d_k: is {d_k}; allowed: an even number (pairs of RoPE)")
+        check_model(
+            geometry, dim=dim, n_heads=n_heads, n_kv_groups=n_kv_groups, d_k=d_k, d_v=d_v, rope_base=rope_base, gate_tau=gate_tau
+        )
+        check_real("rope_scale", rope_scale, *ROPE_SCALE)
+        one_of("backend", backend, BACKENDS)
         self.n_heads, self.n_kv_groups, self.geometry = n_heads, n_kv_groups, Geometry(*geometry)
         self.rope_base, self.rope_scale, self.backend = rope_base, rope_scale, backend
         keys, values = n_kv_groups * d_k, n_kv_groups * d_v
@@ -95,7 +99,7 @@ class NativeSparseAttention(nn.Module):
             setattr(self, f"k_{branch}", nn.Linear(dim, keys, bias=False))
             setattr(self, f"v_{branch}", nn.Linear(dim, values, bias=False))
         self.phi_k = self.phi_v = None
-        if _one_of("phi", phi, ("avg", "mlp")) == "mlp":
+        if one_of("phi", phi, ("avg", "mlp")) == "mlp":
             self.phi_k = Compressor(self.geometry.l, d_k)
             self.phi_v = Compressor(self.geometry.l, d_v)
         self.gate = Gate(d_k, n_kv_groups, gate, gate_tau)
@@ -106,8 +110,13 @@ class NativeSparseAttention(nn.Module):
             child.reset_parameters()
 
     def forward(self, x: Tensor, cu_seqlens: Optional[Tensor] = None) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x: is {_describe(x)}; allowed: a tensor [B, S, {self.q.in_features}]")
         if x.dim() != 3 or x.shape[2] != self.q.in_features:
             raise ValueError(f"x: is {list(x.shape)}; allowed: [B, S, {self.q.in_features}]")
+        bounds = _packing(cu_seqlens)
+        if bounds is not None and (bounds.dim() != 1 or bounds.numel() < 2):
+            raise ValueError(f"cu_seqlens: is {_describe(cu_seqlens)}; allowed: [documents + 1], at least one document")
         plain = self.q(x).unflatten(-1, (self.n_heads, -1))
         turned = rope_rotations(x, plain.shape[3], self.rope_base, self.rope_scale, cu_seqlens)
         keys = (getattr(self, f"k_{branch}")(x) for branch in ("cmp", "sel", "win"))
@@ -118,7 +127,7 @@ class NativeSparseAttention(nn.Module):
             tuple(v.unflatten(-1, (self.n_kv_groups, -1)) for v in values),
             self.gate(plain),
             geometry=self.geometry,
-            cu_seqlens=cu_seqlens,
+            cu_seqlens=bounds,
             phi_k=self.phi_k.weights(plain.dtype) if self.phi_k is not None else None,
             phi_v=self.phi_v.weights(plain.dtype) if self.phi_v is not None else None,
             backend=self.backend,
@@ -153,9 +162,3 @@ def _wide(x: Tensor) -> Tensor:
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     return nn.functional.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ValueError(f"{name}: is {value!r}; allowed: {', '.join(map(repr, allowed))}")
-    return value

@@ -1,6 +1,43 @@
-"""Fake kernels: the shapes of what the operators give, for whoever traces them."""
+"""Fake kernels: the shapes of what the operators give, for whoever traces them, and for tensors without memory (meta)."""
 
 import torch
+
+from nsa.arguments import BACKENDS, SIZES, one_of
+
+
+def _fake(name):
+    """Registers a fake kernel that first looks at what decides whether the operator can run at all: one tensor without
+    memory among others brings a call here, and its result would be memory that nobody wrote."""
+
+    def register(kernel):
+        names = [argument.name for argument in getattr(torch.ops.nsa, name).default._schema.arguments]
+
+        def checked(*args):
+            _check(name, dict(zip(names, args)))
+            return kernel(*args)
+
+        torch.library.register_fake(f"nsa::{name}")(checked)
+        return kernel
+
+    return register
+
+
+def _check(name, args):
+    tensors = {key: value for key, value in args.items() if isinstance(value, torch.Tensor)}
+    first = next(iter(tensors))
+    device = tensors[first].device
+    for key, value in tensors.items():
+        own = value.device
+        if own != device and not (key == "cu_seqlens" and own.type == "cpu"):
+            raise ValueError(f"{name}: {key} is on {own}; allowed: {'the CPU' if key == 'cu_seqlens' else f'{device}, as {first}'}")
+    if "backend" in args:
+        one_of("backend", args["backend"], BACKENDS)
+    if "l" in args:
+        l, d, l_sel, n_sel, w = (args[size] for size in SIZES)  # noqa: E741
+        if not (d >= 1 and l >= 1 and l % d == 0 and l_sel % d == 0 and l <= l_sel and n_sel >= 3 and w >= 1):
+            raise ValueError(
+                f"{name}: geometry l={l} d={d} l'={l_sel} n={n_sel} w={w}; allowed: d divides l and l', l <= l', n >= 3, w >= 1"
+            )
 
 
 def _stats(q):
@@ -19,7 +56,12 @@ def _of_wanted(tensors, wanted):
     return [t.new_empty(t.shape) for t, is_wanted in zip(tensors, wanted) if is_wanted]
 
 
-@torch.library.register_fake("nsa::compress")
+@_fake("narrow_bounds")
+def _(cu_seqlens):
+    return cu_seqlens.new_empty(cu_seqlens.shape, dtype=torch.int32)
+
+
+@_fake("compress")
 def _(k, v, cu_seqlens, l, d, l_sel, n_sel, w, backend):
     if cu_seqlens is None:
         count = torch.sym_max(0, (k.shape[1] - l) // d + 1)
@@ -28,7 +70,7 @@ def _(k, v, cu_seqlens, l, d, l_sel, n_sel, w, backend):
     return tuple(x.new_empty((x.shape[0], count, *x.shape[2:])) for x in (k, v))
 
 
-@torch.library.register_fake("nsa::compress_backward")
+@_fake("compress_backward")
 def _(dk_cmp, dv_cmp, S, cu_seqlens, l, d, l_sel, n_sel, w, backend):
     return tuple(x.new_empty((x.shape[0], S, *x.shape[2:])) for x in (dk_cmp, dv_cmp))
 
@@ -38,26 +80,26 @@ def _attended(q, k, v, *_):
 
 
 for _name in ("attend_compressed", "attend_selected", "attend_window"):
-    torch.library.register_fake(f"nsa::{_name}")(_attended)
+    _fake(_name)(_attended)
 
 
-@torch.library.register_fake("nsa::select")
+@_fake("select")
 def _(q, k_cmp, stats, cu_seqlens, l, d, l_sel, n_sel, w, backend):
     return _blocks(q, k_cmp, n_sel)
 
 
-@torch.library.register_fake("nsa::combine")
+@_fake("combine")
 def _(gates, o_cmp, o_sel, o_win, backend):
     return o_cmp.new_empty(o_cmp.shape)
 
 
-@torch.library.register_fake("nsa::attend")
+@_fake("attend")
 def _(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, l, d, l_sel, n_sel, w, backend):
     outputs = (_output(q, v_cmp) for _ in range(3))
     return _output(q, v_cmp), _blocks(q, k_cmp, n_sel), *outputs, *(_stats(q) for _ in range(3))
 
 
-@torch.library.register_fake("nsa::attention")
+@_fake("attention")
 def _(q, k, v, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, l, d, l_sel, n_sel, w, backend):
     outputs = [_output(q, v) for _ in range(4)]
     stats = [_stats(q) for _ in range(3)]
@@ -66,7 +108,7 @@ def _(q, k, v, k_sel, v_sel, k_win, v_win, gates, blocks, cu_seqlens, l, d, l_se
     return outputs[0], _blocks(q, k, n_sel), *outputs[1:], *stats, *cmp
 
 
-@torch.library.register_fake("nsa::attention_backward")
+@_fake("attention_backward")
 def _(dout, q, k_cmp, v_cmp, *rest):
     wanted = rest[-2]
     tokens = (x.new_empty((x.shape[0], q.shape[1], *x.shape[2:])) for x in (k_cmp, v_cmp))
@@ -85,4 +127,4 @@ for _name, _inputs in {
     "combine": 4,
     "attend": 8,
 }.items():
-    torch.library.register_fake(f"nsa::{_name}_backward")(_gradients(_inputs))
+    _fake(f"{_name}_backward")(_gradients(_inputs))

@@ -94,8 +94,8 @@ class Model(unittest.TestCase):
 
     def test_bad_sizes_are_named(self):
         for words, options in (
-            ("n_kv_groups: is 3; allowed: a divisor of the 4 heads", {"n_kv_groups": 3}),
-            ("d_k: is 15; allowed: an even number", {"d_k": 15}),
+            ("n_heads: is 4; allowed: a multiple of n_kv_groups (3)", {"n_kv_groups": 3}),
+            ("d_k: is 15; allowed: a multiple of 8 from 8 to 256 (RoPE rotates pairs", {"d_k": 15}),
             ("phi: is 'max'; allowed: 'avg', 'mlp'", {"phi": "max"}),
             ("gate: is 'relu'; allowed: 'softmax', 'sigmoid'", {"gate": "relu"}),
         ):

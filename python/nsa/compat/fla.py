@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nsa import functional as F
+from nsa.arguments import MOST_BLOCKS, MOST_TOKENS
 
 _LEAST_BLOCKS = 3  # the first, the token's own, the one before
 
@@ -64,8 +65,8 @@ def parallel_nsa(
 
 
 def _size(name: str, size: int, least: int) -> None:
-    if not isinstance(size, int) or size < least:
-        raise ValueError(f"{name}: is {size!r}; allowed: a whole number from {least} on")
+    if not isinstance(size, int) or not least <= size <= MOST_TOKENS:
+        raise ValueError(f"{name}: is {size!r}; allowed: a whole number from {least} to {MOST_TOKENS}")
 
 
 def _gate(name: str, gate: Tensor, q: Tensor) -> None:
@@ -129,9 +130,9 @@ def _own_scale(name: str, scale: Optional[float], q: Tensor) -> None:
 def _chosen(counts: Union[Tensor, int]) -> int:
     if not isinstance(counts, int):
         raise NotImplementedError("block_counts: is a tensor without block_indices; allowed: an int where blocks are chosen")
-    if counts < 4 or counts & (counts - 1):
+    if not 4 <= counts <= MOST_BLOCKS or counts & (counts - 1):
         raise NotImplementedError(
-            f"block_counts: is {counts}; allowed: 4, 8, 16, ... where blocks are chosen: FLA takes the next power of two; "
+            f"block_counts: is {counts}; allowed: 4, 8, 16, ... {MOST_BLOCKS} where blocks are chosen: FLA takes the next power of two; "
             "nsa.attention with Geometry(n_sel=...) takes any from 3 on"
         )
     return counts

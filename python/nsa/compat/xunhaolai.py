@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nsa import functional as F
+from nsa.arguments import MOST_BLOCKS
 from nsa.compat.fla import _LEAST_BLOCKS, _ascending, _own_scale, _size
 
 
@@ -54,8 +55,8 @@ def compressed_attention(
         raise NotImplementedError(
             f"init_blocks, local_blocks: are {init_blocks}, {local_blocks}; allowed: 1, 2, which are ours always"
         )
-    if 0 < topk < _LEAST_BLOCKS:
-        raise ValueError(f"topk: is {topk}; allowed: 0, or at least {_LEAST_BLOCKS}: the forced blocks are among them")
+    if 0 < topk < _LEAST_BLOCKS or topk > MOST_BLOCKS:
+        raise ValueError(f"topk: is {topk}; allowed: 0, or {_LEAST_BLOCKS} to {MOST_BLOCKS}: the forced blocks are among them")
     bounds = _bounds("cu_seqlens_q", cu_seqlens_q, q)
     geometry = F.Geometry(kernel_size, kernel_stride, block_size, max(topk, _LEAST_BLOCKS), 1)
     own = ((bounds.diff() - kernel_size) // kernel_stride + 1).clamp(min=0)
@@ -114,7 +115,7 @@ def _rows(**named: Tensor) -> list[Tensor]:
             raise ValueError(f"{name}: is {F._describe(x)}; allowed: [total, heads, head_dim]")
         if x.dtype not in F.FLOATING:
             raise ValueError(f"{name}: is {F._describe(x)}; allowed: {F._FLOATING}")
-        if (x.dtype != q.dtype and not torch.is_autocast_enabled(q.device.type)) or x.device != q.device:
+        if (x.dtype != q.dtype and not F._casts(q)) or x.device != q.device:
             raise ValueError(f"{name}: is {F._describe(x)}; allowed: dtype and device of q, which is {F._describe(q)}")
     if k.shape[2] != q.shape[2]:
         raise ValueError(f"k: is {F._describe(k)}; allowed: head_dim {q.shape[2]}, as q has")
