@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "nsa/attend.hpp"
+#include "nsa/cuda/decode.hpp"
 #include "nsa/model/rope.hpp"
 #include "nsa/nvtx.hpp"
 

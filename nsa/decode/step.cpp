@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "nsa/cuda/decode.hpp"
+
 namespace nsa::decode {
 
 namespace {

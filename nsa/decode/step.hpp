@@ -12,8 +12,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "nsa/cuda/decode.hpp"
 #include "nsa/decode/cache.hpp"
+
+namespace nsa::cuda {  // cuda/decode.hpp, for those who call or replace StepOps::attend_all
+struct DecodeArgs;
+struct Decoded;
+}  // namespace nsa::cuda
 
 namespace nsa::decode {
 
