@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/stacks.hpp"
+#include "base/streams.hpp"
 #include "nsa/train/checkpoint.hpp"
 #include "nsa/train/evaluation.hpp"
 #include "nsa/train/files.hpp"
 #include "nsa/train/run/heartbeat.hpp"
+#include "nsa/train/run/records.hpp"
 #include "nsa/train/run/together.hpp"
 #include "nsa/train/run/watchdog.hpp"
 
@@ -28,6 +32,10 @@ ExitCode Follower::run() {
   Trainer& trainer = *training_.trainer;
   const auto begun = together.told_by_first("begin", nullptr);
   if (begun.contains("refused")) return static_cast<ExitCode>(begun["refused"].get<int>());
+  // Rank 0 tells of its own.
+  for (const std::string& flag : descriptions(unknown_flags(training_.environment)))
+    if (const auto& told = begun.at("unknown_flags"); std::find(told.begin(), told.end(), flag) == told.end())
+      base::err("nsa-train: rank {}: {}\n", rank_.world.rank, flag);
   if (const std::string checkpoint = begun.at("checkpoint"); !checkpoint.empty())
     trainer.load(read_checkpoint(out_ / "checkpoints" / checkpoint, [this] { rank_.activity->pulse(); }));
   trainer.compare_with_all(facts_of(training_));

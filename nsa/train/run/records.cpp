@@ -77,6 +77,15 @@ json start_record(const std::vector<std::string>& arguments, at::Device device, 
           {"unknown_flags", unknown}};
 }
 
+std::vector<std::string> descriptions(const std::vector<UnknownFlag>& unknown) {
+  std::vector<std::string> all;
+  for (const UnknownFlag& flag : unknown)
+    all.push_back(fmt::format("{} is no flag of this program{}{}", flag.name,
+                              flag.nearest.empty() ? "" : "; did you mean " + flag.nearest + "?",
+                              flag.remark.empty() ? "" : ": " + flag.remark));
+  return all;
+}
+
 std::vector<std::string> changes_since(const json& before, const json& now) {
   std::vector<std::string> changes;
   const auto compare = [&](const char* pointer, const std::string& what) {

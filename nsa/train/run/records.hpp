@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "nsa/flags.hpp"
 #include "nsa/model/lm.hpp"
@@ -20,6 +21,9 @@ namespace nsa::train {
 // What is not as it was when the run was started before: build, device, flags. Each may change the
 // bits of what follows.
 [[nodiscard]] std::vector<std::string> changes_since(const nlohmann::json& before, const nlohmann::json& now);
+
+// In words, for whoever set them.
+[[nodiscard]] std::vector<std::string> descriptions(const std::vector<UnknownFlag>& unknown);
 
 // dtypes.txt: elements by dtype, then one line a parameter with its shape, dtype, and the dtype of its optimizer state.
 [[nodiscard]] std::string dtype_report(const LanguageModelImpl& model, const TrainConfig& config);

@@ -83,7 +83,9 @@ ExitCode Session::run(const std::vector<std::string>& arguments) {
     return *refused;
   }
   const std::string checkpoint = load_newest_checkpoint();
-  (void)together_.told_by_first("begin", {{"run", folder_.run_id()}, {"checkpoint", checkpoint}});
+  (void)together_.told_by_first("begin", {{"run", folder_.run_id()},
+                                          {"checkpoint", checkpoint},
+                                          {"unknown_flags", descriptions(unknown_flags(training_.environment))}});
   training_.trainer->compare_with_all(facts_of(training_));
   begin(arguments);
   const auto hung = [this](const std::string& why) {
@@ -140,10 +142,7 @@ void Session::begin(const std::vector<std::string>& arguments) {
   start["ranks"] = {{"count", rank_.world.size}, {"started_by", to_string(rank_.world.origin)}};
   for (const auto& change : folder_.goes_on() ? changes_since(folder_.last_start(), start) : std::vector<std::string>{})
     progress_.warn(change);
-  for (const auto& flag : unknown_flags(training_.environment))
-    progress_.warn(fmt::format("{} is no flag of this program{}{}", flag.name,
-                               flag.nearest.empty() ? "" : "; did you mean " + flag.nearest + "?",
-                               flag.remark.empty() ? "" : ": " + flag.remark));
+  for (const auto& flag : descriptions(unknown_flags(training_.environment))) progress_.warn(flag);
   for (const std::string& refused : flags_not_obeyed(training_)) progress_.warn(refused);
   folder_.begin(flatten(training_.config), start);
   const auto stacks = folder_.file("stacks_crash.txt");

@@ -4,7 +4,9 @@
 #include <signal.h>
 #include <torch/version.h>
 
+#include "base/environment.hpp"
 #include "build_info.hpp"
+#include "nsa/parallel/gradient_buckets.hpp"
 #include "nsa/train/run/failure.hpp"
 
 namespace nsa::train {
@@ -96,6 +98,10 @@ parallel::Facts facts_of(const Training& training) {
   parallel::Facts facts = {{"build", build_info::kBuildId},
                            {"torch", TORCH_VERSION},
                            {"device", std::string(training.device.type() == at::kCUDA ? "cuda" : "cpu")}};
+  const auto environment = base::environment();
+  base::Variables variables(environment);
+  const auto bucket_kb = parallel::sum_bucket_kb(variables).value_or(parallel::BucketSizes{}.bytes >> 10);
+  facts.emplace_back("NPROC_SUM_BUCKET_KB", std::to_string(bucket_kb));
   for (const auto& [name, value] : flatten(training.flags)) facts.emplace_back("flag " + name, value);
   for (const auto& [key, value] : flatten(training.config)) facts.emplace_back(key, value);
   return facts;

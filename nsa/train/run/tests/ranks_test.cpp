@@ -293,6 +293,33 @@ TEST(NsaTrainRanks, AFolderThatRankZeroRefusesEndsAllWithItsReason) {
   EXPECT_FALSE(fs::exists(place.run() / "ranks"));
 }
 
+// Of a variable that only matters to captured sums, before the first of them; of a flag that nobody knows.
+TEST(NsaTrainRanks, WhatOneRankAloneHasInItsEnvironmentIsTold) {
+  NSA_NEEDS_GLOO();
+  const Place place;
+  int port = 12'000 + ::getpid() % 8'000;
+  for (const bool refused : {true, false}) {
+    RunOptions zero = place.options({"--steps", "1"});
+    zero.environment = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"NSA_FUSED_FOO", "1"}};
+    zero.environment["MASTER_PORT"] = std::to_string(++port);
+    RunOptions one = zero;
+    one.environment["RANK"] = "1";
+    one.environment[refused ? "NPROC_SUM_BUCKET_KB" : "NSA_FUSED_BAR"] = "4";
+    Child first(zero, place.file("zero")), second(one, place.file("one"));
+    const Outcome of_zero = first.wait(), of_one = second.wait();
+    for (const Outcome* outcome : {&of_zero, &of_one}) {
+      EXPECT_EQ(outcome->code, refused ? 2 : 0) << outcome->err;
+      if (refused) {
+        EXPECT_THAT(outcome->err, HasSubstr("NPROC_SUM_BUCKET_KB of rank 1 is 4, of the others 25600"));
+      }
+    }
+    if (refused) continue;
+    EXPECT_THAT(of_zero.err, HasSubstr("nsa-train: NSA_FUSED_FOO is no flag of this program"));
+    EXPECT_THAT(of_one.err, AllOf(HasSubstr("nsa-train: rank 1: NSA_FUSED_BAR is no flag of this program"),
+                                  Not(HasSubstr("NSA_FUSED_FOO"))));
+  }
+}
+
 TEST(NsaTrainRanks, AFolderThatHoldsARunIsRefusedOnce) {
   NSA_NEEDS_GLOO();
   const Place place;
