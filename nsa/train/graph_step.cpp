@@ -148,7 +148,7 @@ void GraphStep::stage(const std::vector<Batch>& batches, double lr, const Wishes
   for (std::size_t i = 0; i < batches.size(); ++i) staged_[static_cast<std::int64_t>(i)].copy_(batches[i].tokens);
   if (group_) {
     auto* told = told_staged_.mutable_data_ptr<double>();
-    told[0] = 1;
+    told[0] = static_cast<double>(++calls_);
     std::copy(mine.begin(), mine.end(), told + 1);
   }
   if (stream_) {
@@ -180,7 +180,7 @@ at::Tensor GraphStep::accumulate(const Tell& tell, bool sums) {
 
 void GraphStep::update(const at::Tensor& loss, const Tell& tell) {
   const at::NoGradGuard no_grad;
-  at::Tensor summed;  // loss, how many ranks, their wishes
+  at::Tensor summed;  // loss, the numbers of the call, wishes
   if (group_) {
     buckets_->finish();
     own_ = buckets_->own_sums();
@@ -194,7 +194,7 @@ void GraphStep::update(const at::Tensor& loss, const Tell& tell) {
   else
     figures_.copy_(at::stack({loss, norm.to(loss.scalar_type())}));
   at::Tensor good = figures_.narrow(0, 0, 2).isfinite().all();
-  if (group_) good = good.logical_and(figures_[2].eq(ranks()));
+  if (group_) good = good.logical_and(figures_[2].eq(told_[0] * ranks()));
   optimizer_.clipped_step(norm, grad_clip_, lr_, good.logical_not().to(at::kFloat));
 }
 

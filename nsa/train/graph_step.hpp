@@ -126,13 +126,16 @@ class GraphStep {
   std::vector<std::int64_t> whole_;  // [B, S+1] of the batches that all ranks share
   at::Tensor tokens_, staged_;       // [accumulated, B, S+1] int64 on the device, and pinned on the host
   at::Tensor lr_;                    // scalar
-  at::Tensor told_, told_staged_;    // with a group, fp64: 1 (this rank takes part), its wishes
-  // fp64: loss, norm; with a group also how many took part, and the sums of wishes. Pinned on the host: with a group.
+  // With a group, fp64: the number of this call, its wishes. Another number for each call: an all-reduce that is
+  // aborted may add what its buffers hold of the step before, and a 1 of then would be taken for one of now.
+  at::Tensor told_, told_staged_;
+  // fp64: loss, norm; with a group also the ranks' numbers of this call, summed, and the sums of wishes.
   at::Tensor figures_, figures_staged_;
   std::vector<at::Tensor> gradients_;  // as captured, in the order of the parameters
   std::vector<at::Tensor> own_;        // scalars: this rank's loss, and the sum of its gradients of each bucket
   std::unique_ptr<parallel::GradientBuckets> buckets_;  // with a group
   Wishes wishes_{};
+  std::int64_t calls_ = 0;  // of run(), the same on all ranks
   bool capturing_ = false, changed_nothing_ = false;
   std::optional<c10::Stream> stream_;  // of everything here, on a GPU: the default one cannot be captured
   std::unique_ptr<at::cuda::CUDAGraph> graph_;

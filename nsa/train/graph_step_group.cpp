@@ -103,10 +103,10 @@ void GraphStep::throw_broken_off() {
   throw parallel::PeerDied("the sums of a captured step were broken off", {});
 }
 
-// What was broken off has not counted all ranks, and by that the update was left out.
+// Of what was broken off the figures have another sum, and by that the update was left out.
 void GraphStep::read_sums(const at::Tensor& figures) {
   if (!group_) return;
-  if (!(figures[2].item<double>() == ranks())) throw_broken_off();
+  if (!(figures[2].item<double>() == static_cast<double>(calls_) * ranks())) throw_broken_off();
   for (std::size_t i = 0; i < wishes_.size(); ++i)
     wishes_[i] = figures[3 + static_cast<std::int64_t>(i)].item<double>();
 }
