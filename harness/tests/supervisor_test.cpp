@@ -26,7 +26,6 @@ using harness::tests::code_of;
 using harness::tests::FakeRun;
 using harness::tests::read_text;
 using reports::Status;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(Supervisor, AGoodRunIsReady) {

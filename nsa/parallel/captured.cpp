@@ -16,6 +16,8 @@
 //   - sums of one graph and communicator run one after another, whatever stream each is given (misc/strongstream.cc);
 //   - a communicator is not destroyed, and its abort does not return, while a graph with its sums exists
 //     (commDestroySync in init.cc). The waiting kernels end all the same, as the abort tells them first.
+// Of a sum that was aborted nothing is relied on: it may have added what its buffers held of an earlier one. So what is
+// told with a captured step is another number in each (GraphStep::told_).
 #include <future>
 
 #include "nsa/parallel/inside.hpp"

@@ -37,6 +37,14 @@ class GraphStepOnGpu : public ::testing::Test {
     return config;
   }
   static nsa::Ops kernels(const nsa::Call&) { return nsa::cuda::ops(); }  // by name: routing may refuse them
+  static nsa::Ops waiting(const nsa::Call& call) {                        // for the GPU, in every layer
+    nsa::Ops table = kernels(call);
+    table.replace(&nsa::Ops::combine, [combine = table.combine](const nsa::CombineArgs& args) {
+      EXPECT_TRUE(args.gates.isfinite().all().item<bool>());
+      return combine(args);
+    });
+    return table;
+  }
 };
 
 // Eight steps: the warm-up, then the capture and five replays. Where two ordinary runs have the same bits, so must it.
@@ -124,14 +132,6 @@ TEST_F(GraphStepOnGpu, AStepThatIsWatchedIsAnOrdinaryOne) {
 }
 
 TEST_F(GraphStepOnGpu, AStepThatWaitsForTheGpuIsRefusedWithItsReason) {
-  const auto waiting = [](const nsa::Call& call) {
-    nsa::Ops table = kernels(call);
-    table.replace(&nsa::Ops::combine, [combine = table.combine](const nsa::CombineArgs& args) {
-      EXPECT_TRUE(args.gates.isfinite().all().item<bool>());
-      return combine(args);
-    });
-    return table;
-  };
   const Bench graph(train(CudaGraph::on), model(), at::kCUDA, waiting);
   for (std::int64_t i = 0; i + 1 < GraphStep::kWarmUp; ++i) ASSERT_EQ(graph.trainer->step().stop, Stop::none);
   const TrainState before = graph.trainer->state();
@@ -146,14 +146,6 @@ TEST_F(GraphStepOnGpu, AStepThatWaitsForTheGpuIsRefusedWithItsReason) {
 
 // The same run with CudaGraph::automatic goes on one operation after another, with the same bits, and says why.
 TEST_F(GraphStepOnGpu, AStepThatWaitsForTheGpuIsAnOrdinaryOneByDefault) {
-  const auto waiting = [](const nsa::Call& call) {
-    nsa::Ops table = kernels(call);
-    table.replace(&nsa::Ops::combine, [combine = table.combine](const nsa::CombineArgs& args) {
-      EXPECT_TRUE(args.gates.isfinite().all().item<bool>());
-      return combine(args);
-    });
-    return table;
-  };
   const Bench automatic(train(CudaGraph::automatic), model(), at::kCUDA, waiting),
       ordinary(train(CudaGraph::off), model(), at::kCUDA, waiting);
   EXPECT_TRUE(automatic.trainer->by_graph());

@@ -13,12 +13,9 @@ namespace {
 
 using namespace nsa::train::testing;
 using ::testing::AllOf;
-using ::testing::AnyOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using ::testing::StartsWith;
 
 const Arguments kCaptured = {"--set", "train.cuda_graph=true"}, kOrdinary = {"--set", "train.cuda_graph=false"};
 

@@ -18,7 +18,6 @@ using namespace nsa::train::testing;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 TEST(NsaTrain, UnreadableDataLosesNothing) {

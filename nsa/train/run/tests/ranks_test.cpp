@@ -19,7 +19,6 @@ namespace {
 using namespace nsa::train::testing;
 using ::testing::AllOf;
 using ::testing::AnyOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -121,19 +120,24 @@ TEST(NsaTrainRanks, AKilledStarterLeavesNobody) {
               AnyOf(HasSubstr("reason=starter_died"), HasSubstr("the starter, which served it, has died")));
 }
 
+// The starter of two ranks is killed after so many rows; they end, and say why.
+void kill_starter(const Place& place, const char* log_every, std::size_t rows) {
+  Child child(place.options({"--nproc", "2", "--steps", "100000", "--save-every", "0", "--set", "train.epochs=0",
+                             "--set", std::string("train.log_every=") + log_every, "--set", "train.eval_every=0"}),
+              place.file("child"));
+  wait_for_rows(place, rows);
+  child.send(SIGKILL);
+  (void)child.wait();
+  EXPECT_THAT(left_in_the_end(place), IsEmpty());
+  EXPECT_THAT(content(place.file("child.stdout")), HasSubstr("reason=starter_died"));
+}
+
 // Between two steps they learn it by their signal; where one of them asks the store before that, by the end of its
 // connection.
 TEST(NsaTrainRanks, ThatTheStarterDiedIsTheReason) {
   NSA_NEEDS_GLOO();
   const Place place;
-  Child child(place.options({"--nproc", "2", "--steps", "100000", "--save-every", "0", "--set", "train.epochs=0",
-                             "--set", "train.log_every=100000", "--set", "train.eval_every=0"}),
-              place.file("child"));
-  wait_for_rows(place, 1);
-  child.send(SIGKILL);
-  (void)child.wait();
-  EXPECT_THAT(left_in_the_end(place), IsEmpty());
-  EXPECT_THAT(content(place.file("child.stdout")), HasSubstr("reason=starter_died"));
+  kill_starter(place, "100000", 1);
   EXPECT_THAT(content(place.file("child.stderr")), HasSubstr("the process that started the ranks (--nproc) has died"));
 }
 
@@ -141,14 +145,7 @@ TEST(NsaTrainRanks, ThatTheStarterDiedIsTheReason) {
 TEST(NsaTrainRanks, AlsoWhereTheStoreIsAskedJustThen) {
   NSA_NEEDS_GLOO();
   const Place place;
-  Child child(place.options({"--nproc", "2", "--steps", "100000", "--save-every", "0", "--set", "train.epochs=0",
-                             "--set", "train.log_every=1", "--set", "train.eval_every=0"}),
-              place.file("child"));
-  wait_for_rows(place, 2);
-  child.send(SIGKILL);
-  (void)child.wait();
-  EXPECT_THAT(left_in_the_end(place), IsEmpty());
-  EXPECT_THAT(content(place.file("child.stdout")), HasSubstr("reason=starter_died"));
+  kill_starter(place, "1", 2);
   EXPECT_THAT(content(place.file("child.stderr")), Not(HasSubstr("error:")));
 }
 
