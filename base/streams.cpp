@@ -35,6 +35,13 @@ void guard_streams() {
 
 void write_to(std::FILE* stream, std::string_view text) { (void)!std::fwrite(text.data(), 1, text.size(), stream); }
 
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.find_last_not_of('\n');
+  if (end == std::string::npos) return text;
+  const std::size_t before = text.find_last_of('\n', end);
+  return text.substr(before == std::string::npos ? 0 : before + 1);
+}
+
 void tell(std::string_view line) {
   std::fflush(stdout);  // in the order in which it was said, where both are one file
   const std::string text = fmt::format("{}\n", line);

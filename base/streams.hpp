@@ -26,6 +26,10 @@ void err(fmt::format_string<Args...> format, Args&&... args) {
   write_to(stderr, fmt::format(format, std::forward<Args>(args)...));
 }
 
+// The last line of `text` with its end, if it has one: what is left of it under --quiet. Empty lines behind it come
+// along.
+[[nodiscard]] std::string last_line(const std::string& text);
+
 // A line on standard error; on standard output when that is lost.
 void tell(std::string_view line);
 

@@ -35,11 +35,6 @@ void refuse_one_file_twice(const std::vector<std::string>& paths) {
   }
 }
 
-std::string last_line(const std::string& text) {
-  const std::size_t before = text.find_last_of('\n', text.size() - 2);
-  return text.substr(before == std::string::npos ? 0 : before + 1);
-}
-
 // Each run against the one before it.
 reports::ExitCode print_traces(const std::vector<reports::NamedRun>& runs) {
   std::string text;
@@ -84,7 +79,7 @@ reports::ExitCode compare(const Program& program, const CommandLine& line) {
       base::out("{}\n", reports::dump(reports::to_json(comparison), 2));
     } else {
       const std::string text = reports::to_text(comparison);
-      base::out("{}", line.quiet ? last_line(text) : text);
+      base::out("{}", line.quiet ? base::last_line(text) : text);
     }
   } catch (const std::invalid_argument& error) {
     throw UsageError(fmt::format("compare: {}", error.what()));

@@ -31,4 +31,8 @@ std::optional<int> Interrupts::arrived() {
   return signal_;
 }
 
+reports::ExitCode interruption_by(int signal) {
+  return signal == SIGINT ? reports::ExitCode::interrupted : reports::ExitCode::terminated;
+}
+
 }  // namespace harness

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "harness/process.hpp"
+#include "reports/status.hpp"
 
 namespace harness {
 
@@ -26,5 +27,8 @@ class Interrupts {
   Fd fd_;
   std::optional<int> signal_;
 };
+
+// How a run ends that this signal has ended.
+[[nodiscard]] reports::ExitCode interruption_by(int signal);
 
 }  // namespace harness

@@ -95,11 +95,6 @@ void refuse_unusable(const fs::path& out) {
       throw UsageError(fmt::format("--out: {} is the folder of a run ({}); give another one", out.string(), name));
 }
 
-std::string last_line(const std::string& text) {
-  const std::size_t before = text.find_last_of('\n', text.size() - 2);
-  return text.substr(before == std::string::npos ? 0 : before + 1);
-}
-
 }  // namespace
 
 reports::ExitCode merge(const Program& program, const CommandLine& line) {
@@ -112,7 +107,7 @@ reports::ExitCode merge(const Program& program, const CommandLine& line) {
   const std::vector<std::string> lost = line.out ? reports::write_fleet(fleet, *line.out) : std::vector<std::string>();
   for (const std::string& file : lost) base::complain(file);
   const std::string text = line.json ? reports::dump(reports::to_json(fleet), 2) + "\n" : reports::to_text(fleet);
-  base::out("{}", line.quiet && !line.json ? last_line(text) : text);
+  base::out("{}", line.quiet && !line.json ? base::last_line(text) : text);
   if (lost.empty()) return fleet.exit_code;
   const reports::ExitCode code = reports::worse(fleet.exit_code, reports::ExitCode::infrastructure);
   if (!line.json)  // the verdict is not the last word where nobody will find it again

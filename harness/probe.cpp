@@ -7,6 +7,7 @@
 #include <chrono>
 #include <optional>
 
+#include "base/streams.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/process.hpp"
 #include "harness/protocol.hpp"
@@ -28,11 +29,10 @@ std::optional<DeviceProbe> device_event(LineReader& reader) {
   return std::nullopt;
 }
 
-std::string last_line(const std::string& text) {
-  const std::size_t end = text.find_last_not_of('\n');
-  if (end == std::string::npos) return "";
-  const std::size_t before = text.find_last_of('\n', end);
-  return ": " + text.substr(before == std::string::npos ? 0 : before + 1, end - before);
+// ": " and the last thing that the worker said, if it said anything.
+std::string last_words(const std::string& output) {
+  const std::string line = base::last_line(output.substr(0, output.find_last_not_of('\n') + 1));
+  return line.empty() ? "" : ": " + line;
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ DeviceProbe probe_in_worker(double limit_s, const std::filesystem::path& executa
   const Exit exit = process.reap();
   const std::string how = exit.by_signal ? fmt::format("died by {}", signal_name(exit.value))
                                          : fmt::format("exited with status {}", exit.value);
-  return {false, fmt::format("the worker that looks for devices {}{}", how, last_line(output)), {}};
+  return {false, fmt::format("the worker that looks for devices {}{}", how, last_words(output)), {}};
 } catch (const std::exception& error) {
   return {false, fmt::format("the worker that looks for devices: {}", error.what()), {}};
 }

@@ -25,13 +25,6 @@ namespace {
 
 constexpr const char* kNoReader = "it is a pipe that nobody reads";
 
-std::string last_line(const std::string& text) {
-  const std::size_t end = text.find_last_not_of('\n');
-  if (end == std::string::npos) return text;
-  const std::size_t before = text.find_last_of('\n', end);
-  return text.substr(before == std::string::npos ? 0 : before + 1);
-}
-
 // In one write, so that several runs can append to one file. A pipe that nobody reads any more is an error and no wait.
 void append_to(const std::filesystem::path& file, const std::string& text) {
   const Fd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0644));
@@ -175,7 +168,7 @@ reports::ExitCode publish(reports::Run run, std::span<const reports::CauseRule> 
   const std::string text = reports::to_console(run, want_color(options.color, STDOUT_FILENO));
   if (const auto report = report_of(own, options); report && !options.quiet)
     base::out("report: {}\n", report->string());
-  base::out("{}", options.quiet ? last_line(text) : text);
+  base::out("{}", options.quiet ? base::last_line(text) : text);
 
   // What is lost now, with the files already there, is told by them all the same.
   bool told_all = true;

@@ -90,8 +90,6 @@ fs::path make_folder(const CommandLine& line) {
   return folder;
 }
 
-ExitCode interruption_by(int signal) { return signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated; }
-
 // -- one replay
 
 ExitCode code_of(const Replayed& replayed) {

@@ -13,6 +13,7 @@
 #include "base/streams.hpp"
 #include "harness/ending.hpp"
 #include "harness/guardian.hpp"
+#include "harness/interrupts.hpp"
 #include "harness/launch.hpp"
 #include "harness/probe.hpp"
 #include "harness/provenance.hpp"
@@ -155,8 +156,6 @@ ReproBasis repro_basis(const Prepared& run) {
   }
   return basis;
 }
-
-ExitCode interruption_by(int signal) { return signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated; }
 
 // What standard error could not show, and standard output will not, stands in the report.
 void note_lost_output(Recorder& recorder) {

@@ -11,7 +11,6 @@ namespace reports::comparing {
 namespace {
 
 using Interval = std::pair<double, double>;
-using Change = Figure::Change;
 
 constexpr std::size_t kLeastRepeats = 3;  // of fewer an interval says nothing
 
@@ -107,22 +106,22 @@ bool beyond_noise(const Figure::InRun& before, const Figure::InRun& after, const
 }
 
 Figure::Step judge(const Figure::InRun& before, const Figure::InRun& after) {
-  if (!before.ran || !after.ran) return {Change::not_run, {}};
-  if (!before.value && !after.value) return {Change::same, {}};
-  if (!before.value || !after.value) return {Change::missing, {}};
-  if (before.unit != after.unit) return {Change::other_unit, {}};
+  if (!before.ran || !after.ran) return {Figure::Change::not_run, {}};
+  if (!before.value && !after.value) return {Figure::Change::same, {}};
+  if (!before.value || !after.value) return {Figure::Change::missing, {}};
+  if (before.unit != after.unit) return {Figure::Change::other_unit, {}};
   const double a = as_number(*before.value).value_or(NAN), b = as_number(*after.value).value_or(NAN);
-  if (a == b || (std::isnan(a) && std::isnan(b))) return {Change::same, {}};
-  if (!std::isfinite(a) || !std::isfinite(b)) return {Change::not_finite, {}};
+  if (a == b || (std::isnan(a) && std::isnan(b))) return {Figure::Change::same, {}};
+  if (!std::isfinite(a) || !std::isfinite(b)) return {Figure::Change::not_finite, {}};
   const std::optional<double> change = percent(a, b);
-  if (!before.interval || !after.interval) return {Change::no_interval, change};
-  if (!beyond_noise(before, after, change)) return {Change::within_noise, change};
-  return {before.busy || after.busy ? Change::machine_busy : Change::changed, change};
+  if (!before.interval || !after.interval) return {Figure::Change::no_interval, change};
+  if (!beyond_noise(before, after, change)) return {Figure::Change::within_noise, change};
+  return {before.busy || after.busy ? Figure::Change::machine_busy : Figure::Change::changed, change};
 }
 
 bool tells_something(const Figure& figure) {
   return std::any_of(figure.steps.begin(), figure.steps.end(), [](const Figure::Step& step) {
-    return step.change != Change::same && step.change != Change::not_run;
+    return step.change != Figure::Change::same && step.change != Figure::Change::not_run;
   });
 }
 
@@ -130,7 +129,7 @@ bool tells_something(const Figure& figure) {
 bool is_equal(const Figure& figure) {
   for (std::size_t i = 0; i < figure.steps.size(); ++i) {
     const auto value = figure.by_run[i].value ? as_number(*figure.by_run[i].value) : std::nullopt;
-    if (figure.steps[i].change == Change::same && value) return std::isfinite(*value);
+    if (figure.steps[i].change == Figure::Change::same && value) return std::isfinite(*value);
   }
   return false;
 }

@@ -16,11 +16,11 @@ using html::breakable;
 using html::code;
 using html::Html;
 
-constexpr std::size_t kNames = 40, kRows = 1000;
+constexpr std::size_t kPageNames = 40, kPageRows = 1000;
 
 // A list of hosts; behind the first ones it folds.
 std::string hosts_of(const Fleet& fleet, const std::vector<std::size_t>& hosts) {
-  if (hosts.size() <= kNames) return breakable(fleets::names(fleet, hosts, kNames));
+  if (hosts.size() <= kPageNames) return breakable(fleets::names(fleet, hosts, kPageNames));
   return fmt::format("<details><summary>{}</summary>{}</details>", esc(fleets::names(fleet, hosts, 3)),
                      breakable(fleets::names(fleet, hosts, hosts.size())));
 }
@@ -43,7 +43,7 @@ void write_slow_hosts(Html& out, const Fleet& fleet) {
   out.line("<h2 id=\"slow\">Slow hosts</h2><p>{}</p>", breakable(fleets::about_slow_hosts(fleet)));
   if (fleet.slow.found.empty()) return out.line("<p>None.</p>");
   out.table({"host", "figure", "value", "median", "slower by", "chance"});
-  for (std::size_t i = 0; i < std::min(kRows, fleet.slow.found.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kPageRows, fleet.slow.found.size()); ++i) {
     const SlowHost& slow = fleet.slow.found[i];
     const FleetFigure& figure = fleet.figures[slow.figure];
     out.row({code(fleet.hosts[slow.host].name), code(figure.name), esc(view::measure(slow.value, figure.unit)),
@@ -62,7 +62,7 @@ void write_differences(Html& out, const Fleet& fleet) {
   for (const FleetDifference& row : fleet.differences) {
     if (row.individual) own += fmt::format("{}{}", own.empty() ? "" : ", ", code(row.name));
     for (std::size_t i = 0; i < row.groups.size() && !row.individual; ++i) {
-      if (++rows > kRows) continue;
+      if (++rows > kPageRows) continue;
       const auto& [value, hosts] = row.groups[i];
       out.row({i == 0 ? code(row.name) : "", i == 0 ? std::string(to_string(row.kind)) : "",
                value.empty() ? "not there" : breakable(value),
@@ -70,7 +70,7 @@ void write_differences(Html& out, const Fleet& fleet) {
     }
   }
   out.end_table();
-  if (rows > kRows) out.line("<p>And {} more, in {}.</p>", rows - kRows, kFleetFile);
+  if (rows > kPageRows) out.line("<p>And {} more, in {}.</p>", rows - kPageRows, kFleetFile);
   if (!own.empty()) out.line("<p>Nearly every host has a value of its own: {}.</p>", own);
 }
 

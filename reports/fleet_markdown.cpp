@@ -15,12 +15,12 @@ using markdown::code;
 using markdown::Markdown;
 using markdown::md;
 
-constexpr std::size_t kNames = 20, kRows = 200;
+constexpr std::size_t kMarkdownNames = 20, kMarkdownRows = 200;
 
 void write_rest(Markdown& out, std::size_t rows, std::size_t columns) {
-  if (rows <= kRows) return;
+  if (rows <= kMarkdownRows) return;
   std::vector<std::string> cells(columns);
-  cells[0] = fmt::format("and {} more, in {}", rows - kRows, kFleetFile);
+  cells[0] = fmt::format("and {} more, in {}", rows - kMarkdownRows, kFleetFile);
   out.row(cells);
 }
 
@@ -31,7 +31,7 @@ void write_findings(Markdown& out, const Fleet& fleet) {
   for (const FleetFinding& finding : fleet.findings) {
     const Finding& f = finding.first;
     out.row({md(f.code + " " + f.title), std::string(to_string(f.severity)), std::to_string(finding.hosts.size()),
-             md(fleets::names(fleet, finding.hosts, kNames)),
+             md(fleets::names(fleet, finding.hosts, kMarkdownNames)),
              (finding.where.empty() ? "" : code(finding.where) + ": ") + md(view::cut(f.message, 400)), md(f.next)});
   }
   out.blank();
@@ -65,12 +65,12 @@ void write_differences(Markdown& out, const Fleet& fleet) {
   std::size_t rows = 0;
   for (const FleetDifference& row : fleet.differences)
     for (std::size_t i = 0; i < row.groups.size() && !row.individual; ++i) {
-      if (++rows > kRows) continue;
+      if (++rows > kMarkdownRows) continue;
       const auto& [value, hosts] = row.groups[i];
       const bool most = i == 0 && row.majority;
       out.row({i == 0 ? code(row.name) : "", i == 0 ? std::string(to_string(row.kind)) : "",
                value.empty() ? "not there" : md(value),
-               most ? fmt::format("{} (most)", hosts.size()) : md(fleets::names(fleet, hosts, kNames))});
+               most ? fmt::format("{} (most)", hosts.size()) : md(fleets::names(fleet, hosts, kMarkdownNames))});
     }
   if (told > 0) {
     write_rest(out, rows, 4);
@@ -87,7 +87,7 @@ void write_slow_hosts(Markdown& out, const Fleet& fleet) {
   out.line("{}\n", fleets::about_slow_hosts(fleet));
   if (fleet.slow.found.empty()) return out.line("None.\n");
   out.table({"host", "figure", "value", "median", "slower by", "chance"});
-  for (std::size_t i = 0; i < std::min(kRows, fleet.slow.found.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kMarkdownRows, fleet.slow.found.size()); ++i) {
     const SlowHost& slow = fleet.slow.found[i];
     const FleetFigure& figure = fleet.figures[slow.figure];
     out.row({code(fleet.hosts[slow.host].name), code(figure.name), md(view::measure(slow.value, figure.unit)),

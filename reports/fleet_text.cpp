@@ -16,7 +16,7 @@ namespace {
 using text::padded;
 using text::safe;
 
-constexpr std::size_t kRows = 24, kNameBytes = 60, kLineBytes = 400;
+constexpr std::size_t kRows = 24, kHostBytes = 60, kLineBytes = 400;
 
 class Lines {
  public:
@@ -68,11 +68,11 @@ void write_hosts(Lines& out, const Fleet& fleet) {
     if (host.state == FleetHost::State::ended && host.verdict == Verdict::ready) continue;
     hosts.push_back(&host);
     word = std::max(word, fleets::verdict_word(host).size());
-    name = std::max(name, text::width(safe(host.name, kNameBytes)));
+    name = std::max(name, text::width(safe(host.name, kHostBytes)));
   }
   out.list("hosts that are not READY", hosts, [&](const FleetHost* host) {
     return fmt::format("{}  {}  {}", padded(fleets::verdict_word(*host), word),
-                       padded(safe(host->name, kNameBytes), name), trouble_of(*host));
+                       padded(safe(host->name, kHostBytes), name), trouble_of(*host));
   });
 }
 

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <system_error>
 
 extern char** environ;
@@ -92,8 +92,9 @@ pid_t start(const RankProgram& program, int on_orphaned) {
 }  // namespace
 
 bool is_stopped(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream read;  // empty where the process ends just now
+  read << std::ifstream(fmt::format("/proc/{}/stat", pid)).rdbuf();
+  const std::string text = read.str();
   const auto end = text.rfind(')');
   return end != std::string::npos && end + 2 < text.size() && text[end + 2] == 'T';
 }

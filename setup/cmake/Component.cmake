@@ -30,17 +30,21 @@ function(nsa_compile_options target)
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endfunction()
 
-# For a target that nsa_compile_options() made ready and whose files see LibTorch, each of which is 3 s of templates before
-# its first line: it takes the precompiled header (LibTorch.cmake), and five files are compiled as one. Names in anonymous
-# namespaces therefore differ within a target.
-option(NSA_VALIDATE_UNITY "Compile five files as one: the whole build is faster, the build after a small change slower" ON)
-function(nsa_sees_torch target)
-  target_precompile_headers(${target} REUSE_FROM nsa_torch_precompiled${NSA_OPTIMISATION})
+# Eight files of a target are compiled as one. Names in anonymous namespaces therefore differ within a target.
+option(NSA_VALIDATE_UNITY "Compile eight files as one: the whole build is faster, the build after a small change slower" ON)
+function(nsa_joins_files target)
   if(NSA_VALIDATE_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     # An included source is taken for a header; and a local name may be that of a neighbour's own.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage -Wno-shadow -Wshadow=local)
   endif()
+endfunction()
+
+# For a target that nsa_compile_options() made ready and whose files see LibTorch, each of which is 3 s of templates before
+# its first line: it takes the precompiled header (LibTorch.cmake).
+function(nsa_sees_torch target)
+  target_precompile_headers(${target} REUSE_FROM nsa_torch_precompiled${NSA_OPTIMISATION})
+  nsa_joins_files(${target})
 endfunction()
 
 function(nsa_component name)

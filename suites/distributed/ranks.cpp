@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -141,8 +141,9 @@ std::vector<std::string> left_over(const Order& order) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string pid = entry.path().filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos || pid == std::to_string(getpid())) continue;
-    std::ifstream stream(entry.path() / "cmdline", std::ios::binary);
-    const std::string words{std::istreambuf_iterator<char>(stream), {}};
+    std::ostringstream text;  // empty where the process ends just now
+    text << std::ifstream(entry.path() / "cmdline", std::ios::binary).rdbuf();
+    const std::string words = text.str();
     if (words.find(order.file().string()) != std::string::npos)
       found.push_back(fmt::format("{} {}", pid, words.substr(0, words.find('\0'))));
   }

@@ -21,7 +21,6 @@ namespace {
 using harness::Context;
 using harness::Json;
 
-constexpr double kInitialRandomSlack = 0.2;  // nats; uniform targets average over every symbol
 constexpr int kNoiseBatches = 6;
 constexpr std::int64_t kShortRun = 10;
 constexpr std::int64_t kLeastForValidation = 50;  // steps: fewer do not learn enough to tell

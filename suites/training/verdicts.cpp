@@ -19,8 +19,7 @@ using harness::Json;
 
 namespace {
 
-constexpr double kInitialTextSlack = 0.3;    // nats; text repeats few symbols, whose logits happen to lie high or low
-constexpr double kInitialRandomSlack = 0.2;  // nats; uniform targets average over every symbol
+constexpr double kInitialTextSlack = 0.3;  // nats; text repeats few symbols, whose logits happen to lie high or low
 
 }  // namespace
 

@@ -14,6 +14,8 @@ namespace suites::training_cases {
 [[nodiscard]] double expected_learning_rate(const nsa::TrainConfig& config, std::int64_t step);
 // The expected loss of an untrained model: ln V, and half of the logits' variance (1/3) by their spread.
 [[nodiscard]] double expected_initial_loss(const nsa::ModelConfig& model);
+// Nats by which the untrained loss on random tokens may miss that: uniform targets average over every symbol.
+inline constexpr double kInitialRandomSlack = 0.2;
 
 // Every reported rate against the schedule (kLearningRate), every update against AdamW's (kWrongUpdate).
 void check_learning_rate(const Run& run, const nsa::TrainConfig& config, harness::Context& context);

@@ -7,7 +7,7 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <stdexcept>
 
 #include "reports/journal.hpp"
@@ -35,8 +35,9 @@ fs::path TempFolder::write(const std::string& name, const std::string& content) 
 }
 
 std::string read_text(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  std::ostringstream text;  // empty, and no exception, where it is of a process that ends just now
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
 }
 
 std::string code_of(const reports::Case& c) { return c.findings.empty() ? "none" : c.findings.at(0).code; }

@@ -119,8 +119,9 @@ Outcome Place::train(const std::vector<std::string>& more, RunOptions options_) 
 }
 
 std::string content(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
+  std::ostringstream text;  // empty, and no exception, where it is of a process that ends just now
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
 }
 
 std::vector<std::string> lines(const fs::path& file) {
