@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
 
 #if !defined(NSA_WITHOUT_GLOO) && __has_include(<gloo/context.h>)
 #define NSA_HAS_GLOO
@@ -14,6 +15,8 @@
 #if defined(USE_C10D_NCCL) && __has_include(<nccl.h>)
 #define NSA_HAS_NCCL
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/csrc/cuda/nccl.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
@@ -59,6 +62,20 @@ Processes gloo(const StorePointer&, const GroupOptions&) {
 // c10d's thread gives up, with words of its own on standard error, long after the group has told all.
 constexpr std::chrono::seconds kLater{120};
 
+// By NCCL's own function: c10d's sums in place alone.
+void sum_unrecorded(c10d::ProcessGroupNCCL& backend, const std::vector<at::Tensor>& own,
+                    const std::vector<at::Tensor>& sums) {
+  using namespace torch::cuda;
+  auto* communicator = reinterpret_cast<nccl::ncclComm_t>(backend.getCommPtr());  // of the current device
+  if (communicator == nullptr) throw std::logic_error("a sum in a graph, and NCCL has no communicator");
+  const nccl::stream_list stream = {c10::cuda::getCurrentCUDAStream()};
+  const nccl::AutoNcclGroup at_once;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    std::vector<at::Tensor> into = {sums[i]};
+    nccl::all_reduce({own[i]}, into, static_cast<std::int32_t>(nccl::ncclRedOp::Sum), stream, {communicator});
+  }
+}
+
 Processes nccl(const StorePointer& store, const GroupOptions& options) {
   // The group watches by itself, and says more than c10d's own threads, which would end the process or write files.
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);
@@ -76,7 +93,9 @@ Processes nccl(const StorePointer& store, const GroupOptions& options) {
   c10::cuda::set_device(options.device.index());  // what names no GPU would take memory on the first one
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, options.world.rank, options.world.size, settings);
   backend->eagerConnectSingleDevice(options.device);  // here, where a failure belongs
-  return grouped(store, options.world, backend, at::kCUDA, c10d::ProcessGroup::NCCL, "nccl");
+  Processes made = grouped(store, options.world, backend, at::kCUDA, c10d::ProcessGroup::NCCL, "nccl");
+  made.sum_unrecorded = [backend](const auto& own, const auto& sums) { sum_unrecorded(*backend, own, sums); };
+  return made;
 }
 #else
 Processes nccl(const StorePointer&, const GroupOptions&) {

@@ -4,7 +4,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "nsa/parallel/meeting.hpp"
 
@@ -14,6 +16,8 @@ struct Processes {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   c10::intrusive_ptr<c10d::Backend> backend;
   const char* name = "";
+  // Group::sum_unrecorded; empty: not served.
+  std::function<void(const std::vector<at::Tensor>& own, const std::vector<at::Tensor>& sums)> sum_unrecorded = {};
 };
 // All ranks at the same time. Throws NotBuilt, and what c10d throws.
 [[nodiscard]] Processes make_processes(const StorePointer& store, const GroupOptions& options);

@@ -1,24 +1,30 @@
-// A group whose sums a CUDA graph holds. What is relied on, of torch 2.11's ProcessGroupNCCL::collective (by its
-// header, and by excerpts of a ProcessGroupNCCL.cpp near that version, not by the whole file):
-//   - with asyncOp = false the sum goes to the caller's current stream, and it asks that stream whether it is captured:
-//     c10d forks nothing and joins nothing. Which stream that is, is the caller's affair: GradientBuckets takes one of
-//     its own, which has waited for the captured one (so it belongs to the capture), and joins it. The thread is then
-//     autograd's: a capture of cudaStreamCaptureModeThreadLocal forbids nothing to other threads;
-//   - in a capture the work is not given to c10d's thread that watches, nor to the flight recorder: nobody asks for an
-//     event that was recorded in a graph;
-//   - memory: what autograd made is read on the other stream, so it is held until the streams have joined; the buckets
-//     live longer than the graph, and were allocated outside of it. So nothing needs record_stream.
+// A group whose sums a CUDA graph holds. They are given to NCCL itself (backend.cpp), by torch's function over it and
+// with c10d's communicator, because c10d's sums in place alone. What is relied on:
+//   - a sum goes to the caller's current stream, and nothing is forked or joined. Which stream that is, is the caller's
+//     affair: GradientBuckets takes one of its own, which has waited for the captured one (so it belongs to the
+//     capture), and joins it. The thread is then autograd's: a capture of cudaStreamCaptureModeThreadLocal forbids
+//     nothing to other threads;
+//   - c10d knows nothing of it: neither its thread that watches nor the flight recorder asks for an event that was
+//     recorded in a graph;
+//   - memory: what autograd made is read on the other stream, so it is held until the streams have joined, and then on
+//     until the next step, so that the update does not use it again: whose gradient was not finite is read from it. The
+//     buckets live longer than the graph, and were allocated outside of it. So nothing needs record_stream.
 // And of NCCL 2.28.9, by its source:
-//   - the communicator exists before (join() makes it), and a sum of this size has been made before (the steps that
+//   - the communicator exists before (join() makes it), and the very same sums have been made before (the steps that
 //     warm up): so it connects nothing in the capture. It may still register buffers: for NVLS it waits for the other
 //     ranks then (transport/nvls.cc), for copies between GPUs it asks their proxy threads (transport/p2p.cc). So a rank
-//     captures its own part alone first, and all say whether they could;
+//     captures its own part alone first, and all say whether they could. Of a sum that is not in place it is the tensor
+//     of the sums that is registered, in a ring of one machine (register/coll_reg.cc), and the ranks write into it;
+//   - the sums between ncclGroupStart and ncclGroupEnd are one kernel;
 //   - sums of one graph and communicator run one after another, whatever stream each is given (misc/strongstream.cc);
 //   - a communicator is not destroyed, and its abort does not return, while a graph with its sums exists
 //     (commDestroySync in init.cc). The waiting kernels end all the same, as the abort tells them first.
 // Of a sum that was aborted nothing is relied on: it may have added what its buffers held of an earlier one. So what is
 // told with a captured step is another number in each (GraphStep::told_).
+#include <fmt/format.h>
+
 #include <future>
+#include <stdexcept>
 
 #include "nsa/parallel/inside.hpp"
 
@@ -55,11 +61,10 @@ class EndsGraphsToo : public c10d::Backend {
 
 }  // namespace
 
-void Group::sum_in_graph(at::Tensor& tensor) {
-  std::vector<at::Tensor> tensors = {tensor};
-  c10d::AllreduceOptions options;
-  options.asyncOp = false;
-  (void)inside_->processes.group->allreduce(tensors, options);
+void Group::sum_unrecorded(const std::vector<at::Tensor>& own, const std::vector<at::Tensor>& sums) {
+  if (!inside_->processes.sum_unrecorded)
+    throw std::logic_error(fmt::format("a sum that is not recorded, over {}", backend()));
+  inside_->processes.sum_unrecorded(own, sums);
 }
 
 void Group::note_all_ended() { inside_->ring.look(inside_->now_s()); }

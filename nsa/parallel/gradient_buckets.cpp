@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 #include "base/launch.hpp"
 #include "nsa/parallel/errors.hpp"
@@ -48,6 +49,7 @@ BucketSizes bucket_sizes(const base::Environment& environment) {
   if (!asked) return sizes;
   sizes.bytes = *asked > 0 ? *asked << 10 : std::numeric_limits<std::int64_t>::max();
   sizes.last_bytes = *asked > 0 ? std::min(sizes.bytes, sizes.last_bytes) : sizes.bytes;
+  sizes.lying_bytes = std::min(sizes.bytes / 16, sizes.lying_bytes);
   return sizes;
 }
 
@@ -73,12 +75,15 @@ struct GradientBuckets::Inside {
   struct Bucket {
     std::vector<std::size_t> which;  // parameters
     at::Tensor buffer;
-    std::vector<at::Tensor> places;  // of each, in the buffer
-    std::size_t missing = 0;         // gradients that backward has not made yet
+    std::vector<at::Tensor> places;        // of each, in the buffer; the small ones first
+    at::Tensor own_small;                  // as that beginning of the buffer, with this rank's own
+    std::vector<at::Tensor> small_places;  // in it
+    std::size_t missing = 0;               // gradients that backward has not made yet
   };
 
   NamedTensors parameters;
   int rank = 0;
+  std::int64_t lying_bytes = 0;
   Sum sum;
   std::vector<Bucket> buckets;
   std::vector<std::size_t> bucket_of;  // by parameter
@@ -89,19 +94,21 @@ struct GradientBuckets::Inside {
   std::vector<bool> ready;
   std::size_t next = 0;  // the first bucket that was not begun
   std::optional<c10::Stream> beside;
-  std::vector<at::Tensor> given;  // what autograd made: read beside backward, so not its to use again before finish()
-  std::vector<at::Tensor> own_sums;
+  std::vector<at::Tensor> own;  // what autograd made: read beside backward, so not its to use again before finish()
 
   [[nodiscard]] c10::Stream current_stream() const {
     const at::Device device = parameters.front().second.device();
     return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   }
 
+  [[nodiscard]] bool is_small(const at::Tensor& tensor) const {
+    return static_cast<std::int64_t>(tensor.nbytes()) < lying_bytes;
+  }
+
   void begin_step() {
     next = 0;
     beside.reset();
-    given.clear();
-    own_sums.clear();
+    own.clear();
     ready.assign(parameters.size(), false);
     for (Bucket& bucket : buckets) bucket.missing = bucket.which.size();
     allocate();
@@ -116,16 +123,25 @@ struct GradientBuckets::Inside {
   void allocate(Bucket& bucket) const {
     const at::Tensor& first = parameters[bucket.which.front()].second;
     const auto width = static_cast<std::int64_t>(first.element_size());
-    std::vector<std::int64_t> begins;
-    std::int64_t size = 0;
-    for (const std::size_t i : bucket.which) {
-      begins.push_back(size);
-      size += placed_bytes(parameters[i].second) / width;
+    std::vector<std::int64_t> begins(bucket.which.size());
+    std::int64_t size = 0, small = 0;
+    for (const bool small_ones : {true, false}) {
+      for (std::size_t k = 0; k < begins.size(); ++k) {
+        const at::Tensor& parameter = parameters[bucket.which[k]].second;
+        if (is_small(parameter) == small_ones) begins[k] = std::exchange(size, size + placed_bytes(parameter) / width);
+      }
+      if (small_ones) small = size;
     }
-    bucket.buffer = at::zeros({size}, first.options().requires_grad(false));
-    for (std::size_t k = 0; k < bucket.which.size(); ++k) {
+    const auto options = first.options().requires_grad(false);
+    bucket.buffer = at::zeros({size}, options);
+    bucket.own_small = at::zeros({small}, options);
+    for (std::size_t k = 0; k < begins.size(); ++k) {
       const at::Tensor& parameter = parameters[bucket.which[k]].second;
-      bucket.places.push_back(bucket.buffer.narrow(0, begins[k], parameter.numel()).view(parameter.sizes()));
+      const auto place_in = [&](const at::Tensor& buffer) {
+        return buffer.narrow(0, begins[k], parameter.numel()).view(parameter.sizes());
+      };
+      bucket.places.push_back(place_in(bucket.buffer));
+      if (is_small(parameter)) bucket.small_places.push_back(place_in(bucket.own_small));
     }
   }
 
@@ -149,13 +165,32 @@ struct GradientBuckets::Inside {
     if (beside) wait_for(*beside, current_stream());
     {
       const c10::OptionalStreamGuard guard(beside);
-      at::_foreach_copy_(bucket.places, made);
-      own_sums.push_back(bucket.buffer.sum());  // the sum of all ranks takes its place
-      sum(bucket.buffer, name);
+      Part part = part_of(bucket, made);
+      part.name = name;
+      sum(part);
     }
     for (std::size_t k = 0; k < bucket.which.size(); ++k)
       parameters[bucket.which[k]].second.mutable_grad() = bucket.places[k];
-    given.insert(given.end(), made.begin(), made.end());
+    own.insert(own.end(), made.begin(), made.end());
+  }
+
+  Part part_of(const Bucket& bucket, std::vector<at::Tensor>& made) const {
+    Part part{.name = {}, .own = {}, .sums = {}, .whole = bucket.buffer};
+    std::vector<at::Tensor> small;
+    for (std::size_t k = 0; k < made.size(); ++k) {
+      if (is_small(made[k])) {
+        small.push_back(made[k]);
+        continue;
+      }
+      made[k] = made[k].contiguous();
+      part.own.push_back(made[k]);
+      part.sums.push_back(bucket.places[k]);
+    }
+    if (small.empty()) return part;
+    at::_foreach_copy_(bucket.small_places, small);
+    part.own.push_back(bucket.own_small);
+    part.sums.push_back(bucket.buffer.narrow(0, 0, bucket.own_small.numel()));
+    return part;
   }
 
   void throw_if_one_is_missing() const {
@@ -182,11 +217,17 @@ class GradientIsThere : public torch::autograd::PostAccumulateGradHook {
 
 }  // namespace
 
+at::Tensor& GradientBuckets::Part::gathered() {
+  at::_foreach_copy_(sums, own);
+  return whole;
+}
+
 GradientBuckets::GradientBuckets(NamedTensors parameters, int rank, BucketSizes sizes, Sum sum)
     : inside_(std::make_shared<Inside>()) {
   Inside& in = *inside_;
   in.parameters = std::move(parameters);
   in.rank = rank;
+  in.lying_bytes = sizes.lying_bytes;
   in.sum = std::move(sum);
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : in.parameters) tensors.push_back(tensor);
@@ -218,7 +259,7 @@ void GradientBuckets::backward(const at::Tensor& loss, const std::optional<c10::
   in.listening = true;
   const auto heard = c10::make_scope_exit([&] {
     in.listening = false;
-    if (!in.begun) in.given.clear();
+    if (!in.begun) in.own.clear();
   });
   loss.backward();
   in.begun = true;
@@ -226,27 +267,18 @@ void GradientBuckets::backward(const at::Tensor& loss, const std::optional<c10::
 
 void GradientBuckets::finish() {
   Inside& in = *inside_;
-  const auto over = c10::make_scope_exit([&] {
-    in.begun = false;
-    in.given.clear();
-  });
+  const auto over = c10::make_scope_exit([&] { in.begun = false; });
   if (!in.begun) in.begin_step();
   in.throw_if_one_is_missing();
   while (in.next < in.buckets.size()) in.begin_next();
   if (in.beside) wait_for(in.current_stream(), *in.beside);
 }
 
-const std::vector<at::Tensor>& GradientBuckets::own_sums() const { return inside_->own_sums; }
+const std::vector<at::Tensor>& GradientBuckets::own() const { return inside_->own; }
+void GradientBuckets::forget_own() { inside_->own.clear(); }
 std::size_t GradientBuckets::buckets() const { return inside_->buckets.size(); }
 std::int64_t GradientBuckets::elements() const { return inside_->elements; }
 
 void GradientBuckets::allocate() { inside_->allocate(); }
-
-void GradientBuckets::release() {
-  for (auto& bucket : inside_->buckets) {
-    bucket.buffer.reset();
-    bucket.places.clear();
-  }
-}
 
 }  // namespace nsa::parallel

@@ -18,15 +18,19 @@
 
 namespace nsa::parallel {
 
-// Sizes of buckets. A sum of 25 MiB (as PyTorch's DDP has them) runs near the full pace of NVLink or InfiniBand, and is
-// far shorter than the part of backward that makes the next one. Nothing hides the last one: it begins when backward
-// ends. So that is a small one: what the first layer's attention and the embedding hold in a model of width 768.
+// Sizes of buckets. Few and large ones: each costs the backward pass of a graph a fork, some 0.05 ms, whatever its size
+// is. A sum of 80 MiB takes 0.3 ms between two H100 and 0.5 between eight; of a model of width 768 it ends before the
+// backward pass of the first layer's attention does. Nothing hides the last bucket, which begins when backward ends. So
+// that is a small one: what the first layer's attention and the embedding hold in such a model.
 struct BucketSizes {
-  std::int64_t bytes = GradientSums::kBucketBytes;
+  std::int64_t bytes = 80 << 20;
   std::int64_t last_bytes = 4 << 20;
+  // A gradient from this size on is summed where it lies. To copy smaller ones, all of a bucket in one launch, costs
+  // less than a sum for each.
+  std::int64_t lying_bytes = 256 << 10;
 };
-// NPROC_SUM_BUCKET_KB, where it is set, is `bytes` (in KiB), and bounds last_bytes too; 0 is one bucket for all, and by
-// that one sum after backward. Throws base::EnvironmentInvalid.
+// NPROC_SUM_BUCKET_KB, where it is set, is `bytes` (in KiB), and bounds last_bytes too, and by its sixteenth
+// lying_bytes; 0 is one bucket for all, and by that one sum after backward. Throws base::EnvironmentInvalid.
 [[nodiscard]] BucketSizes bucket_sizes(const base::Environment& environment);
 
 // Which tensors are in which bucket, by their numbers; in the order of the sums, from the last tensor to the first, as
@@ -36,8 +40,17 @@ struct BucketSizes {
 
 class GradientBuckets {
  public:
-  // Sums in place over all ranks, on the current stream.
-  using Sum = std::function<void(at::Tensor& bucket, const std::string& name)>;
+  // What is summed at once: own[i] over all ranks into sums[i]. An own tensor is a gradient where autograd made it, or
+  // many small ones in one tensor. It stays what it is.
+  struct Part {
+    std::string name;
+    std::vector<at::Tensor> own, sums;  // contiguous
+    at::Tensor whole;                   // holds all of `sums`, and zeros between them
+    // For a sum in place: `whole`, with what is own where its sum belongs.
+    at::Tensor& gathered();
+  };
+  // Sums over all ranks, on the current stream.
+  using Sum = std::function<void(Part& part)>;
 
   // `rank`: for the message of an error. Sets a hook on each parameter.
   GradientBuckets(NamedTensors parameters, int rank, BucketSizes sizes, Sum sum);
@@ -55,14 +68,15 @@ class GradientBuckets {
   // gradient before it sums what they belong to. What the sum throws goes through both.
   void finish();
 
-  // Of the last step: the plain sum of each bucket's own elements before all ranks' took their place; scalars.
-  [[nodiscard]] const std::vector<at::Tensor>& own_sums() const;
+  // This rank's own gradients of the last step, before they were summed, as autograd made them; until forget_own(). A
+  // step that is accumulated anew begins with that, or both would take memory.
+  [[nodiscard]] const std::vector<at::Tensor>& own() const;
+  void forget_own();
   [[nodiscard]] std::size_t buckets() const;
   [[nodiscard]] std::int64_t elements() const;  // of all buckets
-  // Their memory is taken by the first step, and lives until release(). What a graph holds must be taken before it is
-  // captured: else it would be the graph's own.
+  // Their memory is taken by the first step, and stays. What a graph holds must be taken before it is captured: else it
+  // would be the graph's own, and gone before NCCL has told the other ranks, which may write into it, that it goes.
   void allocate();
-  void release();
 
  private:
   struct Inside;

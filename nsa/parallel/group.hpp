@@ -79,10 +79,11 @@ class Group {
   void stop_checking();
 
   // ---- a step that a CUDA graph holds, its sums among the rest (captured.cpp)
-  // While this rank captures: the sum over all ranks, in place, as a part of the graph that the current stream records.
-  // Nothing is sent, and nothing recorded but in the graph. All ranks capture the same sums in the same order, in a
-  // group that has summed before. Throws what c10d throws.
-  void sum_in_graph(at::Tensor& tensor);
+  // own[i] over all ranks into sums[i], in one launch on the current stream: while this rank captures, as a part of the
+  // graph, and nothing is sent; before, to try the same. Contiguous; the two may be the same tensor. It is in no
+  // record, and nobody watches it: another sum must come behind it. All ranks give the same in the same order, in a
+  // group that has summed before. Throws what torch's functions over NCCL throw.
+  void sum_unrecorded(const std::vector<at::Tensor>& own, const std::vector<at::Tensor>& sums);
   // Before a capture, when all that the GPU was given has ended: from then on the thread that watches has nothing to
   // ask the GPU for.
   void note_all_ended();

@@ -161,7 +161,7 @@ void GraphStep::stage(const std::vector<Batch>& batches, double lr, const Wishes
 at::Tensor GraphStep::accumulate(const Tell& tell, bool sums) {
   // Undefined, not zero: the first batch writes its gradients, and the graph's own memory holds them.
   model_->zero_grad();
-  own_.clear();
+  forget_own();
   at::Tensor loss;
   const double parts = static_cast<double>(tokens_.size(0)) * ranks();
   const std::vector<at::Tensor> all = tokens_.unbind();
@@ -183,7 +183,7 @@ void GraphStep::update(const at::Tensor& loss, const Tell& tell) {
   at::Tensor summed;  // loss, the numbers of the call, wishes
   if (group_) {
     buckets_->finish();
-    own_ = buckets_->own_sums();
+    own_ = buckets_->own();
     summed = sum_figures(loss);
   }
   tell("update");

@@ -18,6 +18,7 @@
 
 #include "nsa/config.hpp"
 #include "nsa/model/lm.hpp"
+#include "nsa/parallel/gradient_buckets.hpp"
 #include "nsa/parallel/group.hpp"
 #include "nsa/train/adamw.hpp"
 #include "nsa/train/batch.hpp"
@@ -27,10 +28,6 @@ struct CUDAGraph;
 }
 namespace c10::cuda {
 struct CUDAEvent;
-}
-
-namespace nsa::parallel {
-class GradientBuckets;
 }
 
 namespace nsa::train {
@@ -109,10 +106,11 @@ class GraphStep {
   [[nodiscard]] double ranks() const { return group_ ? group_->size() : 1; }
   void agree(const std::string& why_not) const;  // throws Unsupported on all where one has a reason
   void make_buckets();
+  void sum(parallel::GradientBuckets::Part& part);
+  void forget_own();
   [[nodiscard]] bool hides_sums() const;  // beside backward: there is more than one
   [[nodiscard]] bool keep_room() const;
   at::Tensor sum_figures(const at::Tensor& loss);
-  void sum(at::Tensor& tensor, std::string_view name);
   void await(const c10::cuda::CUDAEvent& done);
   [[noreturn]] void throw_broken_off();
   void let_go();  // of the graph, from any thread
@@ -131,8 +129,8 @@ class GraphStep {
   at::Tensor told_, told_staged_;
   // fp64: loss, norm; with a group also the ranks' numbers of this call, summed, and the sums of wishes.
   at::Tensor figures_, figures_staged_;
-  std::vector<at::Tensor> gradients_;  // as captured, in the order of the parameters
-  std::vector<at::Tensor> own_;        // scalars: this rank's loss, and the sum of its gradients of each bucket
+  std::vector<at::Tensor> gradients_;                   // as captured, in the order of the parameters
+  std::vector<at::Tensor> own_;                         // this rank's gradients and loss, before they were summed
   std::unique_ptr<parallel::GradientBuckets> buckets_;  // with a group
   Wishes wishes_{};
   std::int64_t calls_ = 0;  // of run(), the same on all ranks

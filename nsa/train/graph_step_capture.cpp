@@ -61,6 +61,7 @@ void tell_nobody(std::string_view /*name*/) {}
 }  // namespace
 
 void GraphStep::capture() {
+  forget_own();
   room_ = std::max(room_, emptied_cache(*stream_));  // what the warm-up used would lie idle beside the graph's memory
   // This rank's own part is tried first, without sums. What fails, fails there on most days, and no rank has given a
   // sum to its graph then: NCCL may talk to the other ranks when it is given one (to register buffers), and wait for
@@ -122,10 +123,9 @@ void GraphStep::replay(const Tell& tell) {
 
 void GraphStep::release() {
   gradients_.clear();
-  own_.clear();
+  forget_own();
   let_go();
   leaves_room_ = true;
-  if (buckets_) buckets_->release();
   if (stream_) c10::cuda::CUDACachingAllocator::emptyCache();
 }
 

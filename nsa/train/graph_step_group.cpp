@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
 #include <thread>
 
 #include "base/environment.hpp"
@@ -38,19 +37,19 @@ void GraphStep::agree(const std::string& why_not) const {
     if (!all[rank].empty()) throw Unsupported(group_ ? fmt::format("{} (rank {})", all[rank], rank) : all[rank]);
 }
 
-void GraphStep::sum(at::Tensor& tensor, std::string_view name) {
-  if (capturing_)
-    group_->sum_in_graph(tensor);
-  else
-    group_->sum(tensor, name);
+// What the graph will hold is tried in the steps that warm up: so NCCL has connected what that takes. The ranks have
+// just met in the other sum, and the figures' sum, which is watched, comes behind it.
+void GraphStep::sum(parallel::GradientBuckets::Part& part) {
+  if (!capturing_) group_->sum(part.gathered(), part.name);
+  if (stream_) group_->sum_unrecorded(part.own, part.sums);
 }
 
 // The sums' stream goes before the others, so that a sum gets its few multiprocessors at once, and not after all that
 // backward has queued.
 void GraphStep::make_buckets() {
-  buckets_ = std::make_unique<parallel::GradientBuckets>(
-      named(*model_), group_->rank(), parallel::bucket_sizes(base::environment()),
-      [this](at::Tensor& bucket, const std::string& name) { sum(bucket, name); });
+  buckets_ = std::make_unique<parallel::GradientBuckets>(named(*model_), group_->rank(),
+                                                         parallel::bucket_sizes(base::environment()),
+                                                         [this](parallel::GradientBuckets::Part& part) { sum(part); });
   if (!stream_) return;
   beside_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, stream_->device_index()).unwrap();
   group_->on_abort([this] { let_go(); });
@@ -73,13 +72,21 @@ bool GraphStep::keep_room() const {
 at::Tensor GraphStep::sum_figures(const at::Tensor& loss) {
   own_.push_back(loss);
   at::Tensor all = at::cat({loss.to(at::kDouble).reshape({1}), told_});
-  sum(all, "figures");
+  if (capturing_)
+    group_->sum_unrecorded({all}, {all});
+  else
+    group_->sum(all, "figures");
   return all;
+}
+
+void GraphStep::forget_own() {
+  own_.clear();
+  if (buckets_) buckets_->forget_own();
 }
 
 bool GraphStep::own_was_finite() const {
   for (const at::Tensor& value : own_)
-    if (!std::isfinite(value.item<double>())) return false;
+    if (!at::isfinite(value).all().item<bool>()) return false;
   return !own_.empty();
 }
 

@@ -27,7 +27,7 @@ std::vector<at::Tensor> floats(const std::vector<std::int64_t>& sizes) {
 
 // In floats of 4 bytes; 64 of them are the unit.
 TEST(PlanBuckets, FromTheLastToTheFirstAndASmallOneAtTheEnd) {
-  const BucketSizes sizes{4 * 1024, 4 * 256};
+  const BucketSizes sizes{.bytes = 4 * 1024, .last_bytes = 4 * 256};
   EXPECT_THAT(plan_buckets(floats({128, 128, 512, 512, 64, 1024}), sizes),
               ElementsAre(ElementsAre(5), ElementsAre(4), ElementsAre(2, 3), ElementsAre(0, 1)));
   EXPECT_THAT(plan_buckets(floats({4096, 1}), sizes), ElementsAre(ElementsAre(1), ElementsAre(0)))
@@ -43,11 +43,14 @@ TEST(PlanBuckets, FromTheLastToTheFirstAndASmallOneAtTheEnd) {
 }
 
 TEST(BucketSizes, OfTheEnvironment) {
-  EXPECT_EQ(bucket_sizes({}).bytes, GradientSums::kBucketBytes);
+  EXPECT_EQ(bucket_sizes({}).bytes, 80 << 20);
   EXPECT_EQ(bucket_sizes({}).last_bytes, 4 << 20);
+  EXPECT_EQ(bucket_sizes({}).lying_bytes, 256 << 10);
+  EXPECT_EQ(bucket_sizes({{"NPROC_SUM_BUCKET_KB", "0"}}).lying_bytes, 256 << 10);
   EXPECT_EQ(bucket_sizes({{"NPROC_SUM_BUCKET_KB", "8192"}}).bytes, 8 << 20);
   EXPECT_EQ(bucket_sizes({{"NPROC_SUM_BUCKET_KB", "8192"}}).last_bytes, 4 << 20);
   EXPECT_EQ(bucket_sizes({{"NPROC_SUM_BUCKET_KB", "1"}}).last_bytes, 1024);
+  EXPECT_EQ(bucket_sizes({{"NPROC_SUM_BUCKET_KB", "1"}}).lying_bytes, 64);
   for (const char* wrong : {"", "-1", "25MB", "2000000000"}) {
     try {
       (void)bucket_sizes({{"NPROC_SUM_BUCKET_KB", wrong}});
@@ -63,14 +66,19 @@ TEST(BucketSizes, OfTheEnvironment) {
 struct Three {
   NamedTensors parameters;
   std::vector<std::string> summed;
-  bool fails = false;
+  bool fails = false, in_place = true;
   GradientBuckets buckets;
   Three()
-      : parameters(make()), buckets(parameters, 3, {256, 256}, [this](at::Tensor& bucket, const std::string& name) {
-          if (fails) throw std::runtime_error("a rank is gone");
-          summed.push_back(name);
-          bucket.mul_(2);
-        }) {}
+      : parameters(make()),
+        buckets(parameters, 3, {.bytes = 256, .last_bytes = 256, .lying_bytes = 64},
+                [this](GradientBuckets::Part& part) {
+                  if (fails) throw std::runtime_error("a rank is gone");
+                  summed.push_back(part.name);
+                  if (in_place)
+                    part.gathered().mul_(2);
+                  else
+                    for (std::size_t i = 0; i < part.own.size(); ++i) part.sums[i].copy_(part.own[i] * 2);
+                }) {}
   static NamedTensors make() {
     at::manual_seed(3);
     NamedTensors all;
@@ -110,21 +118,71 @@ TEST(GradientBuckets, SumWhileBackwardGoesOnOrAfterIt) {
     three.buckets.finish();
     EXPECT_THAT(three.summed, ElementsAre("gradients bucket 0", "gradients bucket 1", "gradients bucket 2"));
     EXPECT_TRUE(three.has(2));
-    ASSERT_EQ(three.buckets.own_sums().size(), 3U);
-    EXPECT_NEAR(three.buckets.own_sums()[0].item<double>(), three.parameters[2].second.grad().sum().item<double>() / 2,
-                1e-4)
+    ASSERT_EQ(three.buckets.own().size(), 3U);
+    EXPECT_TRUE(at::equal(three.buckets.own()[0] * 2, three.parameters[2].second.grad()))
         << "of the last parameter, before the sum";
+    three.buckets.forget_own();
+    EXPECT_THAT(three.buckets.own(), IsEmpty());
   }
   const void* place = three.parameters[0].second.grad().const_data_ptr();
   three.forget();
   three.buckets.backward(three.loss());
   three.buckets.finish();
   EXPECT_EQ(three.parameters[0].second.grad().const_data_ptr(), place) << "nothing moves";
-  three.forget();
-  three.buckets.release();
-  three.buckets.backward(three.loss());
-  three.buckets.finish();
-  EXPECT_TRUE(three.has(2));
+}
+
+// Two large ones, of which one is laid out by columns, among small ones, in one bucket.
+TEST(GradientBuckets, LargeOnesAreSummedWhereTheyLieAndSmallOnesInOne) {
+  NamedTensors parameters;
+  const auto add = [&](const char* name, const at::Tensor& value) {
+    parameters.emplace_back(name, value.detach().set_requires_grad(true));
+  };
+  at::manual_seed(5);
+  add("small", at::randn({3}));
+  add("large", at::randn({8, 9}));
+  add("small too", at::randn({2, 2}));
+  add("by columns", at::randn({10, 11}).t());
+  std::vector<std::int64_t> elements;
+  GradientBuckets buckets(parameters, 0, {.bytes = 1 << 20, .last_bytes = 1 << 20, .lying_bytes = 256},
+                          [&](GradientBuckets::Part& part) {
+                            ASSERT_EQ(part.own.size(), part.sums.size());
+                            for (std::size_t i = 0; i < part.own.size(); ++i) {
+                              ASSERT_TRUE(part.own[i].is_contiguous() && part.sums[i].is_contiguous());
+                              EXPECT_TRUE(part.sums[i].is_alias_of(part.whole));
+                              EXPECT_FALSE(part.own[i].is_alias_of(part.whole));
+                              elements.push_back(part.own[i].numel());
+                              part.sums[i].copy_(part.own[i] * 2);
+                            }
+                          });
+  for (int step = 0; step < 2; ++step) {
+    at::Tensor loss = at::zeros({});
+    for (const auto& [name, parameter] : parameters) {
+      parameter.mutable_grad().reset();
+      loss = loss + parameter.pow(2).sum();
+    }
+    elements.clear();
+    buckets.backward(loss);
+    buckets.finish();
+    EXPECT_THAT(elements, ElementsAre(72, 110, 2 * 64)) << "small ones begin at units";
+    ASSERT_EQ(buckets.own().size(), 4U);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const at::Tensor& p = parameters[i].second;
+      EXPECT_TRUE(at::equal(p.grad(), p.detach() * 4)) << parameters[i].first;
+      EXPECT_TRUE(at::equal(buckets.own()[i], p.detach() * 2)) << parameters[i].first;
+    }
+  }
+}
+
+// Steps that sum in place and steps that do not may take turns, as warming up and replays do.
+TEST(GradientBuckets, InPlaceGivesTheSameSums) {
+  Three three;
+  for (const bool how : {false, true, false}) {
+    three.in_place = how;
+    three.forget();
+    three.buckets.backward(three.loss());
+    three.buckets.finish();
+    EXPECT_TRUE(three.has(2)) << how;
+  }
 }
 
 // What was accumulated before takes part; also where the last backward does not come to a parameter.

@@ -204,6 +204,11 @@ TEST(GradientBuckets, OfOtherSizesAreFoundBeforeTheyAreSummed) {
         << rank.out << rank.err;
 }
 
+TEST(Group, SumsWithoutARecordAreForGpusAlone) {
+  NSA_NEEDS_GLOO();
+  EXPECT_EQ(play(1, "unrecorded")[0].line("other"), "other a sum that is not recorded, over gloo");
+}
+
 // Without a starter rank 0 serves the store, and leaves last.
 TEST(Group, RankZeroServesTheStore) {
   NSA_NEEDS_GLOO();

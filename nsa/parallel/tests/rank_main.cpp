@@ -108,10 +108,11 @@ void buckets(const std::shared_ptr<Group>& group, const std::string& fault) {
   std::vector<std::string> came, summed;
   for (const auto& [name, parameter] : layers.parameters)
     parameter.register_hook([&came, name = name](const at::Tensor&) { came.push_back(name); });
-  GradientBuckets sums(layers.parameters, rank, {bytes, bytes}, [&](at::Tensor& bucket, const std::string& name) {
-    summed.push_back(fmt::format("{} after {}", name, came.size()));
-    group->sum(bucket, name);
-  });
+  GradientBuckets sums(layers.parameters, rank, {.bytes = bytes, .last_bytes = bytes},
+                       [&](GradientBuckets::Part& part) {
+                         summed.push_back(fmt::format("{} after {}", part.name, came.size()));
+                         group->sum(part.gathered(), part.name);
+                       });
   for (int step = 0; step < 3; ++step) {
     for (const auto& [name, parameter] : layers.parameters) parameter.mutable_grad().reset();
     const bool accumulates = fault == "buckets accumulate";
@@ -168,6 +169,7 @@ void play(const std::string& role, GroupOptions options) {
   std::fflush(stdout);
   if (role == "gradients" || role == "none" || role == "skips" || role == "accumulates") return gradients(group, role);
   if (role.starts_with("buckets")) return buckets(group, role);
+  if (role == "unrecorded") return group->sum_unrecorded({at::ones({2})}, {at::zeros({2})});
   if (role == "facts") {
     Facts facts = {{"build", "a"}, {"seed", rank == 1 ? "8" : "7"}};
     return agree(*group, "handshake", facts);
