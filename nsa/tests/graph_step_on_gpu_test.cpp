@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 
@@ -223,6 +224,13 @@ TEST_F(GraphStepOnGpu, AGroupOfOneCapturesItsSumsAndMakesTheSameSteps) {
       EXPECT_EQ(with == nullptr || step.own_was_finite(), true);
     }
     EXPECT_EQ(step.replays(), 6);
+    if (with != nullptr) {  // what is own is still there when a replay has ended
+      const at::NoGradGuard no_grad;
+      lm->parameters().back().fill_(std::numeric_limits<double>::quiet_NaN());
+      const std::vector<Batch> batches(2, Batch{nsa::fixtures::bytes({config.batch_size, config.seq_len + 1}, 9), {}});
+      EXPECT_FALSE(std::isfinite(step.run(batches, 1e-3, [](std::string_view) {})[0].item<double>()));
+      EXPECT_FALSE(step.own_was_finite());
+    }
     return all;
   };
   ASSERT_EQ(::setenv("NPROC_SUM_BUCKET_KB", "16", /*overwrite=*/1), 0);

@@ -307,7 +307,7 @@ TEST(NsaTrainRanks, WhatOneRankAloneHasInItsEnvironmentIsTold) {
     for (const Outcome* outcome : {&of_zero, &of_one}) {
       EXPECT_EQ(outcome->code, refused ? 2 : 0) << outcome->err;
       if (refused) {
-        EXPECT_THAT(outcome->err, HasSubstr("NPROC_SUM_BUCKET_KB of rank 1 is 4, of the others 25600"));
+        EXPECT_THAT(outcome->err, HasSubstr("NPROC_SUM_BUCKET_KB of rank 1 is 4, of the others 81920"));
       }
     }
     if (refused) continue;
