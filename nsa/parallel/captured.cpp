@@ -13,9 +13,12 @@
 //   - the communicator exists before (join() makes it), and the very same sums have been made before (the steps that
 //     warm up): so it connects nothing in the capture. It may still register buffers: for NVLS it waits for the other
 //     ranks then (transport/nvls.cc), for copies between GPUs it asks their proxy threads (transport/p2p.cc). So a rank
-//     captures its own part alone first, and all say whether they could. Of a sum that is not in place it is the tensor
-//     of the sums that is registered, in a ring of one machine (register/coll_reg.cc), and the ranks write into it;
-//   - the sums between ncclGroupStart and ncclGroupEnd are one kernel;
+//     captures its own part alone first, and all say whether they could. Of a sum in a ring it is the tensor of the
+//     sums that may be registered, where that is not the own one (register/coll_reg.cc), and what cudaMalloc gave is so
+//     with NCCL_LEGACY_CUDA_REGISTER=1 alone (transport/p2p.cc). The ranks then write into each other's: no sooner than
+//     the other's kernel has told its address (device/prims_simple.h);
+//   - the sums between ncclGroupStart and ncclGroupEnd are one kernel. How each is made is decided by the size of all
+//     of them (ncclPrepareTasks in enqueue.cc);
 //   - sums of one graph and communicator run one after another, whatever stream each is given (misc/strongstream.cc);
 //   - a communicator is not destroyed, and its abort does not return, while a graph with its sums exists
 //     (commDestroySync in init.cc). The waiting kernels end all the same, as the abort tells them first.

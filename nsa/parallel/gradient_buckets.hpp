@@ -75,7 +75,7 @@ class GradientBuckets {
   [[nodiscard]] std::size_t buckets() const;
   [[nodiscard]] std::int64_t elements() const;  // of all buckets
   // Their memory is taken by the first step, and stays. What a graph holds must be taken before it is captured: else it
-  // would be the graph's own, and gone before NCCL has told the other ranks, which may write into it, that it goes.
+  // would be the graph's own, and gone while the other ranks may still have it open (captured.cpp).
   void allocate();
 
  private:
