@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <chrono>
 #include <fstream>
-#include <sstream>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <system_error>
 
 #include "base/environment.hpp"
