@@ -105,13 +105,14 @@ reports::ExitCode merge(const Program& program, const CommandLine& line) {
   if (line.out) refuse_unusable(*line.out);
   const reports::Fleet fleet = reports::merge(read_hosts(program, host_folders(line.operands)), options);
   const std::vector<std::string> lost = line.out ? reports::write_fleet(fleet, *line.out) : std::vector<std::string>();
-  for (const std::string& file : lost) base::complain(file);
+  for (const std::string& file : lost) base::complain(fmt::format("--out: {}", file));
   const std::string text = line.json ? reports::dump(reports::to_json(fleet), 2) + "\n" : reports::to_text(fleet);
   base::out("{}", line.quiet && !line.json ? base::last_line(text) : text);
   if (lost.empty()) return fleet.exit_code;
   const reports::ExitCode code = reports::worse(fleet.exit_code, reports::ExitCode::infrastructure);
   if (!line.json)  // the verdict is not the last word where nobody will find it again
-    base::out("{} of the report's files could not be written; exit code {}\n", lost.size(), static_cast<int>(code));
+    base::out("--out {}: not all of the report could be written; exit code {}\n", line.out->string(),
+              static_cast<int>(code));
   return code;
 }
 

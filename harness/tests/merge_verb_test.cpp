@@ -144,7 +144,11 @@ TEST_F(MergeVerb, TheReportIsWritten) {
   fs::create_directory(path("report/fleet.md"));
   EXPECT_EQ(fake({"merge", "run", "--out", "report"}), 4);
   EXPECT_THAT(fake.err(), HasSubstr("fleet.md: cannot be written"));
-  EXPECT_THAT(fake.out(), EndsWith("1 of the report's files could not be written; exit code 4\n"));
+  EXPECT_THAT(fake.out(), EndsWith("--out report: not all of the report could be written; exit code 4\n"));
+  fake.folder.write("file", "");
+  EXPECT_EQ(fake({"merge", "run", "--out", "file/deep"}), 4) << "no folder can be made there";
+  EXPECT_THAT(fake.err(), HasSubstr("error: --out: ")) << "none of its files, then";
+  EXPECT_THAT(fake.out(), EndsWith("\n--out file/deep: not all of the report could be written; exit code 4\n"));
   EXPECT_EQ(fake({"merge", "--help"}), 0);
   EXPECT_THAT(fake.out(), HasSubstr("--out DIR"));
 }
