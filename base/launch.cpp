@@ -15,6 +15,19 @@ void lacks(Variables& variables, const char* name, const char* without) {
                                 name, variables.text(name), without, name));
 }
 
+// The first of those that srun, and nothing else, sets; null: none.
+const char* variable_of_a_step(const Variables& variables) {
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"})
+    if (variables.has(name)) return name;
+  return nullptr;
+}
+
+// Neither a task of srun nor what lacks a part of one. A script of sbatch has the number 0.
+bool without_srun(const Variables& variables) {
+  return variable_of_a_step(variables) == nullptr &&
+         (!variables.has("SLURM_PROCID") || variables.text("SLURM_PROCID") == "0");
+}
+
 // A size that is wrong leaves no bound for the rank.
 void read_ranks(Variables& variables, Launch& launch, const char* rank, const char* size) {
   launch.size = variables.number(size, 1, kMostProcesses, "how many processes").value_or(kMostProcesses);
@@ -66,10 +79,16 @@ std::optional<std::int64_t> tasks_of_node(const std::string& list, std::int64_t 
 
 std::optional<Launch> by_slurm(Variables& variables) {
   const char* size = variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-  if (!variables.has(size)) {
-    if (variables.text("SLURM_PROCID") != "0") lacks(variables, "SLURM_PROCID", "SLURM_NTASKS");
+  const char* step = variable_of_a_step(variables);
+  if (!variables.has("SLURM_PROCID")) {
+    lacks(variables, step, "SLURM_PROCID");
     return std::nullopt;
   }
+  if (!variables.has(size)) {
+    lacks(variables, "SLURM_PROCID", "SLURM_NTASKS");
+    return std::nullopt;
+  }
+  if (step == nullptr) lacks(variables, "SLURM_PROCID", "SLURM_STEP_ID");
   Launch launch;
   launch.launcher = Launch::Launcher::slurm;
   read_ranks(variables, launch, "SLURM_PROCID", size);
@@ -96,8 +115,8 @@ EnvironmentInvalid::EnvironmentInvalid(std::vector<std::string> all)
 
 std::optional<Launch> read_launch(Variables& variables) {
   if (variables.has("RANK") || variables.has("WORLD_SIZE")) return by_torchrun(variables);
-  if (variables.has("SLURM_PROCID")) return by_slurm(variables);
-  return std::nullopt;
+  if (without_srun(variables)) return std::nullopt;
+  return by_slurm(variables);
 }
 
 std::optional<Launch> launch_in(const Environment& environment) {
@@ -105,6 +124,17 @@ std::optional<Launch> launch_in(const Environment& environment) {
   auto launch = read_launch(variables);
   if (!variables.mistakes().empty()) throw EnvironmentInvalid(variables.mistakes());
   return launch;
+}
+
+std::string alone_in_allocation(const Environment& environment) {
+  const Variables variables(environment);
+  const std::string tasks = variables.text("SLURM_NTASKS");
+  const bool by_torchrun = variables.has("RANK") || variables.has("WORLD_SIZE");
+  if (by_torchrun || !without_srun(variables) || tasks.empty() || tasks == "1") return "";
+  return fmt::format(
+      "SLURM_NTASKS is '{}', and SLURM_STEP_ID is not set: srun did not start this process, and it runs alone; "
+      "put srun in front of the command to start all tasks",
+      tasks);
 }
 
 }  // namespace base

@@ -5,6 +5,10 @@
 // SLURM_PROCID and SLURM_NTASKS (of the step: SLURM_STEP_NUM_TASKS, which counts), SLURM_LOCALID, SLURM_JOB_ID; and
 // SLURM_NODEID, SLURM_STEP_TASKS_PER_NODE, SLURM_STEP_ID, SLURMD_NODENAME where it says so. Where both do, torchrun is
 // the inner one and counts.
+//
+// Only srun starts tasks, and each has the variables of its step (SLURM_STEP_...). A script of sbatch (SLURM_PROCID is
+// 0 there) and a shell of salloc have the job's alone, SLURM_NTASKS among them: what runs there is one process, which
+// would wait for the others for ever if it took itself for a task.
 #pragma once
 
 #include <stdexcept>
@@ -33,12 +37,16 @@ class EnvironmentInvalid : public std::invalid_argument {
   std::vector<std::string> mistakes;
 };
 
-// Nothing for a single process: no launcher's variables, one task of srun, or a script of sbatch, which has
-// SLURM_PROCID=0 and perhaps no number of tasks. One process of torchrun is a launch of size 1. Mistakes go to
-// `variables`; what is returned means something where there are none.
+// Nothing for a single process: no launcher's variables, one task of srun, or whatever runs in an allocation of Slurm
+// without srun. One process of torchrun is a launch of size 1. Mistakes go to `variables`; what is returned means
+// something where there are none.
 [[nodiscard]] std::optional<Launch> read_launch(Variables& variables);
 
 // The same. Throws EnvironmentInvalid.
 [[nodiscard]] std::optional<Launch> launch_in(const Environment& environment);
+
+// Of a single process in an allocation for several tasks, a sentence: that it runs alone, by which variables, and how
+// all are started. "" otherwise.
+[[nodiscard]] std::string alone_in_allocation(const Environment& environment);
 
 }  // namespace base

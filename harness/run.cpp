@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <set>
 
+#include "base/launch.hpp"
 #include "base/nearest.hpp"
 #include "base/stamp.hpp"
 #include "base/streams.hpp"
@@ -314,6 +315,8 @@ ExitCode run(const Program& program, const CommandLine& line) {
   refuse_unknown_names(program, line);
   const std::string id = base::new_run_id();
   const std::optional<Launch> launch = own_launch();
+  if (const std::string alone = base::alone_in_allocation(base::environment()); !alone.empty())
+    base::tell("note: " + alone);
   RunFolder folder(folder_in(line.out, launch), id, line.force);
   const Fd summary = line.summary_file ? check_summary_file(*line.summary_file, folder.path()) : Fd();
   const std::string gpu = launch ? take_own_gpu(*launch) : "";

@@ -13,11 +13,16 @@ using base::Launch;
 using base::launch_in;
 using base::tests::with;
 using base::tests::without;
+using testing::AllOf;
 using testing::HasSubstr;
 
 // As srun tells it.
 Environment task(const std::string& rank, const std::string& tasks) {
-  return {{"SLURM_PROCID", rank}, {"SLURM_NTASKS", tasks}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_ID", "77"}};
+  return {{"SLURM_PROCID", rank},
+          {"SLURM_NTASKS", tasks},
+          {"SLURM_LOCALID", "0"},
+          {"SLURM_JOB_ID", "77"},
+          {"SLURM_STEP_ID", "0"}};
 }
 
 TEST(Launch, ASingleProcessIsNone) {
@@ -28,6 +33,25 @@ TEST(Launch, ASingleProcessIsNone) {
                                                                  {{"LOCAL_RANK", "1"}}})
     EXPECT_FALSE(launch_in(environment).has_value());
   EXPECT_EQ(launch_in({{"RANK", "0"}, {"WORLD_SIZE", "1"}})->size, 1) << "torchrun of one process";
+}
+
+// As Slurm has set them: in a script of sbatch (with --ntasks=4), in a shell of salloc, and in its interactive step.
+const Environment kScript{{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "0"},
+                          {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS_PER_NODE", "4"}};
+const Environment kShell{{"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "77"}, {"SLURM_JOB_NODELIST", "n[1-2]"}};
+const Environment kInteractiveStep{{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_STEP_ID", "4294967290"},
+                                   {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_NUM_TASKS", "1"}};
+
+TEST(Launch, WhatRunsInAnAllocationWithoutSrunIsAloneAndSaysSo) {
+  for (const Environment& environment : {kScript, kShell, kInteractiveStep})
+    EXPECT_FALSE(launch_in(environment).has_value());
+  EXPECT_THAT(base::alone_in_allocation(kScript),
+              AllOf(HasSubstr("SLURM_NTASKS is '4', and SLURM_STEP_ID is not set"), HasSubstr("runs alone; put srun")));
+  EXPECT_THAT(base::alone_in_allocation(kShell), HasSubstr("SLURM_NTASKS is '8'"));
+  for (const Environment& nothing :
+       {Environment{}, Environment{{"SLURM_PROCID", "0"}}, kInteractiveStep, with(kScript, "SLURM_NTASKS", "1"),
+        with(kScript, "SLURM_STEP_ID", "0"), with(with(kScript, "RANK", "0"), "WORLD_SIZE", "4")})
+    EXPECT_EQ(base::alone_in_allocation(nothing), "");
 }
 
 TEST(Launch, TorchrunIsTheInnerOne) {
@@ -66,6 +90,11 @@ TEST(Launch, EveryMistakeIsToldWithItsVariable) {
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", "2"}}, "LOCAL_RANK is '3'"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "3"}}, "LOCAL_WORLD_SIZE is '3'"},
       {{{"SLURM_PROCID", "3"}}, "SLURM_PROCID is '3', and SLURM_NTASKS is not set"},
+      {{{"SLURM_PROCID", ""}, {"SLURM_NTASKS", "2"}}, "SLURM_PROCID is ''"},
+      {without(task("1", "2"), "SLURM_STEP_ID"), "SLURM_PROCID is '1', and SLURM_STEP_ID is not set"},
+      {without(task("0", "2"), "SLURM_NTASKS"), "SLURM_PROCID is '0', and SLURM_NTASKS is not set"},
+      {without(task("0", "2"), "SLURM_PROCID"), "SLURM_STEP_ID is '0', and SLURM_PROCID is not set"},
+      {{{"SLURM_STEP_ID", "0"}}, "SLURM_STEP_ID is '0', and SLURM_PROCID is not set"},
       {task("3", "3"), "SLURM_PROCID is '3', allowed is an integer from 0 to 2"},
       {without(task("1", "2"), "SLURM_JOB_ID"), "SLURM_PROCID is '1', and SLURM_JOB_ID is not set"},
       {without(task("1", "2"), "SLURM_LOCALID"), "SLURM_PROCID is '1', and SLURM_LOCALID is not set"},

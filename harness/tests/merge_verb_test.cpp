@@ -384,6 +384,14 @@ TEST(LaunchedRun, OneProcessAHostHasTheHostsName) {
   EXPECT_EQ(fake({"merge", "run", "--expect", "node0,node1"}), 0) << fake.out();
 }
 
+TEST(LaunchedRun, AScriptOfSbatchWithoutSrunIsOneProcessAndIsToldSo) {
+  FakeRun fake;
+  const Launched script({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_ID", "7"}});
+  EXPECT_EQ(fake({"--suite", "good", "--out", "run", "--quiet"}), 0) << fake.err();
+  EXPECT_TRUE(fs::exists(fake.folder.path() / "run/report.json")) << "no folder of a host";
+  EXPECT_THAT(fake.err(), HasSubstr("note: SLURM_NTASKS is '4', and SLURM_STEP_ID is not set: srun did not start"));
+}
+
 TEST(LaunchedRun, AWrongLaunchIsRefusedBeforeAnythingIsWritten) {
   FakeRun fake;
   const std::vector<std::pair<std::map<std::string, std::string>, const char*>> rows{
@@ -391,6 +399,7 @@ TEST(LaunchedRun, AWrongLaunchIsRefusedBeforeAnythingIsWritten) {
       {{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK is '2', allowed is an integer from 0 to 1"},
       {{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "0"}},
        "SLURM_PROCID is '1', and SLURM_JOB_ID is not set"},  // as nsa-train (ranks_test)
+      {{{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "2"}}, "SLURM_STEP_ID is '0', and SLURM_PROCID is not set"},
       {{{"SLURM_PROCID", "x"}, {"SLURM_NTASKS", "2"}}, "SLURM_PROCID is 'x'"}};
   for (const auto& [variables, says] : rows) {
     const Launched launched(variables);

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/environment.hpp"
+#include "base/launch.hpp"
 #include "base/stop_signals.hpp"
 #include "base/streams.hpp"
 #include "nsa/parallel/starter.hpp"
@@ -136,6 +137,8 @@ parallel::World world_of_run(const Options& options) {
         fmt::format("--nproc {}: {} already say(s) that this process is a rank of {}: leave --nproc out, or "
                     "unset them",
                     *options.nproc, fmt::join(parallel::variables_of_a_world(environment), " "), world.size));
+  if (const std::string alone = base::alone_in_allocation(environment); !alone.empty())
+    base::tell("nsa-train: note: " + alone);
   return world;
 }
 

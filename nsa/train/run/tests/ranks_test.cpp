@@ -248,11 +248,24 @@ TEST(NsaTrainRanks, WhatCannotBeIsRefusedByName) {
   refused({}, {{"RANK", "0"}}, "RANK is '0', and WORLD_SIZE is not set");
   refused({}, {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "0"}},
           "SLURM_PROCID is '1', and SLURM_JOB_ID is not set");  // as nsa-validate (merge_verb_test)
+  refused({}, {{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "2"}}, "SLURM_STEP_ID is '0', and SLURM_PROCID is not set");
   refused({}, {{"RANK", "0"}, {"WORLD_SIZE", "0"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "x"}},
           "WORLD_SIZE is '0', allowed is an integer from 1 to");
   refused({"--nproc", "2"},
           {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "29500"}},
           "RANK=0 WORLD_SIZE=4 already say(s)");
+}
+
+// It would wait for ranks that nobody starts.
+TEST(NsaTrainRanks, AScriptOfSbatchWithoutSrunTrainsAloneAndSaysSo) {
+  const Place place;
+  const Outcome outcome = place.train({"--steps", "1"}, {.environment = {{"SLURM_PROCID", "0"},
+                                                                         {"SLURM_NTASKS", "2"},
+                                                                         {"SLURM_LOCALID", "0"},
+                                                                         {"SLURM_JOB_ID", "7"},
+                                                                         {"SLURM_JOB_NODELIST", "localhost"}}});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("nsa-train: note: SLURM_NTASKS is '2', and SLURM_STEP_ID is not set"));
 }
 
 // Rank 0 removes so much that the others would long have written into what it removes.
