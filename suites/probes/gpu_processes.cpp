@@ -8,6 +8,7 @@
 #include <array>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 namespace suites::probes {
 
@@ -49,11 +50,14 @@ std::string stat_after_name(std::int64_t pid) {
   return after_name == std::string::npos ? "" : line.substr(after_name + 1);
 }
 
+char state_of(std::int64_t pid) {
+  char state = '?';
+  std::istringstream(stat_after_name(pid)) >> state;
+  return state;
+}
+
 ProcessOnGpu describe_process(std::int64_t pid, std::optional<std::uint64_t> bytes) {
-  ProcessOnGpu process{pid, name_of(pid), bytes, command_of(pid), user_of(pid), '?'};
-  std::istringstream rest(stat_after_name(pid));
-  rest >> process.state;
-  return process;
+  return {pid, name_of(pid), bytes, command_of(pid), user_of(pid), state_of(pid)};
 }
 
 // `pid` or one of its ancestors is `root`. A broken chain (a process that just ended) is not in the tree.
@@ -86,7 +90,17 @@ GpuCensus take_census(const Nvml& nvml, Nvml::Device device) {
   for (const GpuProcess& process : *processes) {
     census.processes.push_back(describe_process(process.pid, process.used_bytes));
   }
+  look_again(census.processes, state_of, kBetweenLooks);
   return census;
+}
+
+void look_again(std::vector<ProcessOnGpu>& processes, const StateOf& state, std::chrono::milliseconds between) {
+  const auto waits = [](const ProcessOnGpu& process) { return process.state == 'D'; };
+  for (int look = 1; look < kLooksAtState && std::any_of(processes.begin(), processes.end(), waits); ++look) {
+    std::this_thread::sleep_for(between);
+    for (ProcessOnGpu& process : processes)
+      if (waits(process)) process.state = state(process.pid);
+  }
 }
 
 std::optional<std::int64_t> parent_of(std::int64_t pid) {
@@ -109,8 +123,10 @@ std::string how_to_end(const ProcessOnGpu& process) {
     case 'Z':
       return fmt::format("{}it is dead and waits for its parent to collect it: end the parent", whose);
     case 'D':
-      return fmt::format("{}it waits inside the driver and cannot be killed: reset the GPU or restart the machine",
-                         whose);
+      return fmt::format(
+          "{0}{2} looks within a second saw it wait in the kernel (state D), where a signal may not reach it: kill -9 "
+          "{1}, and where it stays, reset the GPU or restart the machine",
+          whose, process.pid, kLooksAtState);
     default:
       return fmt::format("{0}kill {1}, and kill -9 {1} if it stays", whose, process.pid);
   }

@@ -1,6 +1,7 @@
 // Who holds memory of a GPU besides this run: NVML's list of compute processes against the run's own process tree.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -17,7 +18,9 @@ struct ProcessOnGpu {
   std::optional<std::uint64_t> bytes;  // absent: the driver does not tell
   std::string command = {};            // its command line, cut; "" when it cannot be read
   std::string user = {};               // who runs it; "" likewise
-  char state = '?';                    // as in /proc: R runs, S sleeps, D waits for a device, Z is dead, not collected
+  // As in /proc: R runs, S sleeps, D waits in the kernel where a signal may not reach it, Z is dead, not collected. Any
+  // process is D for a moment now and then: it stands here where every look of take_census() saw it.
+  char state = '?';
 };
 // "pid 777 (python) with 10737418240 bytes"
 [[nodiscard]] std::string describe(const ProcessOnGpu& process);
@@ -29,6 +32,13 @@ struct GpuCensus {
   std::vector<ProcessOnGpu> processes;
   std::optional<GpuMemory> memory;  // of the whole device, whoever holds it
 };
+
+// D is believed where all of so many looks, the first included, see it; they take a second.
+inline constexpr int kLooksAtState = 11;
+inline constexpr std::chrono::milliseconds kBetweenLooks{100};
+using StateOf = std::function<char(std::int64_t pid)>;
+// Those that are D are looked at again, all of them meanwhile; one that was seen in another state has that one.
+void look_again(std::vector<ProcessOnGpu>& processes, const StateOf& state, std::chrono::milliseconds between);
 
 // Of the GPU with this PCI bus id, as cudaDeviceGetPCIBusId writes it.
 [[nodiscard]] GpuCensus take_census(const Nvml& nvml, const std::string& bus_id);

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <map>
+
 namespace {
 
 using namespace suites::probes;
@@ -63,9 +66,34 @@ TEST(GpuProcesses, WithoutAContextNothingOnTheListIsOwn) {
 TEST(GpuProcesses, HowToEndOneDependsOnItsState) {
   EXPECT_EQ(how_to_end({7, "python", 1, "", "ada", 'S'}), "of ada; kill 7, and kill -9 7 if it stays");
   EXPECT_NE(how_to_end({7, "python", 1, "", "ada", 'Z'}).find("end the parent"), std::string::npos);
-  EXPECT_NE(how_to_end({7, "python", 1, "", "ada", 'D'}).find("reset the GPU"), std::string::npos);
+  const std::string waits = how_to_end({7, "python", 1, "", "ada", 'D'});
+  EXPECT_EQ(waits.find("of ada; 11 looks within a second saw it wait in the kernel (state D)"), 0U) << waits;
+  EXPECT_NE(waits.find("kill -9 7, and where it stays, reset the GPU"), std::string::npos) << waits;
   EXPECT_NE(how_to_end({7, "", 1}).find("not visible here"), std::string::npos);
   EXPECT_EQ(describe({7, "", std::nullopt}), "pid 7 (name unknown) with an unknown number of bytes");
+}
+
+// A healthy process is D for a moment: a read from a disk, a page that comes back.
+TEST(GpuProcesses, AProcessThatWaitsForAMomentIsNotSaidToBeStuck) {
+  std::vector<ProcessOnGpu> processes{{7, "moment", 1, "", "", 'D'},
+                                      {8, "stuck", 1, "", "", 'D'},
+                                      {9, "sleeps", 1, "", "", 'S'},
+                                      {10, "gone", 1, "", "", 'D'}};
+  std::map<std::int64_t, int> looks;
+  look_again(
+      processes,
+      [&](std::int64_t pid) {
+        ++looks[pid];
+        return pid == 10 ? '?' : pid == 7 && looks[pid] == 10 ? 'S' : 'D';
+      },
+      std::chrono::milliseconds(0));
+  EXPECT_EQ(processes[0].state, 'S') << "the last look saw it elsewhere";
+  EXPECT_EQ(how_to_end(processes[0]), "kill 7, and kill -9 7 if it stays");
+  EXPECT_EQ(processes[1].state, 'D');
+  EXPECT_EQ(looks[8], kLooksAtState - 1) << "besides the one that found it";
+  EXPECT_EQ(looks.count(9), 0U) << "nobody asks";
+  EXPECT_EQ(processes[3].state, '?');
+  EXPECT_EQ(looks[10], 1);
 }
 
 TEST(GpuProcesses, ParentOfThisProcess) {
