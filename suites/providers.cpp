@@ -3,12 +3,27 @@
 
 #include "nsa/config.hpp"
 #include "nsa/flags.hpp"
+#include "nsa/parallel/world.hpp"
 #include "suites/locations.hpp"
 #include "suites/machine/variables.hpp"
 
 namespace suites {
 
 using harness::Json;
+
+namespace {
+
+// What each rank of the suite distributed would refuse in its environment, which it has from this process.
+void validate_ranks() {
+  nsa::parallel::World world;
+  world.address = "127.0.0.1";
+  world.port = 1;
+  base::Environment environment = nsa::parallel::environment_of(world);
+  environment.merge(base::environment());
+  (void)nsa::parallel::world_of(environment);
+}
+
+}  // namespace
 
 harness::Json provenance(const harness::Settings& settings) {
   Json flags = Json::object();
@@ -41,9 +56,12 @@ void validate(const harness::Settings& settings) {
     for (const std::string& pin : settings.texts("preflight.expect_environment"))
       if (const std::string reason = machine::bad_pin(pin, facts); !reason.empty())
         throw harness::UsageError("preflight.expect_environment: " + reason);
+    validate_ranks();
   } catch (const nsa::ConfigInvalid& error) {
     throw harness::UsageError(error.what());
   } catch (const nsa::FlagInvalid& error) {
+    throw harness::UsageError(error.what());
+  } catch (const base::EnvironmentInvalid& error) {
     throw harness::UsageError(error.what());
   }
 }

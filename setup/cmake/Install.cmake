@@ -8,13 +8,13 @@ install(DIRECTORY adapters configs fixtures DESTINATION ${CMAKE_INSTALL_DATADIR}
         PATTERN tests EXCLUDE PATTERN __pycache__ EXCLUDE)
 
 # The archives' names are short, so they have a folder of their own.
-foreach(target base nsa_configuration nsa_data nsa_kernels nsa_parallel nsa_torch nsa_torch_fmt)
+foreach(target base nsa_configuration nsa_data nsa_kernels nsa_parallel nsa_torch nsa_torch_fmt nsa_world)
   string(REGEX REPLACE "^nsa_" "" short ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${short})
 endforeach()
 set(archives ${CMAKE_INSTALL_LIBDIR}/nsa-validate)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/nsa_validate)
-install(TARGETS nsa nsa_configuration nsa_data nsa_kernels nsa_parallel nsa_torch nsa_torch_fmt base EXPORT nsa_validate
+install(TARGETS nsa nsa_configuration nsa_data nsa_kernels nsa_parallel nsa_torch nsa_torch_fmt nsa_world base EXPORT nsa_validate
         ARCHIVE DESTINATION ${archives} COMPONENT library)
 install(EXPORT nsa_validate NAMESPACE nsa_validate:: FILE nsa_validate-targets.cmake DESTINATION ${package}
         COMPONENT library)

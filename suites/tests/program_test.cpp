@@ -107,6 +107,21 @@ TEST_F(WhatIsSet, AKeyOfTheModelStandsAboveTheFile) {
   }
 }
 
+// It would be a finding of the suite distributed, as if the product were at fault.
+TEST_F(WhatIsSet, WhatTheRanksOfASuiteWouldRefuseInTheirEnvironmentIsRefused) {
+  for (const char* name : {"NPROC_SUM_BUCKET_KB", "SLURM_NTASKS_PER_NODE"}) {
+    ASSERT_EQ(::setenv(name, "abc", /*overwrite=*/1), 0);
+    try {
+      program_.validate(settings_);
+      ADD_FAILURE() << name;
+    } catch (const harness::UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(std::string(name) + " is 'abc', allowed is an integer from "));
+    }
+    ASSERT_EQ(::unsetenv(name), 0);
+  }
+  EXPECT_NO_THROW(program_.validate(settings_));
+}
+
 // What --minimize makes smaller is a setting, and one that a case can obey at its smallest or is refused by name.
 TEST_F(WhatIsSet, SizesAreSettingsWithIntegers) {
   const std::map<std::string, std::string> resolved = nsa::flatten(suites::model_config(settings_));
