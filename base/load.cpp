@@ -9,6 +9,7 @@
 #include <charconv>
 #include <chrono>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <thread>
 
@@ -79,6 +80,15 @@ bool Load::busy() const {
   return waits || steal_share >= kStolen || own_cores + others_cores >= kFull * cores;
 }
 
+double Load::slowdown() const {
+  if (!busy()) return 1;
+  const auto share = waited_share();
+  if (!share) return std::numeric_limits<double>::infinity();
+  // Of the time that went by, the part in which something of ours could run.
+  const double active = std::min(1.0, own_cores + *waiting);
+  return 1 / ((1 - *share * active) * (1 - steal_share));
+}
+
 bool Load::calm() const { return !known || others_cores < kOthers; }
 
 std::string Load::describe() const {
@@ -130,15 +140,17 @@ std::optional<LoadMeter::Cpus> LoadMeter::read_cpus() const {
 std::optional<std::map<pid_t, std::uint64_t>> LoadMeter::read_delays() const {
   std::map<pid_t, std::uint64_t> delays;
   bool counted = false;
-  std::error_code error;
-  for (fs::directory_iterator task(sources_.tasks, error), end; !error && task != end; task.increment(error)) {
-    std::ifstream file(task->path() / "schedstat");
-    std::uint64_t run = 0, delay = 0, slices = 0;
-    if (!(file >> run >> delay >> slices)) continue;  // it has ended
-    delays[static_cast<pid_t>(std::atoi(task->path().filename().c_str()))] = delay;
-    counted = counted || slices > 0;
+  for (const fs::path& tasks : sources_.all_tasks ? sources_.all_tasks() : std::vector{sources_.tasks}) {
+    std::error_code error;
+    for (fs::directory_iterator task(tasks, error), end; !error && task != end; task.increment(error)) {
+      std::ifstream file(task->path() / "schedstat");
+      std::uint64_t run = 0, delay = 0, slices = 0;
+      if (!(file >> run >> delay >> slices)) continue;  // it has ended
+      delays[static_cast<pid_t>(std::atoi(task->path().filename().c_str()))] = delay;
+      counted = counted || slices > 0;
+    }
   }
-  if (error || !counted) return std::nullopt;
+  if (!counted) return std::nullopt;
   return delays;
 }
 

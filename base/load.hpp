@@ -30,6 +30,10 @@ struct Load {
   [[nodiscard]] std::optional<double> waited_share() const;
   // Others use CPUs, and it shows: own threads wait, the host takes CPUs away, or none is left. Unknown is not busy.
   [[nodiscard]] bool busy() const;
+  // How many times as long as on a calm machine own work took at most, by the time for which own threads waited: 1
+  // where the machine is not busy, or where hardly anything of ours wanted a CPU; infinite where the kernel does not
+  // tell.
+  [[nodiscard]] double slowdown() const;
   // Others use next to nothing, whatever this process does: nothing that runs now will be disturbed.
   [[nodiscard]] bool calm() const;
   // "other processes used 1.7 of 2 cores, threads waited 43 % of their time"
@@ -41,6 +45,8 @@ struct LoadSources {
   std::filesystem::path stat = "/proc/stat", tasks = "/proc/self/task";
   std::vector<int> cpus = {};                          // empty: those that this process may run on
   std::function<double()> clock = {}, own_cpu_s = {};  // seconds; empty: the system's
+  // Of several processes: their folders of tasks, asked for at each reading; empty: `tasks` alone.
+  std::function<std::vector<std::filesystem::path>()> all_tasks = {};
 };
 
 // Measures from construction on. Costs two small files and one a thread at the start and for each read().

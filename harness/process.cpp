@@ -61,11 +61,12 @@ std::optional<ProcessTimes> times_of(pid_t pid) {
   char state;
   long parent;
   unsigned long user, system;
-  if (std::sscanf(line.c_str() + name_end + 1, " %c %ld %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &state, &parent,
-                  &user, &system) != 4)
+  long of_ended[2];  // children that it collected: in user and in system
+  if (std::sscanf(line.c_str() + name_end + 1, " %c %ld %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %ld %ld", &state,
+                  &parent, &user, &system, &of_ended[0], &of_ended[1]) != 6)
     return std::nullopt;
-  return ProcessTimes{static_cast<pid_t>(parent),
-                      static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK))};
+  const double ticks = static_cast<double>(user + system) + static_cast<double>(of_ended[0] + of_ended[1]);
+  return ProcessTimes{static_cast<pid_t>(parent), ticks / static_cast<double>(sysconf(_SC_CLK_TCK))};
 }
 
 std::map<pid_t, ProcessTimes> all_processes() {
@@ -169,6 +170,14 @@ double Process::cpu_seconds() const {
   for (const auto& [pid, times] : processes)
     if (descends_from(processes, pid, pid_)) sum += times.cpu_s;
   return sum;
+}
+
+std::vector<pid_t> Process::tree() const {
+  const auto processes = all_processes();
+  std::vector<pid_t> tree;
+  for (const auto& [pid, times] : processes)
+    if (descends_from(processes, pid, pid_)) tree.push_back(pid);
+  return tree;
 }
 
 bool read_available(int fd, std::string& buffer, std::size_t limit) {

@@ -50,8 +50,9 @@ class Process {
   void signal_group(int signal) const;
   // After pid_fd() became readable: kills the rest of the group and collects the exit.
   Exit reap();
-  // CPU time of the child and all its descendants so far, in seconds.
+  // CPU time of the child and all its descendants so far, those that ended and were collected too, in seconds.
   [[nodiscard]] double cpu_seconds() const;
+  [[nodiscard]] std::vector<pid_t> tree() const;  // the child and its descendants that live
 
  private:
   pid_t pid_ = -1;

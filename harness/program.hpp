@@ -94,7 +94,7 @@ struct Program {
   // Called in the worker after every case: empty when the process is still healthy, else what is wrong (a sticky CUDA
   // error); an unhealthy worker is replaced.
   std::function<std::string()> health;
-  LoadSource load;  // how busy the machine is; empty: as it is, and a test has one of its own
+  LoadSource load;  // how busy the machine is, for cases and for their limits; empty: as it is, and a test has its own
   std::vector<OwnVerb> verbs;
 
   // -- what a bundle needs (bundles.hpp)

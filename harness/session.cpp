@@ -37,6 +37,18 @@ bool readable(int fd, double seconds) {
   return poll(&poll_fd, 1, static_cast<int>(seconds * 1000)) == 1;
 }
 
+// Of this machine, as it is for a worker and all that it started. Valid as long as `process`.
+LoadReader load_for(const Process& process) {
+  base::LoadSources sources;
+  sources.own_cpu_s = [&process] { return process.cpu_seconds(); };
+  sources.all_tasks = [&process] {
+    std::vector<std::filesystem::path> folders;
+    for (const pid_t pid : process.tree()) folders.emplace_back(fmt::format("/proc/{}/task", pid));
+    return folders;
+  };
+  return [meter = base::LoadMeter(sources)] { return meter.read(); };
+}
+
 std::string stacks_in(const std::filesystem::path& file) try {
   return base::read_head(file, kStacksBytes);
 } catch (const std::exception&) {
@@ -144,8 +156,11 @@ void Session::accept(const std::string& line) {
     const double timeout = parts_.limits.timeout_s > 0 ? parts_.limits.timeout_s : own;
     const double waiting = kind == "retry" ? parts_.limits.calm_s : 0;
     watchdog_.begin({parts_.limits.hang_s, timeout + waiting}, now_s());
+    load_ = {};
+    told_of_more_time_ = false;
   } else if (kind == "case_end") {
     watchdog_.begin({parts_.limits.hang_s, WatchLimits::kBusyFactor * parts_.limits.hang_s}, now_s());
+    told_of_more_time_ = false;
     if (parts_.fail_fast && !parts_.recorder.last_passed()) stop();
   }
 }
@@ -240,9 +255,11 @@ void Session::watch() {
   if (now < next_look_) return;
   next_look_ = now + base::HangClock::look_s(parts_.limits.hang_s);
   parts_.recorder.check_journal();  // a case that is silent for long must not hide that it runs for nothing
+  const bool in_flight = parts_.recorder.in_flight() != nullptr;
+  if (in_flight && !load_) load_ = parts_.load ? parts_.load() : load_for(*parts_.process);
   const double stood_still = watchdog_.stood_still_s();
   const WatchVerdict verdict = watchdog_.look(now, parts_.process->cpu_seconds());
-  if (watchdog_.stood_still_s() > stood_still && parts_.recorder.in_flight() != nullptr)
+  if (watchdog_.stood_still_s() > stood_still && in_flight)
     parts_.recorder.tell({{"event", "fact"},
                           {"case", parts_.recorder.in_flight()->id},
                           {"key", "stood_still"},
@@ -255,18 +272,48 @@ void Session::watch() {
         fmt::format("worker {} did not say hello within {:g} s", order_.worker, parts_.limits.start_s), evidence()};
     return stop();
   }
-  const bool timeout = verdict == WatchVerdict::timeout && parts_.recorder.in_flight() != nullptr;
+  const bool timeout = verdict == WatchVerdict::timeout && in_flight;
   std::string what = "no progress and no CPU time";
   if (verdict != WatchVerdict::idle) what = "busy, no progress";
   if (timeout) what = "still running at its absolute limit";
+  if (verdict != WatchVerdict::idle && in_flight) {
+    const base::Load load = load_();
+    if (has_more_time(now, load)) return;
+    if (load.slowdown() > WatchLimits::kPatience) return give_up(what, load);
+  }
   ask_for_stacks();
   Json facts = evidence();
+  if (told_of_more_time_) facts["load"] = to_json(load_());
   const std::string function = add_stacks(facts);
   const std::string message =
       fmt::format("{}: silent for {:.1f} s, {}{} (worker {}, killed){}", what, watchdog_.silent_s(now), where(),
                   function, order_.worker, add_waiting(facts));
   feed_.blame({std::string(timeout ? codes::kTimeout : codes::kHang), std::nullopt, message, facts},
               {Status::hang, timeout ? "timeout" : "hang", what});
+  stop();
+}
+
+bool Session::has_more_time(double now, const base::Load& load) {
+  if (watchdog_.beyond(now, std::min(load.slowdown(), WatchLimits::kPatience))) return false;
+  if (!told_of_more_time_)
+    parts_.recorder.tell({{"event", "fact"},
+                          {"case", parts_.recorder.in_flight()->id},
+                          {"key", "more_time"},
+                          {"value", {{"after_s", parts_.recorder.elapsed_s()}, {"load", to_json(load)}}}});
+  told_of_more_time_ = true;
+  return true;
+}
+
+void Session::give_up(const std::string& what, const base::Load& load) {
+  ask_for_stacks();
+  Json facts = evidence();
+  add_stacks(facts);
+  facts["load"] = to_json(load);
+  parts_.recorder.tell(
+      {{"event", "fact"}, {"case", parts_.recorder.in_flight()->id}, {"key", "given_up"}, {"value", facts}});
+  feed_.cancel({Status::inconclusive, "machine_busy",
+                fmt::format("{}, {:g} times the usual, {}, and not judged: {}; repeat it on a calm machine", what,
+                            WatchLimits::kPatience, where(), load.describe())});
   stop();
 }
 

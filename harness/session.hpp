@@ -9,6 +9,7 @@
 #include "harness/case_feed.hpp"
 #include "harness/interrupts.hpp"
 #include "harness/kill_cause.hpp"
+#include "harness/load_watch.hpp"
 #include "harness/process.hpp"
 #include "harness/watchdog.hpp"
 #include "harness/worker_log.hpp"
@@ -34,6 +35,7 @@ class Session {
     Interrupts& interrupts;
     SessionLimits limits;
     bool fail_fast = false;
+    LoadSource load = {};  // how busy the machine is; empty: as it is, for this worker
   };
   struct Result {
     std::size_t ended = 0;  // cases, from the front
@@ -53,6 +55,10 @@ class Session {
   bool read_events();  // false: nothing was there
   void accept(const std::string& line);
   void watch();
+  // A case that is at a limit has more time where others kept it from the CPUs. Tells so once.
+  [[nodiscard]] bool has_more_time(double now, const base::Load& load);
+  // It had all the time that a case can have, and too little of the CPUs: it accuses nobody.
+  void give_up(const std::string& what, const base::Load& load);
   void on_exit();
   void stop();
   void note_hello(const Json& event);
@@ -76,6 +82,8 @@ class Session {
   KillWatch kill_watch_;
   LineReader reader_;
   Watchdog watchdog_;
+  LoadReader load_;                 // since the first look at the case; many are over before it
+  bool told_of_more_time_ = false;  // in its attempt
   State state_ = State::running;
   bool hello_ = false, bye_ = false;
   double next_look_ = 0;

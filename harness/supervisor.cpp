@@ -79,7 +79,7 @@ Session::Result Supervisor::run_worker(const std::string& suite, std::span<const
   }
   work.faults = order_.faults;
   auto worker = next_worker_ ? std::move(next_worker_) : Session::start_worker();
-  Session session({std::move(worker), recorder_, *interrupts_, limits_, order_.fail_fast}, work, cases);
+  Session session({std::move(worker), recorder_, *interrupts_, limits_, order_.fail_fast, program_.load}, work, cases);
   if (!last_suite) next_worker_ = Session::start_worker();
   return session.run();
 }

@@ -9,12 +9,13 @@ namespace harness {
 void Watchdog::begin(const WatchLimits& limits, double now) {
   clock_.begin({limits.hang_s, WatchLimits::kBusyFactor}, now);
   begin_ = now;
-  timeout_s_ = limits.timeout_s;
+  limits_ = limits;
 }
 
 WatchVerdict Watchdog::look(double now, double cpu_s) {
   const base::HangClock::Verdict verdict = clock_.look(now, cpu_s);
-  if (!at_most(now - begin_ - clock_.stood_still_s(), timeout_s_)) return WatchVerdict::timeout;
+  if (verdict == base::HangClock::Verdict::idle) return WatchVerdict::idle;  // more time would not help
+  if (!at_most(elapsed_s(now), limits_.timeout_s)) return WatchVerdict::timeout;
   switch (verdict) {
     case base::HangClock::Verdict::fine:
       return WatchVerdict::fine;
@@ -24,6 +25,11 @@ WatchVerdict Watchdog::look(double now, double cpu_s) {
       return WatchVerdict::busy;
   }
   throw std::logic_error("HangClock::Verdict outside its enumeration");
+}
+
+bool Watchdog::beyond(double now, double times) const {
+  return !at_most(elapsed_s(now), times * limits_.timeout_s) ||
+         !at_most(clock_.silent_s(now), times * WatchLimits::kBusyFactor * limits_.hang_s);
 }
 
 }  // namespace harness

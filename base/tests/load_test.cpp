@@ -65,6 +65,43 @@ TEST_F(Machine, OthersAreWhatIsBusyAndNotOwn) {
   EXPECT_EQ(load.describe(), "other processes used 1.2 of 2 cores, threads waited 9 % of their time");
 }
 
+// One thread that computes all the time, and has a fifth of a core.
+TEST_F(Machine, HowMuchSlowerWorkIs) {
+  const LoadMeter meter = this->meter();
+  now += 10, own += 2;
+  cpus(1000, 0);
+  thread(1, 8);
+  EXPECT_NEAR(meter.read().slowdown(), 5, 1e-9);
+  own -= 1.9;
+  thread(1, 0.9);
+  EXPECT_NEAR(meter.read().slowdown(), 1 / (1 - 0.09), 1e-9) << "it hardly ever wanted one";
+  own += 19.8, thread(1, 9.9);
+  EXPECT_EQ(meter.read().slowdown(), 1) << "own threads wait for each other";
+  own -= 17.9;
+  cpus(1000, 0, 1000);
+  thread(1, 2);
+  EXPECT_NEAR(meter.read().slowdown(), 1 / ((1 - 0.5 * 0.4) * (1 - 0.5)), 1e-9)
+      << "the host takes half of the CPUs besides";
+  Load untold = meter.read();
+  untold.waiting.reset();
+  EXPECT_EQ(untold.slowdown(), std::numeric_limits<double>::infinity());
+  untold.known = false;
+  EXPECT_EQ(untold.slowdown(), 1);
+}
+
+TEST_F(Machine, SeveralProcessesWaitTogether) {
+  LoadSources sources{folder / "stat", folder / "nobody", {0, 1}, [this] { return now; }, [this] { return own; }};
+  sources.all_tasks = [this] { return std::vector<fs::path>{folder / "task", folder / "gone", folder / "more"}; };
+  fs::create_directories(folder / "more");
+  const LoadMeter meter(sources);
+  now += 10, own += 2;
+  cpus(1000, 0);
+  thread(1, 3);
+  fs::create_directories(folder / "more" / "2");
+  std::ofstream(folder / "more/2/schedstat") << "5 4000000000 1\n";
+  EXPECT_DOUBLE_EQ(*meter.read().waiting, 0.7) << "one that began meanwhile too";
+}
+
 TEST_F(Machine, OthersThatCostNothingAreNoLoad) {
   const LoadMeter meter = this->meter();
   now += 10, own += 6;

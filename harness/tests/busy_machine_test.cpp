@@ -139,6 +139,69 @@ TEST(BusyMachine, WaitingForACalmMachineIsNoHang) {
   EXPECT_EQ(phases[0].at("name"), "waiting for a calm machine");
 }
 
+// -- time limits
+
+// With FAKE_CROWD=`waiting`, the part of each second in which the case waits for a CPU that others have; "": calm.
+Seen at_a_limit(FakeRun& fake, const std::string& name, const char* waiting, std::vector<std::string> more) {
+  if (*waiting != '\0') setenv("FAKE_CROWD", waiting, 1);
+  std::vector<std::string> words = {"--case", "crowded/" + name, "--out", "run"};
+  words.insert(words.end(), more.begin(), more.end());
+  const int code = fake(words);
+  unsetenv("FAKE_CROWD");
+  return {code, fake.find("crowded/" + name)};
+}
+const std::vector<std::string> kShort = {"--timeout", "0.3", "--hang", "2"};
+
+TEST(BusyMachine, ACaseThatOthersKeepFromTheCpusHasMoreTimeAndSaysSo) {
+  FakeRun calm;
+  const auto [calm_code, accused] = at_a_limit(calm, "ends_late", "", kShort);
+  EXPECT_EQ(calm_code, 6);
+  EXPECT_THAT(codes(accused), ElementsAre("NSA-X006"));
+  EXPECT_FALSE(accused.facts.contains("more_time"));
+  FakeRun busy;
+  const auto [exit_code, result] = at_a_limit(busy, "ends_late", "0.75", kShort);
+  EXPECT_EQ(exit_code, 0) << busy.err();
+  EXPECT_EQ(result.status, Status::pass);
+  EXPECT_GE(result.facts.at("more_time").at("after_s").get<double>(), 0.3);
+  EXPECT_THAT(result.facts.at("more_time").at("load").at("in_words").get<std::string>(),
+              HasSubstr("threads waited 75 % of their time"));
+}
+
+TEST(BusyMachine, WhatDoesNotEndInTheTimeThatItHadAloneIsAccused) {
+  FakeRun fake;
+  const auto [exit_code, result] = at_a_limit(fake, "never_ends", "0.5", kShort);
+  EXPECT_EQ(exit_code, 6);
+  ASSERT_THAT(codes(result), ElementsAre("NSA-X006"));
+  EXPECT_GE(result.duration_s, 0.6) << "twice as long as alone";
+  EXPECT_TRUE(result.findings[0].evidence.at("load").at("busy").get<bool>());
+}
+
+TEST(BusyMachine, WhatHadTooLittleOfTheCpusToTheEndAccusesNobody) {
+  FakeRun fake;
+  const auto [exit_code, result] = at_a_limit(fake, "never_ends", "0.95", {"--timeout", "0.2", "--hang", "2"});
+  EXPECT_EQ(exit_code, 8);
+  EXPECT_EQ(result.status, Status::inconclusive);
+  EXPECT_EQ(result.reason_code, "machine_busy");
+  EXPECT_GE(result.duration_s, 1.6) << "eight times the limit";
+  EXPECT_TRUE(result.findings.empty());
+  EXPECT_THAT(result.reason, AllOf(HasSubstr("still running at its absolute limit, 8 times the usual"),
+                                   HasSubstr("in phase 'chatting'"), HasSubstr("threads waited 95 % of their time"),
+                                   HasSubstr("repeat it on a calm machine")));
+  EXPECT_THAT(result.facts.at("given_up").at("stacks").dump(), HasSubstr("nanosleep"));
+}
+
+// Silent and busy, as a kernel that is compiled: the time until that is a hang is longer too. An idle one is a hang.
+TEST(BusyMachine, SilenceIsJudgedLikewise) {
+  const std::vector<std::string> limits = {"--timeout", "60", "--hang", "0.5"};
+  FakeRun calm, busy, idle;
+  EXPECT_THAT(codes(at_a_limit(calm, "computes_for_long", "", limits).result), ElementsAre("NSA-X002"));
+  EXPECT_EQ(at_a_limit(busy, "computes_for_long", "0.75", limits).exit_code, 0) << busy.err();
+  const auto [exit_code, result] = at_a_limit(idle, "falls_asleep", "0.95", {"--timeout", "0.3", "--hang", "0.5"});
+  EXPECT_EQ(exit_code, 6);
+  ASSERT_THAT(codes(result), ElementsAre("NSA-X002"));
+  EXPECT_THAT(result.findings[0].message, HasSubstr("no progress and no CPU time"));
+}
+
 // -- what a worker tells
 
 class Disturbed : public testing::Test {

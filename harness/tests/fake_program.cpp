@@ -285,7 +285,31 @@ base::Load load_of_the_machine() {
   load.own_cores = 0.3;
   load.others_cores = others_work ? 1.7 : 0;
   load.waiting = others_work ? 0.2 : 0;
+  if (const char* waiting = std::getenv("FAKE_CROWD"); waiting != nullptr) {  // how long the case waits of each second
+    load.waiting = std::atof(waiting);
+    load.own_cores = 1 - *load.waiting;
+    load.others_cores = 2 - load.own_cores;
+  }
   return load;
+}
+
+// Cases that are at their time limit, and one that hangs there.
+std::vector<Case> crowded(const harness::Settings&) {
+  const auto chat_for = [](std::chrono::milliseconds time) {
+    return [time](Context& context) {
+      context.phase("chatting");
+      for (const auto end = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < end;) {
+        std::this_thread::sleep_for(5ms);
+        context.progress();
+      }
+    };
+  };
+  return {make("ends_late", chat_for(600ms)), make("never_ends", chat_for(3600s)),
+          make("computes_for_long", [](Context&) { spin_until(std::chrono::steady_clock::now() + 2200ms); }),
+          make("falls_asleep", [=](Context& context) {
+            chat_for(600ms)(context);
+            std::this_thread::sleep_for(3600s);
+          })};
 }
 
 // A case that others disturb, or not, in each attempt; whose speed is `speeds` in each.
@@ -396,6 +420,7 @@ harness::Program make_program() {
       {"skipping", "skips", {}, skipping},
       {"undecided", "cannot tell", {}, undecided},
       {"leaving", "leaves", {}, leaving},
+      {"crowded", "takes long", {}, crowded},
       {"disturbed", "takes times", {}, disturbed},
       {"guarding", "guards", {}, guarding, true},
       {"sized", "has sizes", {}, sized},

@@ -82,6 +82,18 @@ TEST(Process, CpuTimeCountsChildrenToo) {
   EXPECT_GE(cpu, 0.05);
 }
 
+TEST(Process, CpuTimeOfAChildThatEndedIsNotLost) {
+  Process process("sh", shell("sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done'; read line"));
+  bool found = false;
+  for (int i = 0; i < 1000 && !found; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    found = process.cpu_seconds() >= 0.03 && process.tree() == std::vector{process.pid()};
+  }
+  EXPECT_TRUE(found) << process.cpu_seconds() << " s";
+  process.give("go\n");
+  EXPECT_EQ(finish(process).value, 0);
+}
+
 TEST(Process, AnInputThatNobodyReadsBlocksNobody) {
   Process process("sh", shell("exit 0"));
   process.give(std::string(1 << 19, 'x'));

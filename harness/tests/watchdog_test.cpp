@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace {
 
 using harness::Watchdog;
@@ -22,6 +24,31 @@ TEST(Watchdog, WordsDoNotHelpBeyondTheAbsoluteLimit) {
   }
   dog.heard(20.5);
   EXPECT_EQ(dog.look(20.5, 20.5), WatchVerdict::timeout);
+}
+
+TEST(Watchdog, WhatOthersKeptFromTheCpusHasMoreTime) {
+  Watchdog talks;
+  talks.begin({4, 20}, 0);
+  for (int t = 1; t <= 50; ++t) {
+    talks.heard(t);
+    (void)talks.look(t, t);
+  }
+  EXPECT_TRUE(talks.beyond(50, 1));
+  EXPECT_TRUE(talks.beyond(50, 2.4));
+  EXPECT_FALSE(talks.beyond(50, 2.5));
+  EXPECT_TRUE(talks.beyond(50, std::numeric_limits<double>::quiet_NaN()));
+  Watchdog silent;
+  silent.begin({4, 1000}, 0);
+  for (int t = 1; t <= 16; ++t) EXPECT_EQ(silent.look(t, t), WatchVerdict::fine) << t;
+  EXPECT_TRUE(silent.beyond(17, 1));
+  EXPECT_FALSE(silent.beyond(17, 1.1));
+}
+
+TEST(Watchdog, WhatIsIdleAtItsLimitIsAHang) {
+  Watchdog dog;
+  dog.begin({10, 5}, 0);
+  EXPECT_EQ(look_until(dog, 0, 6, 0), WatchVerdict::timeout);
+  EXPECT_EQ(look_until(dog, 6, 11, 0), WatchVerdict::idle) << "more time would not help it";
 }
 
 TEST(Watchdog, BeginForgetsTheCaseBefore) {
