@@ -58,7 +58,7 @@ reports::Finding finding_of(FleetTrouble trouble) {
 
 // A number, or names with commas between.
 void read_expected(const std::string& text, reports::FleetOptions& to) {
-  constexpr std::size_t kMost = 1'000'000;
+  constexpr std::size_t kMost = 100'000;  // as many as are read of a folder; each that is missing has its line
   constexpr const char* kAllowed = "the number of hosts, or their names with commas between";
   const auto refuse = [&](const std::string& why) {
     return UsageError(fmt::format("--expect: '{}'{}; allowed is {}", text, why, kAllowed));
@@ -95,6 +95,17 @@ void refuse_unusable(const fs::path& out) {
       throw UsageError(fmt::format("--out: {} is the folder of a run ({}); give another one", out.string(), name));
 }
 
+// With all that is in it.
+void refuse_inside(const fs::path& out, const std::vector<HostFolder>& folders) {
+  std::error_code error;
+  const fs::path whole = fs::weakly_canonical(out, error);
+  for (const HostFolder& folder : folders)
+    if (const fs::path& run = folder.path;
+        folder.trouble.empty() && std::mismatch(run.begin(), run.end(), whole.begin(), whole.end()).first == run.end())
+      throw UsageError(
+          fmt::format("--out: {} is in {}, the folder of a run; give another one", out.string(), run.string()));
+}
+
 }  // namespace
 
 reports::ExitCode merge(const Program& program, const CommandLine& line) {
@@ -103,7 +114,9 @@ reports::ExitCode merge(const Program& program, const CommandLine& line) {
   options.code = finding_of;
   if (line.expect) read_expected(*line.expect, options);
   if (line.out) refuse_unusable(*line.out);
-  const reports::Fleet fleet = reports::merge(read_hosts(program, host_folders(line.operands)), options);
+  const std::vector<HostFolder> folders = host_folders(line.operands);
+  if (line.out) refuse_inside(*line.out, folders);
+  const reports::Fleet fleet = reports::merge(read_hosts(program, folders), options);
   const std::vector<std::string> lost = line.out ? reports::write_fleet(fleet, *line.out) : std::vector<std::string>();
   for (const std::string& file : lost) base::complain(fmt::format("--out: {}", file));
   const std::string text = line.json ? reports::dump(reports::to_json(fleet), 2) + "\n" : reports::to_text(fleet);

@@ -138,6 +138,7 @@ TEST_F(MergeVerb, TheReportIsWritten) {
   EXPECT_EQ(fake({"merge", "run", "--out", "run/all"}), 0);
   EXPECT_EQ(fake({"merge", "run"}), 0) << "a report is no host";
   refuses({"run", "--out", "run/h0"}, "--out: run/h0 is the folder of a run");
+  refuses({"run", "--out", "run/h0/new/../deep"}, "run/h0, the folder of a run");
   fake.folder.write("file", "");
   refuses({"run", "--out", "file"}, "--out: file is not a folder");
   fs::remove(path("report/fleet.md"));
@@ -322,7 +323,7 @@ TEST_F(MergeVerb, WhatCannotBeMergedIsRefused) {
   refuses({"empty", "empty"}, "merge: empty holds no run");
   fs::create_directory_symlink("loop", path("loop"));
   refuses({"loop"}, "merge: loop: cannot be read: Too many levels of symbolic links");
-  for (const char* bad : {"0", "9999999999999999999999", "", "a,", ",a", "a,a"})
+  for (const char* bad : {"0", "100001", "9999999999999999999999", "", "a,", ",a", "a,a"})
     refuses({"run", "--expect", bad}, std::string("--expect: '") + bad + "'");
   refuses({"run", "--summary-file", "s.md"}, "'--summary-file' has no meaning for the verb 'merge'");
   refuses({"run", "--suite", "good"}, "'--suite' has no meaning for the verb 'merge'");
