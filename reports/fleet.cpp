@@ -117,7 +117,10 @@ void add_twice(const Fleet& fleet, Findings& to) {
   for (std::size_t i = 0; i < fleet.hosts.size(); ++i) {
     const FleetHost& host = fleet.hosts[i];
     if (!host.has_run()) continue;
-    for (const std::string& key : {"run " + host.run_id, "host " + host.name}) {
+    std::vector<std::string> keys = {"run " + host.run_id, "host " + host.name};
+    const bool job_is_told = !host.launch.empty() && host.launch.back() != ' ';  // "torchrun ": which, nobody knows
+    if (host.rank && job_is_told) keys.push_back(fmt::format("rank {} of {}", *host.rank, host.launch));
+    for (const std::string& key : keys) {
       const auto [first, fresh] = seen.try_emplace(key, i);
       if (fresh) continue;
       const FleetHost& other = fleet.hosts[first->second];

@@ -95,16 +95,21 @@ void add_plan(const Run& run, FleetHost& host) {
   host.facts["plan.planted_faults"] = shortened(view::planted_faults(run));
 }
 
+std::optional<std::int64_t> whole_at(const Json& launch, const char* key, std::int64_t least, std::int64_t most) {
+  if (!launch.contains(key)) return std::nullopt;
+  const Json& told = launch.at(key);
+  if (told.is_number_integer())
+    if (const auto value = told.get<std::int64_t>(); value >= least && value <= most) return value;
+  throw std::invalid_argument(fmt::format("launch.{} is {}, allowed is an integer from {} to {}", key,
+                                          view::cut(dump(told), kNameBytes), least, most));
+}
+
 void add_launch(const Run& run, FleetHost& host) {
   const Json::json_pointer where("/launch");
   if (!run.provenance.is_object() || !run.provenance.contains(where) || !run.provenance.at(where).is_object()) return;
   const Json& launch = run.provenance.at(where);
-  for (const auto& [key, to] : {std::pair{"rank", &host.rank}, {"size", &host.size}}) {
-    if (!launch.contains(key) || !launch.at(key).is_number_integer()) continue;
-    *to = launch.at(key).get<std::int64_t>();
-    if (**to < 0 || **to > kMostRanks)
-      throw std::invalid_argument(fmt::format("launch.{} is {}, allowed is 0 to {}", key, **to, kMostRanks));
-  }
+  host.size = whole_at(launch, "size", 1, kMostRanks);
+  host.rank = whole_at(launch, "rank", 0, host.size.value_or(kMostRanks) - 1);
   host.launch = view::cut(
       fmt::format("{} {}", text_at(run.provenance, "/launch/launcher"), text_at(run.provenance, "/launch/job")),
       kNameBytes);

@@ -152,6 +152,16 @@ TEST(Fleet, ALaunchKnowsHowManyItIsOf) {
 TEST(Fleet, ALaunchThatCannotBeIsRefused) {
   EXPECT_THROW((void)host_of(ranked("a", 0, 100001), "run/a"), std::invalid_argument);
   EXPECT_THROW((void)host_of(ranked("a", -1, 2), "run/a"), std::invalid_argument);
+  EXPECT_THROW((void)host_of(ranked("a", 0, 0), "run/a"), std::invalid_argument);
+  EXPECT_THROW((void)host_of(ranked("a", 2, 2), "run/a"), std::invalid_argument);
+  reports::Run words = ranked("a", 0, 2);
+  words.provenance["launch"]["size"] = "two";
+  try {
+    (void)host_of(words, "run/a");
+    ADD_FAILURE() << "a rank that is missing would not be";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("launch.size is \"two\", allowed is an integer from 1 to 100000"));
+  }
 }
 
 TEST(Fleet, ARankThatIsMissingIsToldBesideTheNames) {
@@ -184,6 +194,18 @@ TEST(Fleet, AHostThatIsThereTwiceIsRefusedByName) {
   copy.id = "run of b";
   fleet = fleet_of({run_of_host("b"), copy});
   EXPECT_THAT(find(fleet, "twice")->first.message, HasSubstr("are the same run run of b"));
+}
+
+// What an earlier attempt of a job left, or a rank that was started twice. Where no job is told, it may be two
+// launches.
+TEST(Fleet, ARankThatIsThereTwiceInOneJobIsRefusedByName) {
+  const Fleet fleet = fleet_of({ranked("a", 0, 2), ranked("b", 0, 2), ranked("c", 1, 2)});
+  EXPECT_EQ(fleet.exit_code, ExitCode::usage);
+  EXPECT_THAT(find(fleet, "twice")->first.message, HasSubstr("are the same rank 0 of slurm 7.0"));
+  EXPECT_THAT(find(fleet, "twice")->hosts, ElementsAre(0U, 1U));
+  std::vector<reports::Run> two = {ranked("a", 0, 2), ranked("b", 1, 2), ranked("c", 0, 2), ranked("d", 1, 2)};
+  for (reports::Run& run : two) run.provenance["launch"]["job"] = "";
+  EXPECT_EQ(fleet_of(two).exit_code, ExitCode::ready);
 }
 
 // A run of `host` that saw one GPU.
