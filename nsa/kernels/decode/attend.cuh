@@ -10,30 +10,55 @@
 
 namespace nsa::kernels {
 
-// The chosen block's tile of this CTA; `list` has room for all chosen blocks. By all threads together.
-template <typename T>
-__device__ inline DecodeKeys chosen_keys(const Decode& p, const DecodeCuts& cuts, const DecodeWork& work, char* shared,
-                                         const DecodeShared& at, int pair, int own, int* list, float* inverse) {
-  const int current = p.t / p.geometry.l_sel, n = p.geometry.n;
-  float* const table = reinterpret_cast<float*>(shared + at.keys);
-  float* const edges = table + cuts.compressed * kDecodeHeads;
-  int* const bits = reinterpret_cast<int*>(edges + cuts.compressed * kDecodeHeads);
+// The chosen blocks of a pair, the best first, into `list`. By all threads together.
+__device__ inline void choose(int* list, const Decode& p, const DecodeCuts& cuts, const DecodeWork& work, char* shared,
+                              const DecodeShared& at, int pair) {
+  const ChoiceRoom room(shared, at, cuts);
   const float* const scores = work.scores + pair * score_row(cuts, cuts.compressed, 0);
-  load_edges(edges, scores, cuts);
-  weigh_parts(table, inverse, shared, work.stats_of(cuts, pair), cuts.compressed);
-  choose_blocks(list, bits, shared, current - 2, cuts.wanted, scores, edges, table, inverse, cuts, p.Hq / p.G);
-  if (own == 0 && p.blocks)
-    for (int i = static_cast<int>(threadIdx.x); i < n; i += kDecodeThreads)
-      p.blocks[pair * n + i] = i == 0 ? 0 : i <= cuts.wanted ? list[i - 1] : current - (n - 1 - i);
-  const int first = list[own / cuts.block_tiles] * p.geometry.l_sel;
-  return keys_from<T>(p.k_sel, p.v_sel, pair / p.G, pair % p.G, first + own % cuts.block_tiles * kDecodeKeys,
-                      first + p.geometry.l_sel);
+  const int thread = static_cast<int>(threadIdx.x), last = cuts.current - 2, heads = p.Hq / p.G;
+  const TilePowers powers(work.stats_of(cuts, pair), cuts.compressed);
+  const auto edge = [&](int i) {  // a quarter of a tile's
+    return reinterpret_cast<const float4*>(scores + score_row(cuts, i / 4, cuts.tile_blocks))[i % 4];
+  };
+  float4 first_edge = make_float4(0, 0, 0, 0);
+  const bool has_edge = thread < cuts.compressed * 4;
+  if (has_edge) first_edge = edge(thread);
+  ScoreRows rows;
+  rows.load(scores, cuts, 1, last);
+  if (has_edge) reinterpret_cast<float4*>(room.edges)[thread] = first_edge;
+#pragma unroll 1
+  for (int i = thread + kDecodeThreads; i < cuts.compressed * 4; i += kDecodeThreads)
+    reinterpret_cast<float4*>(room.edges)[i] = edge(i);
+  float inverse[4];
+  powers.weigh(room.table, shared, inverse);
+  QuadBest best;
+  constexpr int kRound = ScoreRows::kAtOnce * kDecodeQuads;
+#pragma unroll 1
+  for (int from = 1;;) {
+    sum_rows(best, rows, room, cuts, inverse, from, last, heads);
+    from += kRound;
+    if (from > last) break;
+    rows.load(scores, cuts, from, last);
+  }
+  choose_blocks(list, room, best.key(), last, cuts.wanted);
+}
+// The forced blocks and the chosen ones, in order.
+__device__ inline void write_chosen_blocks(const Decode& p, const DecodeCuts& cuts, int pair, const int* list) {
+  const int i = static_cast<int>(threadIdx.x), n = p.geometry.n;
+  if (i >= n) return;
+  if (i == 0 || i > cuts.wanted) {
+    p.blocks[pair * n + i] = i == 0 ? 0 : cuts.current - (n - 1 - i);
+    return;
+  }
+  int place = 1;
+#pragma unroll 1
+  for (int k = 0; k < cuts.wanted; ++k) place += list[k] < list[i - 1] ? 1 : 0;
+  p.blocks[pair * n + place] = list[i - 1];
 }
 // Of a part whose tile is known without a choice.
 template <typename T>
-__device__ inline DecodeKeys known_keys(const Decode& p, const DecodeCuts& cuts, int pair, int part) {
-  const int b = pair / p.G, group = pair % p.G;
-  if (part < cuts.compressed) return compressed_keys<T>(p, cuts, pair, part);
+__device__ inline DecodeKeys known_keys(const Decode& p, const DecodeCuts& cuts, int b, int group, int part) {
+  if (part < cuts.compressed) return compressed_keys<T>(p, cuts, b, group, part);
   part -= cuts.compressed;
   if (part < cuts.window) return keys_from<T>(p.k_win, p.v_win, b, group, part * kDecodeKeys, p.window);
   part -= cuts.window;
@@ -42,48 +67,54 @@ __device__ inline DecodeKeys known_keys(const Decode& p, const DecodeCuts& cuts,
   return keys_from<T>(p.k_sel, p.v_sel, b, group, cuts.last_token + part * kDecodeKeys, p.t + 1);
 }
 // The blocks that are taken without a choice: all of them, or (n = 3) the first and the last two.
-__device__ inline void write_known_blocks(const Decode& p, int pair) {
-  const int current = p.t / p.geometry.l_sel, n = p.geometry.n;
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += kDecodeThreads)
-    p.blocks[pair * n + i] = current < n ? (i <= current ? i : -1) : i == 0 ? 0 : current - (n - 1 - i);
+__device__ inline void write_known_blocks(const Decode& p, const DecodeCuts& cuts, int pair) {
+  const int current = cuts.current, n = p.geometry.n, i = static_cast<int>(threadIdx.x);
+  if (i < n) p.blocks[pair * n + i] = current < n ? (i <= current ? i : -1) : i == 0 ? 0 : current - (n - 1 - i);
 }
 
-// Grid: chosen blocks' tiles of all pairs, which have most to wait for, and then the others. Not every CTA has room
-// beside the first launch's.
+// Grid: (G, B, tiles), chosen blocks' tiles first, which have most to wait for. Not every CTA has room beside the first
+// launch's.
 template <typename T, int Dk, int Dv>
 __global__ void __launch_bounds__(kDecodeThreads, 2)
     decode_attend_kernel(const __grid_constant__ Decode p, const __grid_constant__ DecodeCuts cuts,
                          const __grid_constant__ DecodeWork work, const __grid_constant__ DecodeShared at) {
   using Tile = DecodeTile<T, Dk, Dv>;
   extern __shared__ __align__(128) char shared[];
-  __shared__ float inverse[kDecodeHeads];
   __shared__ int list[kMostBlocks];
-  const int number = static_cast<int>(blockIdx.x), before = p.B * p.G * cuts.chosen, heads = p.Hq / p.G;
-  const bool chosen = number < before;
-  const int each = chosen ? cuts.chosen : cuts.known(), place = chosen ? number : number - before;
-  const int pair = place / each, item = place - pair * each;
-  const int part = chosen ? cuts.known() + item : item;
+  const int group = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), pair = b * p.G + group;
+  const int place = static_cast<int>(blockIdx.z), heads = p.Hq / p.G;
+  const bool chosen = place < cuts.chosen;
+  const int item = chosen ? place : place - cuts.chosen, part = chosen ? cuts.known() + item : item;
+  // Of a chosen block: its place in the list, and where in it the tile begins.
+  const int own = cuts.block_tiles == 1 ? item : item / cuts.block_tiles;
+  const int within = (item - own * cuts.block_tiles) * kDecodeKeys;
   const bool weighed = part < cuts.compressed && cuts.chosen > 0;  // by the first launch
   float2* const stats = work.stats_of(cuts, pair) + part * kDecodeHeads;
   DecodeKeys keys;
 
-  if (!weighed) Tile::load_queries(shared, p, pair / p.G, pair % p.G);
-  if (!chosen) {
-    keys = known_keys<T>(p, cuts, pair, part);
-    if (!weighed) Tile::load_keys(shared, at, keys);
-    Tile::load_values(shared, at, keys);
-  }
-  griddepcontrol_wait();
-  griddepcontrol_launch_dependents();
+  if (!weighed) Tile::load_queries(shared, p, b, group);
   if (chosen) {
-    keys = chosen_keys<T>(p, cuts, work, shared, at, pair, item, list, inverse);
-    Tile::load_keys(shared, at, keys);
-    Tile::load_values(shared, at, keys);
-  } else if (weighed) {
+    griddepcontrol_wait();
+    griddepcontrol_launch_dependents();
+    choose(list, p, cuts, work, shared, at, pair);
+    const int first = list[own] * p.geometry.l_sel;
+    keys = keys_from<T>(p.k_sel, p.v_sel, b, group, first + within, first + p.geometry.l_sel);
+  } else {
+    keys = known_keys<T>(p, cuts, b, group, part);
+  }
+  if (!weighed) Tile::load_keys(shared, at, keys);
+  Tile::load_values(shared, at, keys);
+  if (!chosen) {
+    griddepcontrol_wait();
+    griddepcontrol_launch_dependents();
+  } else if (item == 0 && p.blocks) {
+    write_chosen_blocks(p, cuts, pair, list);
+  }
+  if (weighed) {
     const std::int64_t tile = static_cast<std::int64_t>(pair) * cuts.compressed + part;
     Tile::load_weights(shared, work.weights + tile * kDecodeThreads);
   }
-  if (cuts.chosen == 0 && item == 0 && p.blocks) write_known_blocks(p, pair);
+  if (cuts.chosen == 0 && item == 0 && p.blocks) write_known_blocks(p, cuts, pair);
   if (!weighed) Tile::weigh(shared, at, keys.count, p.scale, stats);
   Tile::multiply(shared, at, keys.count, heads,
                  work.o_of(p, cuts, pair) + static_cast<std::int64_t>(part) * heads * Dv);

@@ -1,5 +1,9 @@
 // The choice of a group's blocks (Eq 10 and 11) from what the tiles have left, by a CTA. Every CTA that attends over a
 // chosen block makes it for itself: 64 bytes a block from L2, instead of a wait for another CTA.
+//
+//   ask for all statistics, edges and scores at once ─> tiles' powers ─> sums over the heads ─> the best
+//
+// A row of scores is 16 heads, four lanes' 16 bytes. A quad sums the rows 1 + quad, 65 + quad ..., and keeps its best.
 #pragma once
 
 #include "nsa/kernels/decode/tile.cuh"
@@ -7,50 +11,26 @@
 
 namespace nsa::kernels {
 
-// The weights of parts [first, first + count) of a pair against each other: table[part][head], powers of two, and
-// inverse[head], 1 over the sum of all weights. Begins and ends with all threads together.
-__device__ inline void weigh_parts(float* table, float* inverse, char* shared, const float2* stats, int count) {
-  const int head = static_cast<int>(threadIdx.x) % kDecodeHeads, lane = static_cast<int>(threadIdx.x) / kDecodeHeads;
-  constexpr int kLanes = kDecodeThreads / kDecodeHeads;
-  float* const maxima = reinterpret_cast<float*>(shared + DecodeShared::kSums);  // [16][16], and sums
-  float* const sums = maxima + kLanes * kDecodeHeads;
-  __syncthreads();
-  // What a thread looks at is loaded once, of up to 8192 compressed keys.
-  constexpr int kKept = 4;
-  float2 kept[kKept];
-#pragma unroll
-  for (int k = 0; k < kKept; ++k) {
-    const int i = lane + k * kLanes;
-    kept[k] = i < count ? stats[i * kDecodeHeads + head] : make_float2(-INFINITY, 0);
-  }
-  float origin = -INFINITY;
-#pragma unroll
-  for (int k = 0; k < kKept; ++k) origin = fmaxf(origin, kept[k].x);
-  for (int i = lane + kKept * kLanes; i < count; i += kLanes) origin = fmaxf(origin, stats[i * kDecodeHeads + head].x);
-  maxima[lane * kDecodeHeads + head] = origin;
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kLanes; ++i) origin = fmaxf(origin, maxima[i * kDecodeHeads + head]);
-  float sum = 0;
-  const auto weigh = [&](int i, const float2& part) {
-    const float power = whole_power(part.x - origin);
-    table[i * kDecodeHeads + head] = power;
-    sum = fmaf(power, part.y, sum);
-  };
-#pragma unroll
-  for (int k = 0; k < kKept; ++k)
-    if (lane + k * kLanes < count) weigh(lane + k * kLanes, kept[k]);
-  for (int i = lane + kKept * kLanes; i < count; i += kLanes) weigh(i, stats[i * kDecodeHeads + head]);
-  sums[lane * kDecodeHeads + head] = sum;
-  __syncthreads();
-  if (lane == 0) {
-    sum = 0;
-#pragma unroll
-    for (int i = 0; i < kLanes; ++i) sum += sums[i * kDecodeHeads + head];
-    inverse[head] = 1.f / sum;
-  }
-  __syncthreads();
-}
+inline constexpr int kDecodeQuads = kDecodeThreads / 4;  // each has a share of the blocks
+static_assert(kMostBlocks <= kDecodeQuads);              // as many bests as are taken
+
+// Where the choice's things lie, from DecodeShared::keys on.
+struct ChoiceRoom {
+  float *table, *edges;    // [tiles][16]: powers, and what every tile's keys give to the next tile's first block
+  std::uint64_t* rivals;   // in their place when the sums are made: keys of what may be among the best
+  int* bits;               // [last + 1]
+  std::uint64_t* bests;    // [kDecodeQuads], in the place of weights that are not made yet
+  std::uint64_t* least;    // the last of the quads' bests that must be looked at
+  int* count;              // of rivals
+  __device__ ChoiceRoom(char* shared, const DecodeShared& at, const DecodeCuts& cuts)
+      : table(reinterpret_cast<float*>(shared + at.keys)),
+        edges(table + cuts.compressed * kDecodeHeads),
+        rivals(reinterpret_cast<std::uint64_t*>(table)),
+        bits(reinterpret_cast<int*>(shared + at.keys + cuts.bits_at)),
+        bests(reinterpret_cast<std::uint64_t*>(shared + DecodeShared::kWeights)),
+        least(bests + kDecodeQuads),
+        count(reinterpret_cast<int*>(least + 1)) {}
+};
 
 // The bits of a score, which is never negative, so that they order as it does; a NaN counts as larger than every
 // number: it is chosen, so it is seen.
@@ -58,136 +38,151 @@ __device__ inline int score_bits(float score) {
   constexpr int kNaN = 0x7f800001;
   return min(__float_as_int(score) & 0x7fffffff, kNaN);
 }
-__device__ inline void load_row(float (&row)[kDecodeHeads], const float* from) {
-#pragma unroll
-  for (int i = 0; i < kDecodeHeads / 4; ++i) {
-    const float4 x = reinterpret_cast<const float4*>(from)[i];
-    row[4 * i] = x.x, row[4 * i + 1] = x.y, row[4 * i + 2] = x.z, row[4 * i + 3] = x.w;
-  }
+// Orders by score, the lower block first among equals. No block: 0.
+__device__ inline std::uint64_t key_of(int bits, int block) {
+  return static_cast<std::uint64_t>(static_cast<unsigned>(bits)) << 32 | ~static_cast<unsigned>(block);
 }
-// What every tile's keys give to the next tile's first block: from [tiles] rows of the scores.
-__device__ inline void load_edges(float* edges, const float* scores, const DecodeCuts& cuts) {
-  for (int i = static_cast<int>(threadIdx.x); i < cuts.compressed * kDecodeHeads; i += kDecodeThreads)
-    edges[i] = scores[score_row(cuts, i / kDecodeHeads, cuts.tile_blocks) + i % kDecodeHeads];
-}
-// Sum over the heads of their share `own` in block j.
-__device__ inline float sum_of_heads(const float (&own)[kDecodeHeads], int j, const float* edges, const float* table,
-                                     const float* inverse, const DecodeCuts& cuts, int heads) {
-  const int tile = j / cuts.tile_blocks;
-  const bool edge = j == tile * cuts.tile_blocks && tile > 0;
-  float weights[kDecodeHeads], inverses[kDecodeHeads];
-  load_row(weights, table + tile * kDecodeHeads);
-  load_row(inverses, inverse);
-  float sum = 0;
-#pragma unroll
-  for (int h = 0; h < kDecodeHeads; ++h) {
-    if (h >= heads) break;
-    float share = own[h] * weights[h];
-    if (edge) share = fmaf(edges[(tile - 1) * kDecodeHeads + h], table[(tile - 1) * kDecodeHeads + h], share);
-    sum = fmaf(share, inverses[h], sum);
-  }
-  return sum;
-}
+__device__ inline int block_of(std::uint64_t key) { return static_cast<int>(~static_cast<unsigned>(key)); }
 
-// The `wanted` best of the blocks 1 .. last into `list`, ascending; ties go to the lower number. `bits`: last + 1 ints.
-//
-// Note [Threshold]
-// The last one that is taken is found by quartering the range of the scores' bits, which ends when a threshold parts
-// exactly `wanted` from the rest, after half a dozen steps as a rule. A warp owns neighbouring blocks, so that ties are
-// counted off in order.
-__device__ inline void choose_blocks(int* list, int* bits, char* shared, int last, int wanted, const float* scores,
-                                     const float* edges, const float* table, const float* inverse,
-                                     const DecodeCuts& cuts, int heads) {
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) & 31;
-  constexpr unsigned kAll = 0xffffffffu;
-  uint2* const pairs = reinterpret_cast<uint2*>(shared + DecodeShared::kSums);  // [2][8] counts
-  int* const counts = reinterpret_cast<int*>(pairs + 2 * kDecodeWarps);         // [3][8]
-  const int each = (last + kDecodeThreads - 1) / kDecodeThreads * 32;
-  const int begin = 1 + warp * each, end = min(begin + each, last + 1);
-
-  int best = -1;
-  constexpr int kAtOnce = 4;  // all of a warp's up to 1024 blocks
-  for (int from = begin + lane; from < end; from += 32 * kAtOnce) {
-    float own[kAtOnce][kDecodeHeads];
+// The scores of kAtOnce blocks of every quad, a quarter of the heads each.
+struct ScoreRows {
+  static constexpr int kAtOnce = 16;
+  float4 own[kAtOnce];
+  // Of the blocks from `first` on.
+  __device__ void load(const float* scores, const DecodeCuts& cuts, int first, int last) {
+    const int quad = static_cast<int>(threadIdx.x) / 4, quarter = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int j = min(from + i * 32, last), tile = j / cuts.tile_blocks;
-      load_row(own[i], scores + score_row(cuts, tile, j - tile * cuts.tile_blocks));
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int j = from + i * 32;
-      if (j >= end) break;
-      bits[j] = score_bits(sum_of_heads(own[i], j, edges, table, inverse, cuts, heads));
-      best = max(best, bits[j]);
+      const int j = first + quad + i * kDecodeQuads;
+      if (j <= last)
+        own[i] = reinterpret_cast<const float4*>(scores)[(j + cuts.tile_of(j)) * (kDecodeHeads / 4) + quarter];
     }
   }
-  best = __reduce_max_sync(kAll, best);
-  if (lane == 0) counts[warp] = best;
-  __syncthreads();
-  for (int w = 0; w < kDecodeWarps; ++w) best = max(best, counts[w]);
+};
 
-  // At least `wanted` are >= low; fewer are >= high, namely `above`, or exactly as many and low == high. A step looks
-  // at three thresholds, whose counts are halves of words.
-  int low = 0, high = best + 1, above = 0;
-  for (int step = 0; high - low > 1; ++step) {
-    const int quarter = max((high - low) / 4, 1);
-    const int threshold[3] = {low + quarter, min(low + 2 * quarter, high), min(low + 3 * quarter, high)};
-    unsigned two = 0, third = 0;
-    for (int j = begin + lane; j < end; j += 32) {
-      const int own = bits[j];
-      two += (own >= threshold[0] ? 1u : 0u) + (own >= threshold[1] ? 1u << 16 : 0u);
-      third += own >= threshold[2] ? 1u : 0u;
+// Powers of the tiles against each other into table[tile][head], and of this thread's four heads 1 over the sum of all.
+struct TilePowers {
+  static constexpr int kLanes = kDecodeThreads / kDecodeHeads, kKept = 4;  // up to 8192 compressed keys
+  float2 kept[kKept];
+  const float2* stats;
+  int count, head = static_cast<int>(threadIdx.x) % kDecodeHeads, lane = static_cast<int>(threadIdx.x) / kDecodeHeads;
+
+  __device__ TilePowers(const float2* from, int tiles) : stats(from), count(tiles) {
+#pragma unroll
+    for (int k = 0; k < kKept; ++k) {
+      const int i = lane + k * kLanes;
+      kept[k] = i < count ? stats[i * kDecodeHeads + head] : make_float2(-INFINITY, 0);
     }
-    two = __reduce_add_sync(kAll, two);
-    third = __reduce_add_sync(kAll, third);
-    uint2* const turn = pairs + step % 2 * kDecodeWarps;
-    if (lane == 0) turn[warp] = make_uint2(two, third);
+  }
+  // By all threads together; ends with them together.
+  __device__ void weigh(float* table, char* shared, float (&inverse)[4]) const {
+    float* const maxima = reinterpret_cast<float*>(shared + DecodeShared::kSums);  // [8][16], and sums
+    float* const sums = maxima + kDecodeWarps * kDecodeHeads;
+    const int warp = static_cast<int>(threadIdx.x) / 32, quarter = static_cast<int>(threadIdx.x) % 4;
+    const bool writes = lane % 2 == 0;  // a warp has each head twice
+    float origin = fmaxf(fmaxf(kept[0].x, kept[1].x), fmaxf(kept[2].x, kept[3].x));
+#pragma unroll 1
+    for (int i = lane + kKept * kLanes; i < count; i += kLanes) origin = fmaxf(origin, stats[i * kDecodeHeads + head].x);
+    origin = fmaxf(origin, __shfl_xor_sync(0xffffffffu, origin, 16));
+    if (writes) maxima[warp * kDecodeHeads + head] = origin;
     __syncthreads();
-    unsigned all[3] = {};
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) origin = fmaxf(origin, maxima[w * kDecodeHeads + head]);
+    float sum = 0;
+    const auto add = [&](int i, const float2& part) {
+      const float power = whole_power(part.x - origin);
+      table[i * kDecodeHeads + head] = power;
+      sum = fmaf(power, part.y, sum);
+    };
+#pragma unroll
+    for (int k = 0; k < kKept; ++k)
+      if (lane + k * kLanes < count) add(lane + k * kLanes, kept[k]);
+#pragma unroll 1
+    for (int i = lane + kKept * kLanes; i < count; i += kLanes) add(i, stats[i * kDecodeHeads + head]);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 16);
+    if (writes) sums[warp * kDecodeHeads + head] = sum;
+    __syncthreads();
+    float4 all = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int w = 0; w < kDecodeWarps; ++w) {
-      all[0] += turn[w].x & 0xffff, all[1] += turn[w].x >> 16, all[2] += turn[w].y;
+      const float4 x = reinterpret_cast<const float4*>(sums + w * kDecodeHeads)[quarter];
+      all.x += x.x, all.y += x.y, all.z += x.z, all.w += x.w;
     }
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      const int count = static_cast<int>(all[i]);
-      if (count >= wanted && threshold[i] <= high) low = max(low, threshold[i]);
-      if (count <= wanted && threshold[i] < high) high = threshold[i], above = count;
-    }
+    inverse[0] = 1.f / all.x, inverse[1] = 1.f / all.y, inverse[2] = 1.f / all.z, inverse[3] = 1.f / all.w;
   }
-  const auto taken = [&](int j, bool& tie) {
-    const int own = j < end ? bits[j] : -1;
-    tie = own == low && low != high;
-    return own >= high;
-  };
+};
 
-  int* const of_above = counts + kDecodeWarps;
-  int* const of_ties = of_above + kDecodeWarps;
-  int higher = 0, tied = 0;
-  for (int j = begin; j < end; j += 32) {
-    bool tie;
-    higher += __popc(__ballot_sync(kAll, taken(j + lane, tie)));
-    tied += __popc(__ballot_sync(kAll, tie));
+// The best of a quad's blocks so far.
+struct QuadBest {
+  int bits = -1, block = 0;
+  [[nodiscard]] __device__ std::uint64_t key() const { return bits < 0 ? 0 : key_of(bits, block); }
+};
+// Sums over the heads of the rows that a quad has, in order; their bits go to room.bits.
+__device__ inline void sum_rows(QuadBest& best, const ScoreRows& rows, const ChoiceRoom& room, const DecodeCuts& cuts,
+                                const float (&inverse)[4], int first, int last, int heads) {
+  const int quad = static_cast<int>(threadIdx.x) / 4, quarter = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int i = 0; i < ScoreRows::kAtOnce; ++i) {
+    if (first + i * kDecodeQuads > last) break;  // for all threads alike
+    const int j = first + quad + i * kDecodeQuads, tile = cuts.tile_of(j);
+    float sum = 0;
+    if (j <= last) {
+      const float4* const table = reinterpret_cast<const float4*>(room.table) + tile * 4 + quarter;
+      const float4 x = rows.own[i], w = *table;
+      float4 share = make_float4(x.x * w.x, x.y * w.y, x.z * w.z, x.w * w.w);
+      if (j == tile * cuts.tile_blocks && tile > 0) {
+        const float4 e = reinterpret_cast<const float4*>(room.edges)[(tile - 1) * 4 + quarter], v = table[-4];
+        share.x = fmaf(e.x, v.x, share.x), share.y = fmaf(e.y, v.y, share.y);
+        share.z = fmaf(e.z, v.z, share.z), share.w = fmaf(e.w, v.w, share.w);
+      }
+      if (quarter * 4 < heads) sum = share.x * inverse[0];
+      if (quarter * 4 + 1 < heads) sum = fmaf(share.y, inverse[1], sum);
+      if (quarter * 4 + 2 < heads) sum = fmaf(share.z, inverse[2], sum);
+      if (quarter * 4 + 3 < heads) sum = fmaf(share.w, inverse[3], sum);
+    }
+    const int bits = score_bits(quad_sum(sum));
+    if (j <= last && quarter == 0) room.bits[j] = bits;
+    if (j <= last && bits > best.bits) best = {bits, j};
   }
-  if (lane == 0) of_above[warp] = higher, of_ties[warp] = tied;
+}
+
+// The `wanted` best of the blocks 1 .. last into `list`, the best first, ties by number. `best`: of this thread's quad.
+//
+// Note [Rivals]
+// Of the quads' bests the `wanted`-th is a bound: so many blocks are at least as good, and whatever is among the best is.
+// As a rule few more are, and of those everyone counts who is better.
+__device__ inline void choose_blocks(int* list, const ChoiceRoom& room, std::uint64_t best, int last, int wanted) {
+  const int thread = static_cast<int>(threadIdx.x), quad = thread / 4, quarter = thread % 4;
+  if (quarter == 0) room.bests[quad] = best;
+  if (thread == 0) *room.count = 0;
   __syncthreads();
-  int place = 0, ties = wanted - above;  // before this warp's, and what is left of them
-  for (int w = 0; w < warp; ++w) {
-    const int filled = min(ties, of_ties[w]);
-    place += of_above[w] + filled;
-    ties -= filled;
-  }
-  const unsigned before = (1u << lane) - 1;
-  for (int j = begin; j < end; j += 32) {
-    bool tie;
-    const bool sure = taken(j + lane, tie);
-    const unsigned all_ties = __ballot_sync(kAll, tie);
-    const bool stays = sure || (tie && __popc(all_ties & before) < ties);
-    const unsigned staying = __ballot_sync(kAll, stays);
-    if (stays) list[place + __popc(staying & before)] = j + lane;
-    place += __popc(staying);
-    ties -= min(ties, __popc(all_ties));
+  int better = 0;
+#pragma unroll
+  for (int i = 0; i < kDecodeQuads / 4; ++i) better += room.bests[quarter + i * 4] > best ? 1 : 0;
+  better += __shfl_xor_sync(0xffffffffu, better, 1);
+  better += __shfl_xor_sync(0xffffffffu, better, 2);
+  if (quarter == 0 && better == wanted - 1) *room.least = best;
+  __syncthreads();
+  const std::uint64_t least = *room.least;
+  if (best >= least)  // else none of the quad's is
+#pragma unroll 1
+    for (int j = 1 + quad + quarter * kDecodeQuads; j <= last; j += 4 * kDecodeQuads) {
+      const std::uint64_t key = key_of(room.bits[j], j);
+      if (key >= least) room.rivals[atomicAdd(room.count, 1)] = key;
+    }
+  __syncthreads();
+  const int count = *room.count;
+  constexpr int kLanes = 8;
+#pragma unroll 1
+  for (int from = 0; from < count; from += kDecodeThreads / kLanes) {
+    const int i = from + thread / kLanes;
+    const std::uint64_t own = i < count ? room.rivals[i] : 0;
+    int place = 0;
+#pragma unroll 2
+    for (int k = thread % kLanes; k < count; k += kLanes) place += room.rivals[k] > own ? 1 : 0;
+#pragma unroll
+    for (int mask = 1; mask < kLanes; mask *= 2) place += __shfl_xor_sync(0xffffffffu, place, mask);
+    if (i < count && thread % kLanes == 0 && place < wanted) list[place] = block_of(own);
   }
   __syncthreads();
 }

@@ -12,20 +12,21 @@ void launch_decode(const Decode& p, const DecodePlan& plan, cudaStream_t stream)
   const DecodeWork work(p, cuts);
   const DecodeShared at = attend_shared(p, cuts);
   const bool early = plan.variant == DecodeVariant::early, chooses = cuts.chosen > 0;
-  const auto grid = [&](int x) { return dim3(static_cast<unsigned>(x), static_cast<unsigned>(p.B * p.G)); };
+  const auto G = static_cast<unsigned>(p.G), B = static_cast<unsigned>(p.B);
   if (chooses) {
     const auto scores = decode_scores_kernel<T, Dk, Dv>;
     cudaFuncSetAttribute(scores, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.scores_bytes);
-    scores<<<grid(cuts.compressed), kDecodeThreads, plan.scores_bytes, stream>>>(p, cuts, work);
+    launch(early, scores, dim3(static_cast<unsigned>(cuts.compressed), G, B), kDecodeThreads, plan.scores_bytes, stream,
+           p, cuts, work);
     check_launch("decode_scores");
   }
   const auto attend = decode_attend_kernel<T, Dk, Dv>;
   cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.attend_bytes);
-  launch(early && chooses, attend, dim3(static_cast<unsigned>(cuts.parts() * p.B * p.G)), kDecodeThreads,
+  launch(early && chooses, attend, dim3(G, B, static_cast<unsigned>(cuts.parts())), kDecodeThreads,
          plan.attend_bytes, stream, p, cuts, work, at);
   check_launch("decode_attend");
   const auto join = decode_join_kernel<T, Dv>;
-  launch(early, join, grid(p.Hq / p.G), kDecodeThreads, plan.join_bytes, stream, p, cuts, work);
+  launch(early, join, dim3(static_cast<unsigned>(p.Hq / p.G), G, B), kDecodeThreads, plan.join_bytes, stream, p, cuts, work);
   check_launch("decode_join");
 }
 

@@ -9,19 +9,37 @@ namespace nsa::kernels {
 
 // The weights of a head's parts [first, end) against each other, over the sum of all: by one warp. `stats` [part][16].
 __device__ inline void weigh_branch(float* table, const float2* stats, int first, int end) {
-  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int begin = first + (static_cast<int>(threadIdx.x) & 31);
+  // What a lane looks at is loaded once, of up to 64 parts.
+  constexpr int kKept = 2, kRest = kKept * 32;
+  float2 kept[kKept];
   float origin = -INFINITY, sum = 0;
-  for (int i = first + lane; i < end; i += 32) origin = fmaxf(origin, stats[i * kDecodeHeads].x);
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) {
+    const int i = begin + k * 32;
+    kept[k] = i < end ? stats[i * kDecodeHeads] : make_float2(-INFINITY, 0);
+    origin = fmaxf(origin, kept[k].x);
+  }
+#pragma unroll 1
+  for (int i = begin + kRest; i < end; i += 32) origin = fmaxf(origin, stats[i * kDecodeHeads].x);
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) origin = fmaxf(origin, __shfl_xor_sync(0xffffffffu, origin, mask));
-  for (int i = first + lane; i < end; i += 32) {
+#pragma unroll
+  for (int k = 0; k < kKept; ++k)
+    if (begin + k * 32 < end) sum = fmaf(whole_power(kept[k].x - origin), kept[k].y, sum);
+#pragma unroll 1
+  for (int i = begin + kRest; i < end; i += 32) {
     const float2 part = stats[i * kDecodeHeads];
     sum = fmaf(whole_power(part.x - origin), part.y, sum);
   }
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
   const float inverse = 1.f / sum;
-  for (int i = first + lane; i < end; i += 32) table[i] = whole_power(stats[i * kDecodeHeads].x - origin) * inverse;
+#pragma unroll
+  for (int k = 0; k < kKept; ++k)
+    if (begin + k * 32 < end) table[begin + k * 32] = whole_power(kept[k].x - origin) * inverse;
+#pragma unroll 1
+  for (int i = begin + kRest; i < end; i += 32) table[i] = whole_power(stats[i * kDecodeHeads].x - origin) * inverse;
 }
 
 template <typename T>
@@ -34,7 +52,7 @@ __device__ inline void add_weighted(float4& sum, float weight, const float4& x) 
   sum.z = fmaf(weight, x.z, sum.z), sum.w = fmaf(weight, x.w, sum.w);
 }
 
-// Grid: (heads of a group, pairs). Threads that share four columns share the parts.
+// Grid: (heads of a group, G, B). Threads that share four columns share the parts.
 template <typename T, int Dv>
 __global__ void __launch_bounds__(kDecodeThreads)
     decode_join_kernel(const __grid_constant__ Decode p, const __grid_constant__ DecodeCuts cuts,
@@ -43,8 +61,8 @@ __global__ void __launch_bounds__(kDecodeThreads)
   extern __shared__ __align__(128) char shared[];  // [parts] floats
   __shared__ float4 sums[kBranches][kDecodeThreads];
   float* const table = reinterpret_cast<float*>(shared);
-  const int pair = static_cast<int>(blockIdx.y), head = static_cast<int>(blockIdx.x), heads = p.Hq / p.G;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, b = pair / p.G, group = pair % p.G;
+  const int head = static_cast<int>(blockIdx.x), group = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, pair = b * p.G + group, heads = p.Hq / p.G;
   const int column = thread % kColumns, lane = thread / kColumns, parts = cuts.parts();
   const int ends[kBranches] = {cuts.compressed, parts, cuts.compressed + cuts.window};  // cmp, sel, win
   float gates[kBranches];
@@ -60,8 +78,11 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const std::int64_t row = static_cast<std::int64_t>(heads) * Dv;
   const auto load = [&](int part) { return *reinterpret_cast<const float4*>(o + part * row); };
   float4 ahead[kAhead];
+  const auto load_from = [&](int first) {
 #pragma unroll
-  for (int k = 0; k < kAhead; ++k) ahead[k] = load(min(lane + k * kLanes, parts - 1));
+    for (int k = 0; k < kAhead; ++k) ahead[k] = load(min(first + lane + k * kLanes, parts - 1));
+  };
+  load_from(0);
   const float2* const stats = work.stats_of(cuts, pair) + head;
   if (warp == 0) weigh_branch(table, stats, 0, ends[0]);
   if (warp == 1) weigh_branch(table, stats, ends[2], ends[1]);
@@ -78,11 +99,15 @@ __global__ void __launch_bounds__(kDecodeThreads)
     else
       add_weighted(sum[1], weight, x);
   };
+#pragma unroll 1
+  for (int first = 0;;) {
 #pragma unroll
-  for (int k = 0; k < kAhead; ++k)
-    if (lane + k * kLanes < parts) add(lane + k * kLanes, ahead[k]);
-#pragma unroll 4
-  for (int part = lane + kAhead * kLanes; part < parts; part += kLanes) add(part, load(part));
+    for (int k = 0; k < kAhead; ++k)
+      if (first + lane + k * kLanes < parts) add(first + lane + k * kLanes, ahead[k]);
+    first += kAhead * kLanes;
+    if (first >= parts) break;
+    load_from(first);
+  }
 #pragma unroll
   for (int i = 0; i < kBranches; ++i) sums[i][thread] = sum[i];
   __syncthreads();
@@ -92,6 +117,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
 #pragma unroll
   for (int i = 0; i < kBranches; ++i) {
     float4 branch = sums[i][column];
+#pragma unroll
     for (int k = 1; k < kLanes; ++k) add_weighted(branch, 1, sums[i][k * kColumns + column]);
     if (p.branch[i].data) store_four<T>(p.branch[i], b, place, column * 4, branch);
     add_weighted(gated, gates[i], branch);

@@ -11,31 +11,35 @@ namespace nsa::kernels {
 // the overlap in strides. What the keys before a block give and what its own keys give are two sums, added: so a block
 // at the edge of two tiles is summed as all others (Note [Whole powers]). The last row is what this tile's keys give to
 // the next tile's first block.
-__device__ inline void score_blocks(float* scores, const float* weights, const DecodeCuts& cuts, const Geometry& g) {
-  const int strides = cuts.block_keys, reach = g.l / g.d;
+__device__ inline void score_blocks(float* scores, const float* weights, const DecodeCuts& cuts) {
+  const int strides = cuts.block_keys, reach = cuts.reach;
   for (int i = static_cast<int>(threadIdx.x); i < (cuts.tile_blocks + 1) * kDecodeHeads; i += kDecodeThreads) {
     const int head = i % kDecodeHeads, block = i / kDecodeHeads;
     const float* const own = weights + head * DecodeShared::kWeightRow + block * strides;
     float before = 0, inside = 0;
     if (block > 0)
+#pragma unroll 1
       for (int c = 1 - reach; c < 0; ++c) before += static_cast<float>(c + reach) * own[c];
     if (block < cuts.tile_blocks)
+#pragma unroll 4
       for (int c = 0; c < strides; ++c) inside += static_cast<float>(min(reach, strides - c)) * own[c];
     scores[i] = before + inside;
   }
 }
 
-// Grid: (compressed tiles, pairs).
+// Grid: (compressed tiles, G, B). Early too: all that it reads may be the work of the kernel before.
 template <typename T, int Dk, int Dv>
 __global__ void __launch_bounds__(kDecodeThreads, 3)
     decode_scores_kernel(const __grid_constant__ Decode p, const __grid_constant__ DecodeCuts cuts,
                          const __grid_constant__ DecodeWork work) {
   using Tile = DecodeTile<T, Dk, Dv>;
   extern __shared__ __align__(128) char shared[];
-  const int pair = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.x);
+  const int tile = static_cast<int>(blockIdx.x), group = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
+  const int pair = b * p.G + group;
   const DecodeShared at(Dk, 0, kDecodeKeys, 0);
-  const DecodeKeys keys = compressed_keys<T>(p, cuts, pair, tile);
-  Tile::load_queries(shared, p, pair / p.G, pair % p.G);
+  const DecodeKeys keys = compressed_keys<T>(p, cuts, b, group, tile);
+  griddepcontrol_wait();
+  Tile::load_queries(shared, p, b, group);
   Tile::load_keys(shared, at, keys);
   cp_async_commit();
   griddepcontrol_launch_dependents();  // the next launch's copies come after these
@@ -43,7 +47,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 3)
   const std::int64_t place = static_cast<std::int64_t>(pair) * cuts.compressed + tile;
   Tile::weigh(shared, at, keys.count, p.scale, work.stats_of(cuts, pair) + tile * kDecodeHeads);
   score_blocks(work.scores + score_row(cuts, static_cast<int>(place), 0),
-               reinterpret_cast<const float*>(shared + DecodeShared::kWideWeights), cuts, p.geometry);
+               reinterpret_cast<const float*>(shared + DecodeShared::kWideWeights), cuts);
   Tile::store_weights(shared, work.weights + place * kDecodeThreads);
 }
 

@@ -42,9 +42,9 @@ __device__ inline DecodeKeys keys_from(const Rows& k, const Rows& v, int b, int 
 
 // A tile of a pair's compressed keys.
 template <typename T>
-__device__ inline DecodeKeys compressed_keys(const Decode& p, const DecodeCuts& cuts, int pair, int tile) {
+__device__ inline DecodeKeys compressed_keys(const Decode& p, const DecodeCuts& cuts, int b, int group, int tile) {
   const int first = tile * cuts.tile_keys();
-  return keys_from<T>(p.k_cmp, p.v_cmp, pair / p.G, pair % p.G, first, min(p.N, first + cuts.tile_keys()));
+  return keys_from<T>(p.k_cmp, p.v_cmp, b, group, first, min(p.N, first + cuts.tile_keys()));
 }
 // Where the scores of block `place` of a tile stand; tile_blocks: of the next tile's first one.
 __device__ inline std::int64_t score_row(const DecodeCuts& cuts, int tile, int place) {

@@ -28,7 +28,7 @@ struct DecodeShared {
 };
 // Of the second launch: for the choice two rows of heads a compressed tile and a score a block.
 [[nodiscard]] inline DecodeShared attend_shared(const Decode& p, const DecodeCuts& cuts) {
-  const int scratch = cuts.chosen > 0 ? cuts.compressed * 2 * kDecodeHeads * 4 + p.t / p.geometry.l_sel * 4 : 0;
+  const int scratch = cuts.chosen > 0 ? cuts.bits_at + cuts.current * 4 : 0;
   return {p.Dk, p.Dv, kDecodeKeys, scratch};
 }
 

@@ -18,10 +18,12 @@ int tiles_of_keys(int keys, int tile) { return (keys + tile - 1) / tile; }
 
 DecodeCuts cut(const Decode& p) {
   const Geometry& g = p.geometry;
-  const int current = p.t / g.l_sel;
   DecodeCuts cuts;
+  const int current = cuts.current = p.t / g.l_sel;
   cuts.block_keys = g.l_sel / g.d;
+  cuts.reach = g.l / g.d;
   cuts.tile_blocks = kDecodeKeys / cuts.block_keys;
+  cuts.tile_factor = static_cast<std::uint32_t>(((std::int64_t{1} << 31) - 1) / cuts.tile_blocks + 1);
   cuts.compressed = tiles_of_keys(p.N, cuts.tile_keys());
   cuts.window = tiles_of_keys(p.window, kDecodeKeys);
   cuts.block_tiles = tiles_of_keys(g.l_sel, kDecodeKeys);
@@ -30,6 +32,8 @@ DecodeCuts cut(const Decode& p) {
     cuts.last_token = (current - 1) * g.l_sel;
     cuts.wanted = g.n - 3;
     cuts.chosen = cuts.wanted * cuts.block_tiles;
+    const int rivals = cuts.wanted * tiles_of_keys(current - 2, kDecodeThreads / 4);
+    cuts.bits_at = std::max(cuts.compressed * 2 * kDecodeHeads * 4, rivals * 8);
   }
   cuts.last = tiles_of_keys(p.t + 1 - cuts.last_token, kDecodeKeys);
   return cuts;
@@ -67,8 +71,7 @@ std::string decode_refusal(const Decode& p) {
   if (p.t / g.l_sel > kSharedMost / 4 || p.N / kDecodeKeys > kSharedMost / 64 ||
       attend_shared(p, cut(p)).bytes > kSharedMost)
     return said("token; served: while its scores fit the shared memory", p.t);
-  if (cut(p).parts() > std::numeric_limits<int>::max() / std::max(1, p.B * p.G))
-    return said("tiles of all rows of the batch; served: 2^31", cut(p).parts());
+  if (cut(p).parts() > kMostPairs) return said("tiles of a row of the batch; served: up to 65535", cut(p).parts());
   return "";
 }
 

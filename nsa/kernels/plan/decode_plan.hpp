@@ -19,11 +19,20 @@ struct DecodeCuts {
   int compressed = 0, window = 0;
   int first = 0, last = 0;  // of the first block, and of the tokens from `last_token` on
   int chosen = 0;           // of the blocks that are chosen by score
+  int current = 0;          // the block of the query's token
   int last_token = 0;
   int wanted = 0;       // blocks that are chosen by score
   int block_tiles = 1;  // of one of them
   int block_keys = 0;   // compressed keys of a selection block: l'/d
+  int reach = 0;        // strides of a compressed block: l/d
   int tile_blocks = 0;  // selection blocks of a compressed tile
+  std::uint32_t tile_factor = 0;  // 2^31 / tile_blocks, rounded up
+  int bits_at = 0;      // bytes of a choice's room that are used twice
+  // The compressed tile of a selection block, exact where block * tile_blocks < 2^31.
+  [[nodiscard]] __host__ __device__ int tile_of(int block) const {
+    return static_cast<int>(static_cast<std::uint64_t>(static_cast<std::uint32_t>(block)) *
+                            tile_factor >> 31);
+  }
   [[nodiscard]] __host__ __device__ int known() const { return compressed + window + first + last; }
   [[nodiscard]] __host__ __device__ int parts() const { return known() + chosen; }
   // Tokens of the selected branch's cache that are read for a pair.

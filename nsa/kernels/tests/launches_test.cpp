@@ -108,6 +108,33 @@ TEST(Launches, ThatBeginEarly) {
   run(x.write);
   run(x.read_early);  // begins as usual
 }
+// A kernel that waits before it lets the next one begin: what was before it has ended then, but not itself.
+TEST(Launches, ThatLetTheNextBeginWhenTheyHaveWaited) {
+  Words x, y;
+  const Kernel patient = [&] {
+    griddepcontrol_wait();
+    griddepcontrol_launch_dependents();
+    y.read();
+  };
+  const Kernel hasty = [&] {
+    griddepcontrol_launch_dependents();
+    griddepcontrol_wait();
+    y.read();
+  };
+  const Kernel writes = [&] {
+    griddepcontrol_wait();
+    griddepcontrol_launch_dependents();
+    x.write();
+  };
+  run_chain({x.write, patient, x.read_early});
+  run_chain({x.write, patient, hasty, x.read_early});
+  const auto seen_too_soon = [](const std::vector<Kernel>& kernels) {
+    return seen([&] { run_chain(kernels); }, "before griddepcontrol_wait()");
+  };
+  EXPECT_TRUE(seen_too_soon({x.write, hasty, x.read_early}));
+  EXPECT_TRUE(seen_too_soon({y.write, writes, x.read_early}));
+  EXPECT_TRUE(seen_too_soon({y.write, writes, hasty, x.read_early}));
+}
 TEST(Launches, ThatBeginEarlyWaitInEveryBlock) {
   Words x;
   const auto early = [](const Kernel& kernel) { return [=] { run_chain({[] {}, kernel}); }; };

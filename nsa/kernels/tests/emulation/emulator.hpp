@@ -93,6 +93,7 @@ void cta_barrier();
 void sync_warp();
 void thread_fence();
 void griddepcontrol_wait();
+void griddepcontrol_launch_dependents();
 void atomic_access(const void* at, std::size_t bytes);
 // All threads of the warp come to the same call (`name`); the last one does the work with what each has brought.
 void warp_barrier(const char* name, void* own = nullptr, void (*work)(void* const* lanes) = nullptr);

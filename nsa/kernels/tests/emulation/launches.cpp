@@ -33,11 +33,13 @@ struct Past {
 };
 std::vector<Past> launches(1);  // by number
 std::uint32_t forked = 0;       // the first launch since the fork, or 0: there is none
-// The last launch that began as usual on each stream: those that begin early after it follow on it.
+// Of each stream the last launch that began as usual, or whose threads said that the next one may begin only after they
+// had waited: when the next one begins early, all before that launch have ended.
 std::uint32_t chains[kStreams];
 
 std::uint32_t own = 0;  // the launch that runs, or did last
 bool running = false, early = false;
+bool patient = false, hurries = false;  // let the next one begin: after the wait, before it
 std::uint32_t ended = 0;   // those before this one have, of its stream, as far as the thread that runs may know
 std::vector<bool> waited;  // of the CTA's threads
 unsigned self = 0;
@@ -96,12 +98,16 @@ LaunchWatch::LaunchWatch(cudaStream_t stream, bool begins_early, const std::sour
   own = static_cast<std::uint32_t>(launches.size());
   launches.push_back({number, from});
   early = begins_early;
+  patient = hurries = false;
   if (!early) chains[number] = own;
   if (all_have_ended()) shadow.forget_beyond(kMostPages);  // nothing is lost
   ended = own;
   running = true;
 }
-LaunchWatch::~LaunchWatch() { running = false; }
+LaunchWatch::~LaunchWatch() {
+  running = false;
+  if (patient && !hurries) chains[launches[own].stream] = own;
+}
 void launches_begin_block(int threads) { waited.assign(threads, false); }
 void launches_thread(int thread) {
   self = static_cast<unsigned>(thread);
@@ -110,6 +116,9 @@ void launches_thread(int thread) {
 void launches_end_block() {
   if (early && std::find(waited.begin(), waited.end(), true) == waited.end())
     throw Error("a CTA that begins early ends without griddepcontrol_wait()");
+}
+void griddepcontrol_launch_dependents() {
+  (early && !waited[self] ? hurries : patient) = true;
 }
 void griddepcontrol_wait() {
   waited[self] = true;

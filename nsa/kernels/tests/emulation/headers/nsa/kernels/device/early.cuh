@@ -8,7 +8,7 @@
 
 namespace nsa::kernels {
 
-inline void griddepcontrol_launch_dependents() {}
+inline void griddepcontrol_launch_dependents() { emulation::griddepcontrol_launch_dependents(); }
 inline void griddepcontrol_wait() { emulation::griddepcontrol_wait(); }
 
 struct Early {
