@@ -1,6 +1,6 @@
-// The second launch: attention over every tile of values, a CTA each, which leaves a part.
+// The third launch: attention over every tile of values, a CTA each, which leaves a part.
 //
-//   chosen block      wait for the first launch ─> choice ─> ask for the block ─> weights ─> part
+//   chosen block      wait for the second launch ─> choice ─> ask for the block ─> weights ─> part
 //   compressed tile   ask for the values ─> wait ─> the first launch's weights ─> part
 //   window, first block, last tokens              ask for keys and values ─> weights ─> wait ─> part
 #pragma once
@@ -10,38 +10,6 @@
 
 namespace nsa::kernels {
 
-// The chosen blocks of a pair, the best first, into `list`. By all threads together.
-__device__ inline void choose(int* list, const Decode& p, const DecodeCuts& cuts, const DecodeWork& work, char* shared,
-                              const DecodeShared& at, int pair) {
-  const ChoiceRoom room(shared, at, cuts);
-  const float* const scores = work.scores + pair * score_row(cuts, cuts.compressed, 0);
-  const int thread = static_cast<int>(threadIdx.x), last = cuts.current - 2, heads = p.Hq / p.G;
-  const TilePowers powers(work.stats_of(cuts, pair), cuts.compressed);
-  const auto edge = [&](int i) {  // a quarter of a tile's
-    return reinterpret_cast<const float4*>(scores + score_row(cuts, i / 4, cuts.tile_blocks))[i % 4];
-  };
-  float4 first_edge = make_float4(0, 0, 0, 0);
-  const bool has_edge = thread < cuts.compressed * 4;
-  if (has_edge) first_edge = edge(thread);
-  ScoreRows rows;
-  rows.load(scores, cuts, 1, last);
-  if (has_edge) reinterpret_cast<float4*>(room.edges)[thread] = first_edge;
-#pragma unroll 1
-  for (int i = thread + kDecodeThreads; i < cuts.compressed * 4; i += kDecodeThreads)
-    reinterpret_cast<float4*>(room.edges)[i] = edge(i);
-  float inverse[4];
-  powers.weigh(room.table, shared, inverse);
-  QuadBest best;
-  constexpr int kRound = ScoreRows::kAtOnce * kDecodeQuads;
-#pragma unroll 1
-  for (int from = 1;;) {
-    sum_rows(best, rows, room, cuts, inverse, from, last, heads);
-    from += kRound;
-    if (from > last) break;
-    rows.load(scores, cuts, from, last);
-  }
-  choose_blocks(list, room, best.key(), last, cuts.wanted);
-}
 // The forced blocks and the chosen ones, in order.
 __device__ inline void write_chosen_blocks(const Decode& p, const DecodeCuts& cuts, int pair, const int* list) {
   const int i = static_cast<int>(threadIdx.x), n = p.geometry.n;
@@ -96,7 +64,9 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
   if (chosen) {
     griddepcontrol_wait();
     griddepcontrol_launch_dependents();
-    choose(list, p, cuts, work, shared, at, pair);
+    choose_blocks(list, reinterpret_cast<std::uint64_t*>(shared + DecodeShared::kWeights),
+                  reinterpret_cast<std::uint64_t*>(shared + at.keys), work.totals_of(cuts, pair), cuts.current - 2,
+                  cuts.wanted);
     const int first = list[own] * p.geometry.l_sel;
     keys = keys_from<T>(p.k_sel, p.v_sel, b, group, first + within, first + p.geometry.l_sel);
   } else {

@@ -19,6 +19,9 @@ void launch_decode(const Decode& p, const DecodePlan& plan, cudaStream_t stream)
     launch(early, scores, dim3(static_cast<unsigned>(cuts.compressed), G, B), kDecodeThreads, plan.scores_bytes, stream,
            p, cuts, work);
     check_launch("decode_scores");
+    const int shares = (cuts.current - 2 + kDecodeQuads - 1) / kDecodeQuads;
+    launch(early, decode_totals_kernel, dim3(static_cast<unsigned>(shares), G, B), kDecodeThreads, 0, stream, p, cuts, work);
+    check_launch("decode_totals");
   }
   const auto attend = decode_attend_kernel<T, Dk, Dv>;
   cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.attend_bytes);

@@ -13,17 +13,15 @@ __device__ inline void weigh_branch(float* table, const float2* stats, int first
   // What a lane looks at is loaded once, of up to 64 parts.
   constexpr int kKept = 2, kRest = kKept * 32;
   float2 kept[kKept];
-  float origin = -INFINITY, sum = 0;
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int i = begin + k * 32;
     kept[k] = i < end ? stats[i * kDecodeHeads] : make_float2(-INFINITY, 0);
-    origin = fmaxf(origin, kept[k].x);
   }
+  float origin = fmaxf(kept[0].x, kept[1].x), sum = 0;
 #pragma unroll 1
   for (int i = begin + kRest; i < end; i += 32) origin = fmaxf(origin, stats[i * kDecodeHeads].x);
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) origin = fmaxf(origin, __shfl_xor_sync(0xffffffffu, origin, mask));
+  origin = warp_max(origin);
 #pragma unroll
   for (int k = 0; k < kKept; ++k)
     if (begin + k * 32 < end) sum = fmaf(whole_power(kept[k].x - origin), kept[k].y, sum);
@@ -84,9 +82,10 @@ __global__ void __launch_bounds__(kDecodeThreads)
   };
   load_from(0);
   const float2* const stats = work.stats_of(cuts, pair) + head;
-  if (warp == 0) weigh_branch(table, stats, 0, ends[0]);
-  if (warp == 1) weigh_branch(table, stats, ends[2], ends[1]);
-  if (warp == 2) weigh_branch(table, stats, ends[0], ends[2]);
+  if (warp < kBranches) {  // compressed, selected, window
+    const int first = warp == 0 ? 0 : warp == 1 ? ends[2] : ends[0];
+    weigh_branch(table, stats, first, warp == 0 ? ends[0] : warp == 1 ? ends[1] : ends[2]);
+  }
   __syncthreads();
 
   float4 sum[kBranches] = {};

@@ -12,18 +12,27 @@ namespace nsa::kernels {
 // at the edge of two tiles is summed as all others (Note [Whole powers]). The last row is what this tile's keys give to
 // the next tile's first block.
 __device__ inline void score_blocks(float* scores, const float* weights, const DecodeCuts& cuts) {
-  const int strides = cuts.block_keys, reach = cuts.reach;
-  for (int i = static_cast<int>(threadIdx.x); i < (cuts.tile_blocks + 1) * kDecodeHeads; i += kDecodeThreads) {
-    const int head = i % kDecodeHeads, block = i / kDecodeHeads;
-    const float* const own = weights + head * DecodeShared::kWeightRow + block * strides;
-    float before = 0, inside = 0;
-    if (block > 0)
+  const int strides = cuts.block_keys, reach = cuts.reach, thread = static_cast<int>(threadIdx.x);
+  const float* const row = weights + thread % kDecodeHeads * DecodeShared::kWeightRow;
+  constexpr int kAtOnce = kDecodeThreads / kDecodeHeads;
+  const auto is_of_four = strides == 4 && reach == 2;  // blocks of 64, compressed ones of 32 every 16
 #pragma unroll 1
-      for (int c = 1 - reach; c < 0; ++c) before += static_cast<float>(c + reach) * own[c];
-    if (block < cuts.tile_blocks)
-#pragma unroll 4
-      for (int c = 0; c < strides; ++c) inside += static_cast<float>(min(reach, strides - c)) * own[c];
-    scores[i] = before + inside;
+  for (int block = thread / kDecodeHeads; block <= cuts.tile_blocks; block += kAtOnce) {
+    const float* const own = row + block * strides;
+    float before = 0, inside = 0;
+    if (is_of_four) {
+      const float4 x = *reinterpret_cast<const float4*>(own);  // the padding after the last block
+      if (block > 0) before = own[-1];
+      if (block < cuts.tile_blocks) inside = fmaf(2.f, x.z, fmaf(2.f, x.y, 2.f * x.x)) + x.w;
+    } else {
+      if (block > 0)
+#pragma unroll 1
+        for (int c = 1 - reach; c < 0; ++c) before += static_cast<float>(c + reach) * own[c];
+      if (block < cuts.tile_blocks)
+#pragma unroll 1
+        for (int c = 0; c < strides; ++c) inside += static_cast<float>(min(reach, strides - c)) * own[c];
+    }
+    scores[block * kDecodeHeads + thread % kDecodeHeads] = before + inside;
   }
 }
 

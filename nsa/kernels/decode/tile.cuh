@@ -15,14 +15,16 @@
 
 namespace nsa::kernels {
 
-// 2^e of a whole e <= 0; below the smallest normal number 0.
+// 2^e of a whole e <= 0; below the smallest normal number, and of NaN, 0. 1.5 * 2^23 puts a whole number into the
+// lowest bits, of which the shift leaves nine.
 __device__ inline float whole_power(float e) {
-  return e < -126.f ? 0.f : __int_as_float(static_cast<int>(fmaxf(e, -127.f) + 127.f) << 23);
+  constexpr float kWhole = 12582912.f;
+  return __int_as_float(static_cast<int>(static_cast<unsigned>(__float_as_int(fmaxf(e, -127.f) + (kWhole + 127.f))) << 23));
 }
-// 2^(x - origin), x <= origin, origin whole. Of -inf 0, of NaN and of infinity NaN.
+// 2^(x - origin), x <= origin, origin whole. Of -inf 0, of NaN and of infinity NaN. Without a branch: a thread has eight.
 __device__ inline float weight_of(float x, float origin) {
-  const float whole = floorf(x);
-  return x == -INFINITY ? 0.f : exp2_fast(x - whole) * whole_power(whole - origin);
+  const float seen = x == -INFINITY ? -3e38f : x, whole = floorf(seen);
+  return exp2_fast(seen - whole) * whole_power(whole - origin);
 }
 
 // Rows of keys and values, and how many.
@@ -46,6 +48,11 @@ __device__ inline DecodeKeys compressed_keys(const Decode& p, const DecodeCuts& 
   const int first = tile * cuts.tile_keys();
   return keys_from<T>(p.k_cmp, p.v_cmp, b, group, first, min(p.N, first + cuts.tile_keys()));
 }
+// The largest of a warp's numbers, NaN and -0 aside: floats order as their bits, the negative ones backwards.
+__device__ inline float warp_max(float x) {
+  const auto turned = [](int bits) { return bits < 0 ? bits ^ 0x7fffffff : bits; };
+  return __int_as_float(turned(__reduce_max_sync(0xffffffffu, turned(__float_as_int(x)))));
+}
 // Where the scores of block `place` of a tile stand; tile_blocks: of the next tile's first one.
 __device__ inline std::int64_t score_row(const DecodeCuts& cuts, int tile, int place) {
   return (static_cast<std::int64_t>(tile) * (cuts.tile_blocks + 1) + place) * kDecodeHeads;
@@ -57,15 +64,19 @@ struct DecodeTile {
 
   template <int D>
   __device__ static void load_rows(std::uint32_t to, const void* from, std::int64_t stride, int count, int rows) {
-    constexpr int kChunks = D / 8, kSteps = kDecodeKeys * kChunks / kDecodeThreads;
+    // Eight lanes a row at most: from copy to copy a thread's swizzle stays, so that both addresses grow by constants.
+    constexpr int kChunks = D / 8, kLanes = kChunks < 8 ? kChunks : 8, kAtOnce = kDecodeThreads / kLanes;
+    static_assert(kAtOnce % 8 == 0 && kChunks % kLanes == 0 && kDecodeKeys % kAtOnce == 0);
+    const int row = static_cast<int>(threadIdx.x) / kLanes, chunk = static_cast<int>(threadIdx.x) % kLanes;
+    const T* source = static_cast<const T*>(from) + row * stride + chunk * 8;
+    const std::uint32_t place = Tile<D>::at(to, row, chunk);
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const int place = static_cast<int>(threadIdx.x) + i * kDecodeThreads, row = place / kChunks,
-                chunk = place % kChunks;
-      if (row >= rows) break;
-      const bool valid = row < count;
-      cp_async(Tile<D>::at(to, row, chunk), static_cast<const T*>(from) + (valid ? row : 0) * stride + chunk * 8,
-               valid);
+    for (int i = 0; i < kDecodeKeys / kAtOnce; ++i, source += kAtOnce * stride) {
+      if (row + i * kAtOnce >= rows) break;
+#pragma unroll
+      for (int c = 0; c < kChunks; c += kLanes)
+        cp_async(place + static_cast<std::uint32_t>(i * kAtOnce * Tile<D>::kRowBytes + c * 16), source + c * 8,
+                 row + i * kAtOnce < count);
     }
   }
   // Asks for the queries of a group, zeros for heads that it has not.
@@ -106,14 +117,24 @@ struct DecodeTile {
 
     float x[2][4] = {};
     if (first < count) {
+      float odd[2][4] = {};  // two chains of products are half as long
 #pragma unroll
-      for (int k = 0; k < Dk / 16; ++k) {
-        std::uint32_t a[4], b[4];
-        Tile<Dk>::a(a, shared_address(shared + DecodeShared::kQueries), 0, k);
-        Tile<Dk>::b(b, shared_address(shared + at.keys), first, k);
-        mma<T>(x[0], a, b[0], b[1]);
-        mma<T>(x[1], a, b[2], b[3]);
+      for (int k = 0; k < Dk / 16; k += 2) {
+        std::uint32_t a[2][4], b[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          Tile<Dk>::a(a[i], shared_address(shared + DecodeShared::kQueries), 0, k + i);
+          Tile<Dk>::b(b[i], shared_address(shared + at.keys), first, k + i);
+        }
+        mma<T>(x[0], a[0], b[0][0], b[0][1]);
+        mma<T>(x[1], a[0], b[0][2], b[0][3]);
+        mma<T>(odd[0], a[1], b[1][0], b[1][1]);
+        mma<T>(odd[1], a[1], b[1][2], b[1][3]);
       }
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[n][e] += odd[n][e];
     }
     float highest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -131,13 +152,12 @@ struct DecodeTile {
     }
     __syncthreads();
 
-    float origin[2];
+    const float origin[2] = {origin_in(maxima, row), origin_in(maxima, row + 8)};
     char* const weights = shared + DecodeShared::kWeights;
     float* const wide = reinterpret_cast<float*>(shared + DecodeShared::kWideWeights);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int own = row + half * 8;
-      origin[half] = origin_in(maxima, own);
       float sum = 0;
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
@@ -152,12 +172,14 @@ struct DecodeTile {
       if (lane % 4 == 0) sums[warp * kHeads + own] = sum;
     }
     __syncthreads();
-    if (threadIdx.x < kHeads) {
-      const int own = static_cast<int>(threadIdx.x);
-      float sum = 0;
-      for (int w = 0; w < kDecodeWarps; ++w) sum += sums[w * kHeads + own];
-      stats[own] = make_float2(origin_in(maxima, own), sum);
-    }
+    if (warp == 0 && lane % 4 == 0)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < kDecodeWarps; ++w) sum += sums[w * kHeads + row + half * 8];
+        stats[row + half * 8] = make_float2(origin[half], sum);
+      }
   }
 
   // The weights in shared memory times the tile's values: leaves the sums `o` [h][Dv] in memory. Waits for all copies.

@@ -26,9 +26,9 @@ struct DecodeShared {
     if (keys + scratch > bytes) bytes = keys + scratch;
   }
 };
-// Of the second launch: for the choice two rows of heads a compressed tile and a score a block.
+// Of the third launch: a choice must have room for all blocks of `wanted` quads.
 [[nodiscard]] inline DecodeShared attend_shared(const Decode& p, const DecodeCuts& cuts) {
-  const int scratch = cuts.chosen > 0 ? cuts.bits_at + cuts.current * 4 : 0;
+  const int scratch = cuts.chosen > 0 ? cuts.wanted * (cuts.current / (kDecodeThreads / 4) + 1) * 8 : 0;
   return {p.Dk, p.Dv, kDecodeKeys, scratch};
 }
 
@@ -37,6 +37,7 @@ struct DecodeWork {
   float* o = nullptr;        // [pairs][parts][h][Dv]: sums of weights times values
   float2* stats = nullptr;   // [pairs][parts][16]: what the weights' powers are counted from, and the weights' sum
   float* scores = nullptr;   // [pairs][compressed][tile_blocks + 1][16]: of the blocks of a tile, and of the next one
+  int* totals = nullptr;     // [pairs][current]: bits of the blocks' scores over the heads
   uint4* weights = nullptr;  // [pairs][compressed][256]: of the compressed tiles, as shared memory has them
   std::int64_t bytes = 0;
   DecodeWork(const Decode& p, const DecodeCuts& cuts) {
@@ -45,11 +46,15 @@ struct DecodeWork {
     o = arena.take<float>(pairs * cuts.parts() * (p.Hq / p.G) * p.Dv);
     stats = arena.take<float2>(pairs * cuts.parts() * kDecodeHeads);
     scores = arena.take<float>(tiles * (cuts.tile_blocks + 1) * kDecodeHeads);
+    totals = arena.take<int>(cuts.chosen > 0 ? pairs * cuts.current : 0);
     weights = arena.take<uint4>(tiles * kDecodeThreads);
     bytes = arena.most();
   }
   [[nodiscard]] __device__ float* o_of(const Decode& p, const DecodeCuts& cuts, int pair) const {
     return o + static_cast<std::int64_t>(pair) * cuts.parts() * (p.Hq / p.G) * p.Dv;
+  }
+  [[nodiscard]] __device__ int* totals_of(const DecodeCuts& cuts, int pair) const {
+    return totals + static_cast<std::int64_t>(pair) * cuts.current;
   }
   [[nodiscard]] __device__ float2* stats_of(const DecodeCuts& cuts, int pair) const {
     return stats + static_cast<std::int64_t>(pair) * cuts.parts() * kDecodeHeads;

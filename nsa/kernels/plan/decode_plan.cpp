@@ -23,7 +23,6 @@ DecodeCuts cut(const Decode& p) {
   cuts.block_keys = g.l_sel / g.d;
   cuts.reach = g.l / g.d;
   cuts.tile_blocks = kDecodeKeys / cuts.block_keys;
-  cuts.tile_factor = static_cast<std::uint32_t>(((std::int64_t{1} << 31) - 1) / cuts.tile_blocks + 1);
   cuts.compressed = tiles_of_keys(p.N, cuts.tile_keys());
   cuts.window = tiles_of_keys(p.window, kDecodeKeys);
   cuts.block_tiles = tiles_of_keys(g.l_sel, kDecodeKeys);
@@ -32,8 +31,6 @@ DecodeCuts cut(const Decode& p) {
     cuts.last_token = (current - 1) * g.l_sel;
     cuts.wanted = g.n - 3;
     cuts.chosen = cuts.wanted * cuts.block_tiles;
-    const int rivals = cuts.wanted * tiles_of_keys(current - 2, kDecodeThreads / 4);
-    cuts.bits_at = std::max(cuts.compressed * 2 * kDecodeHeads * 4, rivals * 8);
   }
   cuts.last = tiles_of_keys(p.t + 1 - cuts.last_token, kDecodeKeys);
   return cuts;
@@ -82,7 +79,7 @@ DecodePlan plan_decode(const Decode& p, const Device& device) {
   plan.cuts = cut(p);
   plan.variant = device.hopper ? DecodeVariant::early : DecodeVariant::in_order;
   plan.workspace = DecodeWork(p, plan.cuts).bytes;
-  plan.launches = p.B == 0 ? 0 : plan.cuts.chosen > 0 ? 3 : 2;
+  plan.launches = p.B == 0 ? 0 : plan.cuts.chosen > 0 ? 4 : 2;
   plan.scores_bytes = DecodeShared(p.Dk, 0, kDecodeKeys, 0).bytes;
   plan.attend_bytes = attend_shared(p, plan.cuts).bytes;
   plan.join_bytes = plan.cuts.parts() * 4;

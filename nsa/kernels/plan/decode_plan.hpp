@@ -26,13 +26,6 @@ struct DecodeCuts {
   int block_keys = 0;   // compressed keys of a selection block: l'/d
   int reach = 0;        // strides of a compressed block: l/d
   int tile_blocks = 0;  // selection blocks of a compressed tile
-  std::uint32_t tile_factor = 0;  // 2^31 / tile_blocks, rounded up
-  int bits_at = 0;      // bytes of a choice's room that are used twice
-  // The compressed tile of a selection block, exact where block * tile_blocks < 2^31.
-  [[nodiscard]] __host__ __device__ int tile_of(int block) const {
-    return static_cast<int>(static_cast<std::uint64_t>(static_cast<std::uint32_t>(block)) *
-                            tile_factor >> 31);
-  }
   [[nodiscard]] __host__ __device__ int known() const { return compressed + window + first + last; }
   [[nodiscard]] __host__ __device__ int parts() const { return known() + chosen; }
   // Tokens of the selected branch's cache that are read for a pair.
@@ -53,7 +46,7 @@ struct DecodePlan {
   DecodeVariant variant = DecodeVariant::in_order;
   DecodeCuts cuts;
   std::int64_t workspace = 0;  // bytes
-  std::int64_t launches = 0;   // of kernels: 3, 2 where nothing is chosen by score, none for B = 0
+  std::int64_t launches = 0;   // of kernels: 4, 2 where nothing is chosen by score, none for B = 0
   int scores_bytes = 0, attend_bytes = 0, join_bytes = 0;  // of a CTA's dynamic shared memory
   std::string why;
   Device device;  // for which it was made

@@ -86,7 +86,7 @@ struct DecodeProblem {
     const auto launched = emulation::take_launched();
     EXPECT_EQ(launched.kernels, plan.launches);
     std::set<std::string> names = {"decode_attend", "decode_join"};
-    if (plan.launches == 3) names.insert("decode_scores");
+    if (plan.launches == 4) names.insert({"decode_scores", "decode_totals"});
     EXPECT_EQ(launched.names, names);
   }
 
@@ -347,7 +347,7 @@ TEST(DecodePlan, CutsAStepIntoTiles) {
   EXPECT_EQ(plan.cuts.last, 1);
   EXPECT_EQ(plan.cuts.last_token, 1022 * 64);
   EXPECT_EQ(plan.cuts.chosen, 13);
-  EXPECT_EQ(plan.launches, 3);
+  EXPECT_EQ(plan.launches, 4);
   EXPECT_EQ(plan_decode(of_c(1000), gpu).launches, 2);
   EXPECT_LT(plan.workspace, 4 << 20);
   EXPECT_EQ(plan_decode(of_c(65535), Device{}).variant, DecodeVariant::in_order);
