@@ -58,22 +58,30 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
   const int within = (item - own * cuts.block_tiles) * kDecodeKeys;
   const bool weighed = part < cuts.compressed && cuts.chosen > 0;  // by the first launch
   float2* const stats = work.stats_of(cuts, pair) + part * kDecodeHeads;
-  DecodeKeys keys;
+  // Of a chosen block everything but its place.
+  const DecodeKeys keys =
+      chosen ? keys_from<T>(p.k_sel, p.v_sel, b, group, within, p.geometry.l_sel) : known_keys<T>(p, cuts, b, group, part);
+  auto queries = Tile::queries(shared, p, b, group);
+  typename Tile::template Copy<Dk> k(shared + at.keys, keys.k, keys.k_stride, keys.count);
+  typename Tile::template Copy<Dv> v(shared + at.values, keys.v, keys.v_stride, keys.count);
 
-  if (!weighed) Tile::load_queries(shared, p, b, group);
+  if (!weighed) queries.ask();
   if (chosen) {
+    k.prepare();
+    v.prepare();
     griddepcontrol_wait();
     griddepcontrol_launch_dependents();
     choose_blocks(list, reinterpret_cast<std::uint64_t*>(shared + DecodeShared::kWeights),
                   reinterpret_cast<std::uint64_t*>(shared + at.keys), work.totals_of(cuts, pair), cuts.current - 2,
                   cuts.wanted);
-    const int first = list[own] * p.geometry.l_sel;
-    keys = keys_from<T>(p.k_sel, p.v_sel, b, group, first + within, first + p.geometry.l_sel);
-  } else {
-    keys = known_keys<T>(p, cuts, b, group, part);
+    const std::int64_t first = static_cast<std::int64_t>(list[own]) * p.geometry.l_sel;
+    k.source += first * keys.k_stride;
+    v.source += first * keys.v_stride;
   }
-  if (!weighed) Tile::load_keys(shared, at, keys);
-  Tile::load_values(shared, at, keys);
+  if (!weighed) k.ask();
+  cp_async_commit();
+  v.ask();
+  cp_async_commit();
   if (!chosen) {
     griddepcontrol_wait();
     griddepcontrol_launch_dependents();

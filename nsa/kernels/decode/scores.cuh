@@ -47,10 +47,15 @@ __global__ void __launch_bounds__(kDecodeThreads, 3)
   const int pair = b * p.G + group;
   const DecodeShared at(Dk, 0, kDecodeKeys, 0);
   const DecodeKeys keys = compressed_keys<T>(p, cuts, b, group, tile);
+  auto queries = Tile::queries(shared, p, b, group);
+  typename Tile::template Copy<Dk> copy(shared + at.keys, keys.k, keys.k_stride, keys.count);
+  queries.prepare();
+  copy.prepare();
   griddepcontrol_wait();
-  Tile::load_queries(shared, p, b, group);
-  Tile::load_keys(shared, at, keys);
+  queries.ask();
+  copy.ask();
   cp_async_commit();
+  cp_async_commit();  // weigh() waits for all groups but the last
   griddepcontrol_launch_dependents();  // the next launch's copies come after these
 
   const std::int64_t place = static_cast<std::int64_t>(pair) * cuts.compressed + tile;

@@ -62,37 +62,45 @@ template <typename T, int Dk, int Dv>
 struct DecodeTile {
   static constexpr int kHeads = kDecodeHeads;
 
+  // A thread's share in a copy of up to 128 rows. Eight lanes a row at most: from row to row the swizzle stays, so that
+  // both addresses grow by constants.
   template <int D>
-  __device__ static void load_rows(std::uint32_t to, const void* from, std::int64_t stride, int count, int rows) {
-    // Eight lanes a row at most: from copy to copy a thread's swizzle stays, so that both addresses grow by constants.
-    constexpr int kChunks = D / 8, kLanes = kChunks < 8 ? kChunks : 8, kAtOnce = kDecodeThreads / kLanes;
+  struct Copy {
+    static constexpr int kChunks = D / 8, kLanes = kChunks < 8 ? kChunks : 8, kAtOnce = kDecodeThreads / kLanes;
     static_assert(kAtOnce % 8 == 0 && kChunks % kLanes == 0 && kDecodeKeys % kAtOnce == 0);
-    const int row = static_cast<int>(threadIdx.x) / kLanes, chunk = static_cast<int>(threadIdx.x) % kLanes;
-    const T* source = static_cast<const T*>(from) + row * stride + chunk * 8;
-    const std::uint32_t place = Tile<D>::at(to, row, chunk);
-#pragma unroll
-    for (int i = 0; i < kDecodeKeys / kAtOnce; ++i, source += kAtOnce * stride) {
-      if (row + i * kAtOnce >= rows) break;
-#pragma unroll
-      for (int c = 0; c < kChunks; c += kLanes)
-        cp_async(place + static_cast<std::uint32_t>(i * kAtOnce * Tile<D>::kRowBytes + c * 16), source + c * 8,
-                 row + i * kAtOnce < count);
+    const T* source;
+    std::int64_t step;  // elements
+    std::uint32_t place;
+    int row = static_cast<int>(threadIdx.x) / kLanes, count;
+
+    __device__ Copy(const char* to, const void* from, std::int64_t stride, int rows) : step(kAtOnce * stride), count(rows) {
+      const int chunk = static_cast<int>(threadIdx.x) % kLanes;
+      source = static_cast<const T*>(from) + row * stride + chunk * 8;
+      place = Tile<D>::at(shared_address(to), row, chunk);
     }
-  }
-  // Asks for the queries of a group, zeros for heads that it has not.
-  __device__ static void load_queries(char* shared, const Decode& p, int b, int group) {
+    // What can be computed is, here.
+    __device__ void prepare() {
+      hold(source);
+      hold(place);
+    }
+    // Asks for the rows, and for zeros up to a multiple of 16 rows. A group of copies, with what came before.
+    __device__ void ask() {
+      const int filled = (count + 15) / 16 * 16;
+#pragma unroll
+      for (int i = 0; i < kDecodeKeys / kAtOnce; ++i, source += step) {
+        if (row + i * kAtOnce >= filled) break;
+#pragma unroll
+        for (int c = 0; c < kChunks; c += kLanes)
+          cp_async(place + static_cast<std::uint32_t>(i * kAtOnce * Tile<D>::kRowBytes + c * 16), source + c * 8,
+                   row + i * kAtOnce < count);
+      }
+    }
+  };
+  // Of the queries of a group: with zeros for heads that it has not.
+  __device__ static Copy<Dk> queries(const char* shared, const Decode& p, int b, int group) {
     const int h = p.Hq / p.G;
     const T* from = static_cast<const T*>(p.q.data) + b * p.q.batch + group * h * p.q.head;
-    load_rows<Dk>(shared_address(shared + DecodeShared::kQueries), from, p.q.head, h, kHeads);
-  }
-  // Asks for the keys; for the values: a group of copies each. What came before belongs to the first.
-  __device__ static void load_keys(char* shared, const DecodeShared& at, const DecodeKeys& keys) {
-    load_rows<Dk>(shared_address(shared + at.keys), keys.k, keys.k_stride, keys.count, rows_of(keys));
-    cp_async_commit();
-  }
-  __device__ static void load_values(char* shared, const DecodeShared& at, const DecodeKeys& keys) {
-    load_rows<Dv>(shared_address(shared + at.values), keys.v, keys.v_stride, keys.count, rows_of(keys));
-    cp_async_commit();
+    return {shared + DecodeShared::kQueries, from, p.q.head, h};
   }
   // Weights between shared memory and memory, where they lie as in shared memory: 16 bytes a thread.
   static_assert(kDecodeHeads * kDecodeKeys / 8 == kDecodeThreads);
@@ -208,7 +216,6 @@ struct DecodeTile {
   }
 
  private:
-  __device__ static int rows_of(const DecodeKeys& keys) { return (keys.count + 15) / 16 * 16; }
   // A row's maximum over the warps, rounded up; 0 where there is none.
   __device__ static float origin_in(const float* maxima, int row) {
     float highest = -INFINITY;

@@ -19,16 +19,16 @@ __device__ inline int score_bits(float score) {
 // 8192 compressed keys. By all threads together.
 struct HeadSums {
   static constexpr int kLanes = kDecodeThreads / kDecodeHeads, kKept = 4;
-  const float2* stats;
   int count, head = static_cast<int>(threadIdx.x) % kDecodeHeads, lane = static_cast<int>(threadIdx.x) / kDecodeHeads;
+  const float2* from;  // this thread's first
   float2 kept[kKept];
 
-  __device__ HeadSums(const float2* from, int tiles) : stats(from), count(tiles) { load(0); }
+  __device__ HeadSums(const float2* stats, int tiles) : count(tiles), from(stats + lane * kDecodeHeads + head) {}
   __device__ void load(int first) {
 #pragma unroll
     for (int k = 0; k < kKept; ++k) {
-      const int i = first + lane + k * kLanes;
-      kept[k] = i < count ? stats[i * kDecodeHeads + head] : make_float2(-INFINITY, 0);
+      const int i = first + k * kLanes;
+      kept[k] = i + lane < count ? from[i * kDecodeHeads] : make_float2(-INFINITY, 0);
     }
   }
   // Both of heads 4 * quarter and the next three.
@@ -84,8 +84,8 @@ struct HeadSums {
 // A tile's numbers of four heads: from what its weights are counted.
 struct FourOrigins {
   float4 low, high;  // (origin, sum) of two heads each
-  __device__ FourOrigins(const float2* stats, int tile, int quarter) {
-    const float4* const from = reinterpret_cast<const float4*>(stats + tile * kDecodeHeads + quarter * 4);
+  __device__ explicit FourOrigins(const float2* stats) {
+    const float4* const from = reinterpret_cast<const float4*>(stats);
     low = from[0], high = from[1];
   }
   __device__ float4 powers(const float4& origin) const {
@@ -107,20 +107,25 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const int own = min(block, last), tile = own / cuts.tile_blocks, place = own - tile * cuts.tile_blocks;
   const bool edge = place == 0 && tile > 0;
   const float2* const stats = work.stats_of(cuts, pair);
-  const float4* const row = reinterpret_cast<const float4*>(
-                                work.scores + score_row(cuts, pair * cuts.compressed + tile, place)) +
-                            quarter;
+  const float4* row = reinterpret_cast<const float4*>(
+                          work.scores + score_row(cuts, pair * cuts.compressed + tile, place)) +
+                      quarter;
+  const float2* own_stats = stats + tile * kDecodeHeads + quarter * 4;
   int* const to = work.totals_of(cuts, pair) + block;
+  HeadSums all(stats, cuts.compressed);
+  hold(row);
+  hold(own_stats);
+  hold(all.from);
   griddepcontrol_wait();
 
-  HeadSums all(stats, cuts.compressed);
+  all.load(0);
   const float4 score = *row;
-  const FourOrigins origins(stats, tile, quarter);
+  const FourOrigins origins(own_stats);
   float4 score_before = make_float4(0, 0, 0, 0);
   FourOrigins origins_before = origins;
   if (edge) {  // what the keys of the tile before give
     score_before = row[-kDecodeHeads / 4];
-    origins_before = FourOrigins(stats, tile - 1, quarter);
+    origins_before = FourOrigins(own_stats - kDecodeHeads);
   }
   float4 origin, sum;
   all.reduce(maxima, sums, origin, sum);

@@ -46,6 +46,13 @@ __device__ inline void store_whole(uint4* to, const uint4& x) {
 // Holds the compiler from unpacking what was loaded before this point, which would make it wait for one load before it
 // asks for the next.
 __device__ inline void hold(uint4& x) { asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)); }
+// Makes the compiler compute what it would put off, beyond a wait.
+template <typename T>
+__device__ inline void hold(const T*& x) {
+  asm volatile("" : "+l"(x));
+}
+__device__ inline void hold(std::uint32_t& x) { asm volatile("" : "+r"(x)); }
+__device__ inline void hold(int& x) { asm volatile("" : "+r"(x)); }
 
 __device__ inline void ldmatrix(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

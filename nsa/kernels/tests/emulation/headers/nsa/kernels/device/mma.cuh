@@ -19,7 +19,8 @@ void cp_async_wait() {
 }
 
 inline void store_whole(uint4* to, const uint4& x) { *to = x; }
-inline void hold(uint4&) {}
+template <typename T>
+void hold(T&) {}
 
 inline void ldmatrix(std::uint32_t (&r)[4], std::uint32_t address) { emulation::ldmatrix(r, address, false); }
 inline void ldmatrix_trans(std::uint32_t (&r)[4], std::uint32_t address) { emulation::ldmatrix(r, address, true); }
