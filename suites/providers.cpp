@@ -20,7 +20,8 @@ void validate_ranks() {
   world.port = 1;
   base::Environment environment = nsa::parallel::environment_of(world);
   environment.merge(base::environment());
-  (void)nsa::parallel::world_of(environment);
+  if (const std::string why = nsa::parallel::why_no_interface(nsa::parallel::world_of(environment)); !why.empty())
+    throw harness::UsageError(why);
 }
 
 }  // namespace

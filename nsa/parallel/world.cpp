@@ -1,6 +1,8 @@
 #include "nsa/parallel/world.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <net/if.h>
 
 #include <algorithm>
 
@@ -112,6 +114,17 @@ std::optional<std::int64_t> sum_bucket_kb(base::Variables& variables) {
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
   return variables.number("NPROC_SUM_BUCKET_KB", 0, kMost,
                           "KiB of gradients in each sum of a captured step; 0: all in one");
+}
+
+std::string why_no_interface(const World& world) {
+  if (world.network_interface.empty() || ::if_nametoindex(world.network_interface.c_str()) != 0) return "";
+  std::vector<std::string> here;
+  if (struct if_nameindex* all = ::if_nameindex(); all != nullptr) {
+    for (const struct if_nameindex* one = all; one->if_index != 0; ++one) here.emplace_back(one->if_name);
+    ::if_freenameindex(all);
+  }
+  return fmt::format("GLOO_SOCKET_IFNAME is '{}', allowed is a network interface of this machine: {}",
+                     world.network_interface, fmt::join(here, ", "));
 }
 
 base::Environment environment_of(const World& world) {

@@ -1,5 +1,5 @@
 // Which of how many processes this one is, and where they meet: read from the environment that the starter (nsa-train
-// --nproc), torchrun or Slurm gives. Pure: no socket, no torch.
+// --nproc), torchrun or Slurm gives. Pure, but for why_no_interface: no socket, no torch.
 #pragma once
 
 #include <optional>
@@ -35,6 +35,9 @@ struct World {
 // gives; of Slurm otherwise the first host of SLURM_JOB_NODELIST and a port made from job and step. Throws
 // base::EnvironmentInvalid with every mistake.
 [[nodiscard]] World world_of(const base::Environment& environment);
+
+// Of ranks that meet over Gloo: "", or that `network_interface` is none of this machine's, with those that are.
+[[nodiscard]] std::string why_no_interface(const World& world);
 
 // What world_of reads again as the same world of Origin::nproc: what the starter gives each of its processes.
 [[nodiscard]] base::Environment environment_of(const World& world);

@@ -11,6 +11,8 @@ using namespace nsa::parallel;
 using base::Environment;
 using base::tests::with;
 using base::tests::without;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 const Environment kTorchrun = {{"RANK", "5"},
@@ -108,6 +110,14 @@ TEST(World, SaysWhatC10dIsToBeTold) {
   EXPECT_FALSE(world_of(kTorchrun).c10d_speaks);
   EXPECT_EQ(world_of(with(kTorchrun, "GLOO_SOCKET_IFNAME", "eth1")).network_interface, "eth1");
   EXPECT_TRUE(world_of(with(kTorchrun, "TORCH_CPP_LOG_LEVEL", "INFO")).c10d_speaks);
+}
+
+TEST(World, AnInterfaceThatThisMachineLacksIsTold) {
+  EXPECT_EQ(why_no_interface(world_of(kTorchrun)), "");
+  EXPECT_EQ(why_no_interface(world_of(with(kTorchrun, "GLOO_SOCKET_IFNAME", "lo"))), "");
+  EXPECT_THAT(why_no_interface(world_of(with(kTorchrun, "GLOO_SOCKET_IFNAME", "lo,eth"))),
+              AllOf(HasSubstr("GLOO_SOCKET_IFNAME is 'lo,eth', allowed is a network interface of this machine: "),
+                    ContainsRegex(": .*lo")));
 }
 
 TEST(World, HowManyThisHostHas) {

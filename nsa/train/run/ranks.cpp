@@ -192,6 +192,7 @@ Rank join(const parallel::World& world, const Config& config, const Options& opt
   if (gpu && world.local_rank >= static_cast<int>(torch::cuda::device_count()))
     throw DeviceError(fmt::format("rank {} is number {} on this machine, which has {} GPUs", world.rank,
                                   world.local_rank, torch::cuda::device_count()));
+  if (const std::string why = gpu ? "" : parallel::why_no_interface(world); !why.empty()) throw UsageError(why);
   group.timeout = timeout_of(config.train);
   group.check_collectives = false;  // but for the first step
   const auto activity = rank.activity;
