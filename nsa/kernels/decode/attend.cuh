@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
   extern __shared__ __align__(128) char shared[];
   __shared__ int list[kMostBlocks];
   const int group = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), pair = b * p.G + group;
-  const int place = static_cast<int>(blockIdx.z), heads = p.Hq / p.G;
+  const int place = static_cast<int>(blockIdx.z), heads = cuts.heads;
   const bool chosen = place < cuts.chosen;
   const int item = chosen ? place : place - cuts.chosen, part = chosen ? cuts.known() + item : item;
   // Of a chosen block: its place in the list, and where in it the tile begins.
@@ -61,14 +61,12 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
   // Of a chosen block everything but its place.
   const DecodeKeys keys =
       chosen ? keys_from<T>(p.k_sel, p.v_sel, b, group, within, p.geometry.l_sel) : known_keys<T>(p, cuts, b, group, part);
-  auto queries = Tile::queries(shared, p, b, group);
+  auto queries = Tile::queries(shared, p, cuts, b, group);
   typename Tile::template Copy<Dk> k(shared + at.keys, keys.k, keys.k_stride, keys.count);
   typename Tile::template Copy<Dv> v(shared + at.values, keys.v, keys.v_stride, keys.count);
 
   if (!weighed) queries.ask();
   if (chosen) {
-    k.prepare();
-    v.prepare();
     griddepcontrol_wait();
     griddepcontrol_launch_dependents();
     choose_blocks(list, reinterpret_cast<std::uint64_t*>(shared + DecodeShared::kWeights),

@@ -14,12 +14,13 @@ struct BranchWeights {
   int begin, end;
   float2 kept[kKept];
 
-  __device__ BranchWeights(const float2* all, int first, int last)
+  __device__ BranchWeights(const float2* all, int first, int last, int parts)
       : stats(all), begin(first + (static_cast<int>(threadIdx.x) & 31)), end(last) {
 #pragma unroll
     for (int k = 0; k < kKept; ++k) {
       const int i = begin + k * 32;
-      kept[k] = i < end ? stats[i * kDecodeHeads] : make_float2(-INFINITY, 0);
+      kept[k] = load_now(stats + min(i, parts - 1) * kDecodeHeads);
+      if (i >= end) kept[k] = make_float2(-INFINITY, 0);
     }
   }
   __device__ void weigh(float* table) const {
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
   __shared__ float4 sums[kDecodeThreads];
   float* const table = reinterpret_cast<float*>(shared);
   const int head = static_cast<int>(blockIdx.x), group = static_cast<int>(blockIdx.y), b = static_cast<int>(blockIdx.z);
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, pair = b * p.G + group, heads = p.Hq / p.G;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, pair = b * p.G + group, heads = cuts.heads;
   const int column = thread % kColumns, lane = thread / kColumns, parts = cuts.parts();
   const int window_end = cuts.compressed + cuts.window;
   const int begins[kBranches + 1] = {0, window_end, cuts.compressed}, ends[kBranches] = {cuts.compressed, parts, window_end};
@@ -83,21 +84,19 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const int branch = lane < kLanes / 2 ? 0 : lane < kLanes * 3 / 4 ? 1 : 2, shares = branch == 0 ? kLanes / 2 : kLanes / 4;
   const int end = pick(ends, branch);
   int part = pick(begins, branch) + lane - (branch == 0 ? 0 : branch == 1 ? kLanes / 2 : kLanes * 3 / 4);
-  const float* o = work.o_of(p, cuts, pair) + static_cast<std::int64_t>(head) * Dv + column * 4;
+  const std::int64_t row = static_cast<std::int64_t>(heads) * Dv, step = row * shares;  // floats
+  const float* o = work.o_of(p, cuts, pair) + static_cast<std::int64_t>(head) * Dv + column * 4 + part * row;
   const float2* stats = work.stats_of(cuts, pair) + head;
-  const std::int64_t row = static_cast<std::int64_t>(heads) * Dv;
-  hold(o);
-  hold(stats);
-  hold(part);
+  prefetch_line(o), prefetch_line(stats);  // so that addresses are computed before the wait
   griddepcontrol_wait();
 
   // A warp each; everything is asked for before the weights are known.
-  const BranchWeights weights(stats, pick(begins, warp), warp < kBranches ? pick(ends, warp) : 0);
+  const BranchWeights weights(stats, pick(begins, warp), warp < kBranches ? pick(ends, warp) : 0, parts);
   float4 ahead[kAhead];
   const auto load = [&] {
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k)
-      if (part + k * shares < end) ahead[k] = *reinterpret_cast<const float4*>(o + (part + k * shares) * row);
+    for (int k = 0; k < kAhead; ++k, o += step)
+      if (part + k * shares < end) ahead[k] = *reinterpret_cast<const float4*>(o);
   };
   load();
   if (warp < kBranches) weights.weigh(table);

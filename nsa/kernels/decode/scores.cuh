@@ -47,10 +47,9 @@ __global__ void __launch_bounds__(kDecodeThreads, 3)
   const int pair = b * p.G + group;
   const DecodeShared at(Dk, 0, kDecodeKeys, 0);
   const DecodeKeys keys = compressed_keys<T>(p, cuts, b, group, tile);
-  auto queries = Tile::queries(shared, p, b, group);
+  auto queries = Tile::queries(shared, p, cuts, b, group);
   typename Tile::template Copy<Dk> copy(shared + at.keys, keys.k, keys.k_stride, keys.count);
-  queries.prepare();
-  copy.prepare();
+  copy.bring();
   griddepcontrol_wait();
   queries.ask();
   copy.ask();

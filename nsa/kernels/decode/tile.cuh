@@ -78,10 +78,15 @@ struct DecodeTile {
       source = static_cast<const T*>(from) + row * stride + chunk * 8;
       place = Tile<D>::at(shared_address(to), row, chunk);
     }
-    // What can be computed is, here.
-    __device__ void prepare() {
-      hold(source);
-      hold(place);
+    // Brings the rows as far as L2, where whoever writes them now is seen: all lanes' lines of a row are two or three.
+    __device__ void bring() const {
+#pragma unroll
+      for (int i = 0; i < kDecodeKeys / kAtOnce; ++i) {
+        if (row + i * kAtOnce >= count) break;
+        if (threadIdx.x % kLanes == 0)
+#pragma unroll
+          for (int c = 0; c < kChunks; c += 8) prefetch_line(source + i * step + c * 8);
+      }
     }
     // Asks for the rows, and for zeros up to a multiple of 16 rows. A group of copies, with what came before.
     __device__ void ask() {
@@ -97,10 +102,9 @@ struct DecodeTile {
     }
   };
   // Of the queries of a group: with zeros for heads that it has not.
-  __device__ static Copy<Dk> queries(const char* shared, const Decode& p, int b, int group) {
-    const int h = p.Hq / p.G;
-    const T* from = static_cast<const T*>(p.q.data) + b * p.q.batch + group * h * p.q.head;
-    return {shared + DecodeShared::kQueries, from, p.q.head, h};
+  __device__ static Copy<Dk> queries(const char* shared, const Decode& p, const DecodeCuts& cuts, int b, int group) {
+    const T* from = static_cast<const T*>(p.q.data) + b * p.q.batch + group * cuts.heads * p.q.head;
+    return {shared + DecodeShared::kQueries, from, p.q.head, cuts.heads};
   }
   // Weights between shared memory and memory, where they lie as in shared memory: 16 bytes a thread.
   static_assert(kDecodeHeads * kDecodeKeys / 8 == kDecodeThreads);

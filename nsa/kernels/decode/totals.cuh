@@ -31,19 +31,25 @@ struct HeadSums {
       kept[k] = i + lane < count ? from[i * kDecodeHeads] : make_float2(-INFINITY, 0);
     }
   }
-  // Both of heads 4 * quarter and the next three.
-  __device__ void reduce(float (*maxima)[kDecodeHeads], float (*sums)[kDecodeHeads], float4& origin, float4& sum) {
-    constexpr int kRound = kKept * kLanes;
-    const int warp = static_cast<int>(threadIdx.x) / 32, quarter = static_cast<int>(threadIdx.x) % 4;
-    const auto highest_kept = [&] {
-      return fmaxf(fmaxf(kept[0].x, kept[1].x), fmaxf(kept[2].x, kept[3].x));
-    };
-    float own = highest_kept();
+  static constexpr int kRound = kKept * kLanes;
+  [[nodiscard]] __device__ float highest_kept() const {
+    return fmaxf(fmaxf(kept[0].x, kept[1].x), fmaxf(kept[2].x, kept[3].x));
+  }
+  // From the first tile on that is not kept.
+  __device__ float highest_beyond() {
+    float own = -INFINITY;
 #pragma unroll 1
     for (int first = kRound; first < count; first += kRound) {
       load(first);
       own = fmaxf(own, highest_kept());
     }
+    return own;
+  }
+  // Both of heads 4 * quarter and the next three. The first tiles are loaded; `beyond`: highest_beyond().
+  __device__ void reduce(float beyond, float (*maxima)[kDecodeHeads], float (*sums)[kDecodeHeads], float4& origin,
+                         float4& sum) {
+    const int warp = static_cast<int>(threadIdx.x) / 32, quarter = static_cast<int>(threadIdx.x) % 4;
+    float own = fmaxf(beyond, highest_kept());
     own = fmaxf(own, __shfl_xor_sync(0xffffffffu, own, 16));  // a warp has each head twice
     if (lane % 2 == 0) maxima[warp][head] = own;
     __syncthreads();
@@ -81,12 +87,17 @@ struct HeadSums {
   }
 };
 
+__device__ inline float4 as_floats(const uint4& x) {
+  const auto one = [](unsigned bits) { return __int_as_float(static_cast<int>(bits)); };
+  return make_float4(one(x.x), one(x.y), one(x.z), one(x.w));
+}
+
 // A tile's numbers of four heads: from what its weights are counted.
 struct FourOrigins {
   float4 low, high;  // (origin, sum) of two heads each
   __device__ explicit FourOrigins(const float2* stats) {
-    const float4* const from = reinterpret_cast<const float4*>(stats);
-    low = from[0], high = from[1];
+    const uint4* const from = reinterpret_cast<const uint4*>(stats);
+    low = as_floats(load_now(from)), high = as_floats(load_now(from + 1));
   }
   __device__ float4 powers(const float4& origin) const {
     return make_float4(whole_power(low.x - origin.x), whole_power(low.z - origin.y), whole_power(high.x - origin.z),
@@ -101,7 +112,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
   __shared__ __align__(16) float maxima[kDecodeWarps][kDecodeHeads];
   __shared__ __align__(16) float sums[kDecodeWarps][kDecodeHeads];
   griddepcontrol_launch_dependents();
-  const int pair = static_cast<int>(blockIdx.z) * p.G + static_cast<int>(blockIdx.y), heads = p.Hq / p.G;
+  const int pair = static_cast<int>(blockIdx.z) * p.G + static_cast<int>(blockIdx.y), heads = cuts.heads;
   const int quarter = static_cast<int>(threadIdx.x) % 4, last = cuts.current - 2;
   const int block = 1 + static_cast<int>(blockIdx.x) * kDecodeQuads + static_cast<int>(threadIdx.x) / 4;
   const int own = min(block, last), tile = own / cuts.tile_blocks, place = own - tile * cuts.tile_blocks;
@@ -113,22 +124,20 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const float2* own_stats = stats + tile * kDecodeHeads + quarter * 4;
   int* const to = work.totals_of(cuts, pair) + block;
   HeadSums all(stats, cuts.compressed);
-  hold(row);
-  hold(own_stats);
-  hold(all.from);
+  prefetch_line(row), prefetch_line(own_stats), prefetch_line(all.from);  // so that addresses are computed before the wait
   griddepcontrol_wait();
 
+  const float beyond = all.highest_beyond();
+  // Everything else is asked for at once: without a loop between, over which it would be put off.
   all.load(0);
-  const float4 score = *row;
+  const uint4 own_score = load_now(reinterpret_cast<const uint4*>(row));
   const FourOrigins origins(own_stats);
-  float4 score_before = make_float4(0, 0, 0, 0);
-  FourOrigins origins_before = origins;
-  if (edge) {  // what the keys of the tile before give
-    score_before = row[-kDecodeHeads / 4];
-    origins_before = FourOrigins(own_stats - kDecodeHeads);
-  }
+  const int back = edge ? 1 : 0;  // where the tile before gives something; elsewhere it is not used
+  const uint4 edge_score = load_now(reinterpret_cast<const uint4*>(row - back * (kDecodeHeads / 4)));
+  const FourOrigins origins_before(own_stats - back * kDecodeHeads);
+  const float4 score = as_floats(own_score), score_before = as_floats(edge_score);
   float4 origin, sum;
-  all.reduce(maxima, sums, origin, sum);
+  all.reduce(beyond, maxima, sums, origin, sum);
   const float4 power = origins.powers(origin);
   float4 share = make_float4(score.x * power.x, score.y * power.y, score.z * power.z, score.w * power.w);
   if (edge) {

@@ -46,13 +46,6 @@ __device__ inline void store_whole(uint4* to, const uint4& x) {
 // Holds the compiler from unpacking what was loaded before this point, which would make it wait for one load before it
 // asks for the next.
 __device__ inline void hold(uint4& x) { asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)); }
-// Makes the compiler compute what it would put off, beyond a wait.
-template <typename T>
-__device__ inline void hold(const T*& x) {
-  asm volatile("" : "+l"(x));
-}
-__device__ inline void hold(std::uint32_t& x) { asm volatile("" : "+r"(x)); }
-__device__ inline void hold(int& x) { asm volatile("" : "+r"(x)); }
 
 __device__ inline void ldmatrix(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -106,6 +99,21 @@ __device__ inline float2 unpack<bf16>(std::uint32_t both) {
 template <>
 __device__ inline float2 unpack<fp16>(std::uint32_t both) {
   return __half22float2(*reinterpret_cast<const __half2*>(&both));
+}
+
+// A load that stays where it stands: nvcc puts one off to where it is used, beyond a wait for another.
+__device__ inline uint4 load_now(const uint4* from) {
+  uint4 x;
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(from)
+               : "memory");
+  return x;
+}
+__device__ inline float2 load_now(const float2* from) {
+  float2 x;
+  asm volatile("ld.global.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(from) : "memory");
+  return x;
 }
 
 // Into L2, for who reads it soon: the line of 128 bytes.

@@ -43,7 +43,7 @@ struct DecodeWork {
   DecodeWork(const Decode& p, const DecodeCuts& cuts) {
     Arena arena(p.workspace);
     const std::int64_t pairs = std::int64_t{p.B} * p.G, tiles = cuts.chosen > 0 ? pairs * cuts.compressed : 0;
-    o = arena.take<float>(pairs * cuts.parts() * (p.Hq / p.G) * p.Dv);
+    o = arena.take<float>(pairs * cuts.parts() * cuts.heads * p.Dv);
     stats = arena.take<float2>(pairs * cuts.parts() * kDecodeHeads);
     scores = arena.take<float>(tiles * (cuts.tile_blocks + 1) * kDecodeHeads);
     totals = arena.take<int>(cuts.chosen > 0 ? pairs * cuts.current : 0);
@@ -51,7 +51,7 @@ struct DecodeWork {
     bytes = arena.most();
   }
   [[nodiscard]] __device__ float* o_of(const Decode& p, const DecodeCuts& cuts, int pair) const {
-    return o + static_cast<std::int64_t>(pair) * cuts.parts() * (p.Hq / p.G) * p.Dv;
+    return o + static_cast<std::int64_t>(pair) * cuts.parts() * cuts.heads * p.Dv;
   }
   [[nodiscard]] __device__ int* totals_of(const DecodeCuts& cuts, int pair) const {
     return totals + static_cast<std::int64_t>(pair) * cuts.current;

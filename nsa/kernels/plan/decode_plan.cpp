@@ -22,6 +22,7 @@ DecodeCuts cut(const Decode& p) {
   const int current = cuts.current = p.t / g.l_sel;
   cuts.block_keys = g.l_sel / g.d;
   cuts.reach = g.l / g.d;
+  cuts.heads = p.Hq / p.G;
   cuts.tile_blocks = kDecodeKeys / cuts.block_keys;
   cuts.compressed = tiles_of_keys(p.N, cuts.tile_keys());
   cuts.window = tiles_of_keys(p.window, kDecodeKeys);

@@ -19,6 +19,7 @@ struct DecodeCuts {
   int compressed = 0, window = 0;
   int first = 0, last = 0;  // of the first block, and of the tokens from `last_token` on
   int chosen = 0;           // of the blocks that are chosen by score
+  int heads = 0;            // query heads of a group
   int current = 0;          // the block of the query's token
   int last_token = 0;
   int wanted = 0;       // blocks that are chosen by score

@@ -19,8 +19,9 @@ void cp_async_wait() {
 }
 
 inline void store_whole(uint4* to, const uint4& x) { *to = x; }
-template <typename T>
-void hold(T&) {}
+inline void hold(uint4&) {}
+inline uint4 load_now(const uint4* from) { return *from; }
+inline float2 load_now(const float2* from) { return *from; }
 
 inline void ldmatrix(std::uint32_t (&r)[4], std::uint32_t address) { emulation::ldmatrix(r, address, false); }
 inline void ldmatrix_trans(std::uint32_t (&r)[4], std::uint32_t address) { emulation::ldmatrix(r, address, true); }
