@@ -1,5 +1,5 @@
 // One token of decoding against the caches: the three branches, the choice of blocks and the gated sum (Eq 5 to 12) in
-// three launches, two where every block is taken. Keys and values are read where they lie, each once a group; nothing
+// four launches, two where every block is taken. Keys and values are read where they lie, each once a group; nothing
 // is gathered and nothing sorted.
 #pragma once
 

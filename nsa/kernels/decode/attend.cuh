@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
   const bool weighed = part < cuts.compressed && cuts.chosen > 0;  // by the first launch
   float2* const stats = work.stats_of(cuts, pair) + part * kDecodeHeads;
   // Of a chosen block everything but its place.
-  const DecodeKeys keys =
-      chosen ? keys_from<T>(p.k_sel, p.v_sel, b, group, within, p.geometry.l_sel) : known_keys<T>(p, cuts, b, group, part);
+  const DecodeKeys keys = chosen ? keys_from<T>(p.k_sel, p.v_sel, b, group, within, p.geometry.l_sel)
+                                 : known_keys<T>(p, cuts, b, group, part);
   auto queries = Tile::queries(shared, p, cuts, b, group);
   typename Tile::template Copy<Dk> k(shared + at.keys, keys.k, keys.k_stride, keys.count);
   typename Tile::template Copy<Dv> v(shared + at.values, keys.v, keys.v_stride, keys.count);

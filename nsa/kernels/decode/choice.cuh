@@ -15,8 +15,8 @@ __device__ inline std::uint64_t key_of(int bits, int block) {
 }
 __device__ inline int block_of(std::uint64_t key) { return static_cast<int>(~static_cast<unsigned>(key)); }
 
-// Scores of this thread's blocks. A quad has the blocks 1 + quad, 65 + quad ...: those that score alike, neighbours, are
-// in different quads.
+// Scores of this thread's blocks. A quad has the blocks 1 + quad, 65 + quad ...: those that score alike, neighbours,
+// are in different quads.
 struct OwnBlocks {
   static constexpr int kAtOnce = 4;
   static constexpr int kRound = kAtOnce * kDecodeThreads;
@@ -43,10 +43,10 @@ __device__ inline std::uint64_t larger(std::uint64_t a, std::uint64_t b) { retur
 // `rivals` are room for it. By all threads together.
 //
 // Note [Rivals]
-// Of the quads' bests the `wanted`-th is a bound: so many blocks are at least as good, and whatever is among the best is.
-// As a rule few more are. Of those everyone counts who is better.
-__device__ inline void choose_blocks(int* list, std::uint64_t* bests, std::uint64_t* rivals, const int* totals, int last,
-                                     int wanted) {
+// Of the quads' bests the `wanted`-th is a bound: so many blocks are at least as good, and whatever is among the best
+// is. As a rule few more are. Of those everyone counts who is better.
+__device__ inline void choose_blocks(int* list, std::uint64_t* bests, std::uint64_t* rivals, const int* totals,
+                                     int last, int wanted) {
   __shared__ int count;
   constexpr unsigned kAll = 0xffffffffu;
   const int thread = static_cast<int>(threadIdx.x), quad = thread / 4, quarter = thread % 4;

@@ -20,16 +20,18 @@ void launch_decode(const Decode& p, const DecodePlan& plan, cudaStream_t stream)
            p, cuts, work);
     check_launch("decode_scores");
     const int shares = (cuts.current - 2 + kDecodeQuads - 1) / kDecodeQuads;
-    launch(early, decode_totals_kernel, dim3(static_cast<unsigned>(shares), G, B), kDecodeThreads, 0, stream, p, cuts, work);
+    launch(early, decode_totals_kernel, dim3(static_cast<unsigned>(shares), G, B), kDecodeThreads, 0, stream, p, cuts,
+           work);
     check_launch("decode_totals");
   }
   const auto attend = decode_attend_kernel<T, Dk, Dv>;
   cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.attend_bytes);
-  launch(early && chooses, attend, dim3(G, B, static_cast<unsigned>(cuts.parts())), kDecodeThreads,
-         plan.attend_bytes, stream, p, cuts, work, at);
+  launch(early && chooses, attend, dim3(G, B, static_cast<unsigned>(cuts.parts())), kDecodeThreads, plan.attend_bytes,
+         stream, p, cuts, work, at);
   check_launch("decode_attend");
   const auto join = decode_join_kernel<T, Dv>;
-  launch(early, join, dim3(static_cast<unsigned>(p.Hq / p.G), G, B), kDecodeThreads, plan.join_bytes, stream, p, cuts, work);
+  launch(early, join, dim3(static_cast<unsigned>(p.Hq / p.G), G, B), kDecodeThreads, plan.join_bytes, stream, p, cuts,
+         work);
   check_launch("decode_join");
 }
 

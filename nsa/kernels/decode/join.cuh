@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, pair = b * p.G + group, heads = cuts.heads;
   const int column = thread % kColumns, lane = thread / kColumns, parts = cuts.parts();
   const int window_end = cuts.compressed + cuts.window;
-  const int begins[kBranches + 1] = {0, window_end, cuts.compressed}, ends[kBranches] = {cuts.compressed, parts, window_end};
+  const int begins[kBranches + 1] = {0, window_end, cuts.compressed},
+                               ends[kBranches] = {cuts.compressed, parts, window_end};
   const auto pick = [](const int* of, int branch) { return branch == 0 ? of[0] : branch == 1 ? of[1] : of[2]; };
   float gates[kBranches];
 #pragma unroll
@@ -81,13 +82,17 @@ __global__ void __launch_bounds__(kDecodeThreads)
     gates[i] = p.gates_fp32 ? static_cast<const float*>(p.gates)[place] : wide(static_cast<const T*>(p.gates)[place]);
   }
   // The branch of this lane, and which of its lanes it is.
-  const int branch = lane < kLanes / 2 ? 0 : lane < kLanes * 3 / 4 ? 1 : 2, shares = branch == 0 ? kLanes / 2 : kLanes / 4;
+  const int branch = lane < kLanes / 2       ? 0
+                     : lane < kLanes * 3 / 4 ? 1
+                                             : 2,
+            shares = branch == 0 ? kLanes / 2 : kLanes / 4;
   const int end = pick(ends, branch);
   int part = pick(begins, branch) + lane - (branch == 0 ? 0 : branch == 1 ? kLanes / 2 : kLanes * 3 / 4);
   const std::int64_t row = static_cast<std::int64_t>(heads) * Dv, step = row * shares;  // floats
   const float* o = work.o_of(p, cuts, pair) + static_cast<std::int64_t>(head) * Dv + column * 4 + part * row;
   const float2* stats = work.stats_of(cuts, pair) + head;
-  prefetch_line(o), prefetch_line(stats);  // so that addresses are computed before the wait
+  if (part < end) prefetch_line(o);  // so that addresses are computed before the wait
+  prefetch_line(stats);
   griddepcontrol_wait();
 
   // A warp each; everything is asked for before the weights are known.
@@ -118,7 +123,10 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const int place = group * heads + head;
 #pragma unroll
   for (int i = 0; i < kBranches; ++i) {
-    const int first = i == 0 ? 0 : i == 1 ? kLanes / 2 : kLanes * 3 / 4, end_lane = i == 0 ? kLanes / 2 : first + kLanes / 4;
+    const int first = i == 0   ? 0
+                      : i == 1 ? kLanes / 2
+                               : kLanes * 3 / 4,
+              end_lane = i == 0 ? kLanes / 2 : first + kLanes / 4;
     float4 branch = sums[first * kColumns + column];
 #pragma unroll
     for (int k = first + 1; k < end_lane; ++k) add_weighted(branch, 1, sums[k * kColumns + column]);

@@ -36,7 +36,8 @@ __device__ inline void score_blocks(float* scores, const float* weights, const D
   }
 }
 
-// Grid: (compressed tiles, G, B). Early too: all that it reads may be the work of the kernel before.
+// Grid: (compressed tiles, G, B). Early too: all that it reads may be the work of the kernel before, so until it
+// has waited it brings the keys to L2 alone.
 template <typename T, int Dk, int Dv>
 __global__ void __launch_bounds__(kDecodeThreads, 3)
     decode_scores_kernel(const __grid_constant__ Decode p, const __grid_constant__ DecodeCuts cuts,
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 3)
   queries.ask();
   copy.ask();
   cp_async_commit();
-  cp_async_commit();  // weigh() waits for all groups but the last
+  cp_async_commit();                   // weigh() waits for all groups but the last
   griddepcontrol_launch_dependents();  // the next launch's copies come after these
 
   const std::int64_t place = static_cast<std::int64_t>(pair) * cuts.compressed + tile;

@@ -19,9 +19,11 @@ namespace nsa::kernels {
 // lowest bits, of which the shift leaves nine.
 __device__ inline float whole_power(float e) {
   constexpr float kWhole = 12582912.f;
-  return __int_as_float(static_cast<int>(static_cast<unsigned>(__float_as_int(fmaxf(e, -127.f) + (kWhole + 127.f))) << 23));
+  return __int_as_float(
+      static_cast<int>(static_cast<unsigned>(__float_as_int(fmaxf(e, -127.f) + (kWhole + 127.f))) << 23));
 }
-// 2^(x - origin), x <= origin, origin whole. Of -inf 0, of NaN and of infinity NaN. Without a branch: a thread has eight.
+// 2^(x - origin), x <= origin, origin whole. Of -inf 0, of NaN and of infinity NaN. Without a branch: a thread has
+// eight.
 __device__ inline float weight_of(float x, float origin) {
   const float seen = x == -INFINITY ? -3e38f : x, whole = floorf(seen);
   return exp2_fast(seen - whole) * whole_power(whole - origin);
@@ -73,7 +75,8 @@ struct DecodeTile {
     std::uint32_t place;
     int row = static_cast<int>(threadIdx.x) / kLanes, count;
 
-    __device__ Copy(const char* to, const void* from, std::int64_t stride, int rows) : step(kAtOnce * stride), count(rows) {
+    __device__ Copy(const char* to, const void* from, std::int64_t stride, int rows)
+        : step(kAtOnce * stride), count(rows) {
       const int chunk = static_cast<int>(threadIdx.x) % kLanes;
       source = static_cast<const T*>(from) + row * stride + chunk * 8;
       place = Tile<D>::at(shared_address(to), row, chunk);

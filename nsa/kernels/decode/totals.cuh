@@ -118,13 +118,13 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const int own = min(block, last), tile = own / cuts.tile_blocks, place = own - tile * cuts.tile_blocks;
   const bool edge = place == 0 && tile > 0;
   const float2* const stats = work.stats_of(cuts, pair);
-  const float4* row = reinterpret_cast<const float4*>(
-                          work.scores + score_row(cuts, pair * cuts.compressed + tile, place)) +
-                      quarter;
+  const float4* row =
+      reinterpret_cast<const float4*>(work.scores + score_row(cuts, pair * cuts.compressed + tile, place)) + quarter;
   const float2* own_stats = stats + tile * kDecodeHeads + quarter * 4;
   int* const to = work.totals_of(cuts, pair) + block;
   HeadSums all(stats, cuts.compressed);
-  prefetch_line(row), prefetch_line(own_stats), prefetch_line(all.from);  // so that addresses are computed before the wait
+  prefetch_line(row), prefetch_line(own_stats),
+      prefetch_line(all.from);  // so that addresses are computed before the wait
   griddepcontrol_wait();
 
   const float beyond = all.highest_beyond();

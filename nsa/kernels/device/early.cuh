@@ -5,7 +5,8 @@
 // loads. A kernel that is launched early gets the SMs as they become free, and asks for what does not hang
 // on the kernel before. Rules: every CTA of every kernel of the chain waits (griddepcontrol_wait) before it
 // writes anything or ends, so that a kernel's end is the end of all before it; and what it reads before that was
-// written before the chain, whose first kernel is launched as usual.
+// written before the chain. The chain's first kernel is launched as usual, or it is early too, waits before it reads,
+// and lets the next one begin only then.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -53,8 +53,8 @@ struct DecodePlan {
   Device device;  // for which it was made
 };
 // "" when the kernels serve the problem, else what was asked and what is served: widths 32/32, 64/64, 128/128, 192/128;
-// 1 to 16 heads a group; n from 3 to 64; d divides l and l', l <= l', l'/d up to 128; as many tokens as have their
-// scores in the shared memory of an SM, more than a million.
+// 1 to 16 heads a group; n from 3 to 64; d divides l and l', l <= l', l'/d up to 128; up to 65,535 tiles of a row
+// of the batch; as many blocks as a choice has room for, more than 40,000.
 [[nodiscard]] std::string decode_refusal(const Decode& p);
 // Throws std::invalid_argument with decode_refusal's words.
 [[nodiscard]] DecodePlan plan_decode(const Decode& p, const Device& device);

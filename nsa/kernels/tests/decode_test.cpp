@@ -232,6 +232,11 @@ TEST(EmulatedDecode, SteepScores) {
   for (const double size : {10.0, 200.0}) check_decode({.t = 700, .h = 2, .geometry = {4, 2, 8, 6, 64}, .size = size});
 }
 
+// More compressed tiles than a thread keeps, more blocks than it looks at at once, and as many taken as can be.
+TEST(EmulatedDecode, LongTexts) {
+  check_decode({.t = 17000, .h = 1, .geometry = {4, 2, 8, 9, 30}});
+  check_decode({.t = 9100, .h = 5, .geometry = {4, 2, 8, 64, 30}});
+}
 // All scores alike: the lowest numbers, also where tiles meet, and whatever the tiles beside them hold.
 TEST(EmulatedDecode, TiesGoToTheLowerBlock) {
   DecodeProblem p({.t = 1100, .h = 3, .geometry = {4, 2, 8, 9, 30}});
@@ -240,6 +245,12 @@ TEST(EmulatedDecode, TiesGoToTheLowerBlock) {
   p.run();
   EXPECT_EQ(p.blocks, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 136, 137}));
   EXPECT_EQ(p.wrong(), "");
+}
+TEST(EmulatedDecode, TiesGoToTheLowerBlockOfMany) {
+  DecodeProblem p({.t = 17000, .geometry = {4, 2, 8, 9, 30}});
+  for (int c = 0; c < 32; ++c) p.q.set(0, 0, 0, c, 0);
+  p.run();
+  EXPECT_EQ(p.blocks, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 2124, 2125}));
 }
 // Makes a compressed key `share` of all heads' queries together, so that it scores much in each.
 void align(DecodeProblem& p, int key, double share) {
@@ -384,6 +395,10 @@ TEST(DecodePlan, ServesAMillionTokensAndRefusesWithWords) {
             }).find("up to 128, got 256"),
             std::string::npos);
   EXPECT_NE(refusal([](Decode& p) { p.t = 1 << 24, p.N = 1 << 20; }).find("shared memory"), std::string::npos);
+  EXPECT_NE(refusal([](Decode& p) {
+              p.t = 17 << 20, p.N = 8191, p.geometry = {2048, 2048, 262144, 64, 512};
+            }).find("65535, got 12"),
+            std::string::npos);
   EXPECT_NE(refusal([](Decode& p) { p.window = 0; }).find("window"), std::string::npos);
   EXPECT_NE(refusal([](Decode& p) { p.B = 20000; }).find("65535"), std::string::npos);
   Decode bad = of_c(100);

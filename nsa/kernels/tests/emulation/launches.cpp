@@ -117,9 +117,7 @@ void launches_end_block() {
   if (early && std::find(waited.begin(), waited.end(), true) == waited.end())
     throw Error("a CTA that begins early ends without griddepcontrol_wait()");
 }
-void griddepcontrol_launch_dependents() {
-  (early && !waited[self] ? hurries : patient) = true;
-}
+void griddepcontrol_launch_dependents() { (early && !waited[self] ? hurries : patient) = true; }
 void griddepcontrol_wait() {
   waited[self] = true;
   ended = own;
