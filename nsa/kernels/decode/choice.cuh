@@ -70,14 +70,20 @@ __device__ inline void choose_blocks(int* list, std::uint64_t* bests, std::uint6
   if (quarter == 0 && better == wanted - 1) bests[kDecodeQuads] = best;
   __syncthreads();
   const std::uint64_t least = bests[kDecodeQuads];
-  const auto enter = [&](std::uint64_t key) {
-    if (key >= least) rivals[atomicAdd(&count, 1)] = key;
+  const auto enter = [&](const OwnBlocks& blocks, int first) {
+    int mine = 0;
+    blocks.each(first, [&](std::uint64_t key) { mine += key >= least ? 1 : 0; });
+    if (mine == 0) return;
+    int at = atomicAdd(&count, mine);
+    blocks.each(first, [&](std::uint64_t key) {
+      if (key >= least) rivals[at++] = key;
+    });
   };
   if (best >= least) {  // else none of the quad's is
-    own.each(1, enter);
+    enter(own, 1);
 #pragma unroll 1
     for (int from = 1 + OwnBlocks::kRound; from <= last; from += OwnBlocks::kRound)
-      OwnBlocks(totals, from, last).each(from, enter);
+      enter(OwnBlocks(totals, from, last), from);
   }
   __syncthreads();
   constexpr int kLanes = 8;

@@ -89,10 +89,10 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const int end = pick(ends, branch);
   int part = pick(begins, branch) + lane - (branch == 0 ? 0 : branch == 1 ? kLanes / 2 : kLanes * 3 / 4);
   const std::int64_t row = static_cast<std::int64_t>(heads) * Dv, step = row * shares;  // floats
-  const float* o = work.o_of(p, cuts, pair) + static_cast<std::int64_t>(head) * Dv + column * 4 + part * row;
+  const float* o =
+      work.o_of(p, cuts, pair) + static_cast<std::int64_t>(head) * Dv + column * 4 + min(part, parts - 1) * row;
   const float2* stats = work.stats_of(cuts, pair) + head;
-  if (part < end) prefetch_line(o);  // so that addresses are computed before the wait
-  prefetch_line(stats);
+  prefetch_line(o), prefetch_line(stats);  // so that addresses are computed before the wait
   griddepcontrol_wait();
 
   // A warp each; everything is asked for before the weights are known.
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
     for (int k = 0; k < kAhead; ++k)
       if (part + k * shares < end) add_weighted(sum, table[part + k * shares], ahead[k]);
     part += kAhead * shares;
-    load();
+    if (part < end) load();
   }
   sums[thread] = sum;
   __syncthreads();

@@ -64,12 +64,13 @@ template <typename T, int Dk, int Dv>
 struct DecodeTile {
   static constexpr int kHeads = kDecodeHeads;
 
-  // A thread's share in a copy of up to 128 rows. Eight lanes a row at most: from row to row the swizzle stays, so that
-  // both addresses grow by constants.
-  template <int D>
+  // A thread's share in a copy of up to Rows rows. Eight lanes a row at most: from row to row the swizzle stays, so
+  // that both addresses grow by constants.
+  template <int D, int Rows = kDecodeKeys>
   struct Copy {
     static constexpr int kChunks = D / 8, kLanes = kChunks < 8 ? kChunks : 8, kAtOnce = kDecodeThreads / kLanes;
-    static_assert(kAtOnce % 8 == 0 && kChunks % kLanes == 0 && kDecodeKeys % kAtOnce == 0);
+    static constexpr int kSteps = (Rows + kAtOnce - 1) / kAtOnce;
+    static_assert(kAtOnce % 8 == 0 && kChunks % kLanes == 0);
     const T* source;
     std::int64_t step;  // elements
     std::uint32_t place;
@@ -84,7 +85,7 @@ struct DecodeTile {
     // Brings the rows as far as L2, where whoever writes them now is seen: all lanes' lines of a row are two or three.
     __device__ void bring() const {
 #pragma unroll
-      for (int i = 0; i < kDecodeKeys / kAtOnce; ++i) {
+      for (int i = 0; i < kSteps; ++i) {
         if (row + i * kAtOnce >= count) break;
         if (threadIdx.x % kLanes == 0)
 #pragma unroll
@@ -95,7 +96,7 @@ struct DecodeTile {
     __device__ void ask() {
       const int filled = (count + 15) / 16 * 16;
 #pragma unroll
-      for (int i = 0; i < kDecodeKeys / kAtOnce; ++i, source += step) {
+      for (int i = 0; i < kSteps; ++i, source += step) {
         if (row + i * kAtOnce >= filled) break;
 #pragma unroll
         for (int c = 0; c < kChunks; c += kLanes)
@@ -105,7 +106,8 @@ struct DecodeTile {
     }
   };
   // Of the queries of a group: with zeros for heads that it has not.
-  __device__ static Copy<Dk> queries(const char* shared, const Decode& p, const DecodeCuts& cuts, int b, int group) {
+  __device__ static Copy<Dk, kHeads> queries(const char* shared, const Decode& p, const DecodeCuts& cuts, int b,
+                                             int group) {
     const T* from = static_cast<const T*>(p.q.data) + b * p.q.batch + group * cuts.heads * p.q.head;
     return {shared + DecodeShared::kQueries, from, p.q.head, cuts.heads};
   }
