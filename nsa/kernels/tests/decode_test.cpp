@@ -277,6 +277,13 @@ TEST(EmulatedDecode, EqualKeysTieInEveryTile) {
     EXPECT_EQ(p.blocks, (std::vector<int>{0, 1, 2, 12, 22, 32, 35, 42, 52, 62, 70, 72, 82, 100, 136, 137})) << round;
   }
 }
+// A key of the last of 67 tiles has all of one head's weight: the other head alone chooses the other blocks.
+TEST(EmulatedDecode, TheLastOfManyTilesCounts) {
+  DecodeProblem p({.t = 17000, .h = 2, .geometry = {4, 2, 8, 9, 30}, .size = 3});
+  for (int c = 0; c < 32; ++c) p.k_cmp.set(0, 8470, 0, c, p.q.at(0, 0, 0, c));
+  p.run();
+  EXPECT_EQ(p.wrong_choice(0, 0), "");
+}
 // The last key of a tile of 128 belongs to the next tile's first block as well.
 TEST(EmulatedDecode, AKeyAtTheEdgeOfATileCountsForBothItsBlocks) {
   DecodeProblem p({.t = 1099, .geometry = {4, 2, 8, 5, 30}, .size = 3});
