@@ -68,7 +68,7 @@ flash::Entry entry_of(const Choice& choice) {
 }
 
 // The table of one choice, of which only the chosen function is taken.
-Ops table_of(const Choice& choice, const OnLaunch& on_launch) {
+Ops table_of(const Choice& choice, const EffectiveFlags& flags, const OnLaunch& on_launch) {
   switch (choice.backend) {
     case Backend::reference:
       return reference::ops();
@@ -78,7 +78,7 @@ Ops table_of(const Choice& choice, const OnLaunch& on_launch) {
       return flash::ops(entry_of(choice));
     case Backend::cuda:
       if (!choice.variant.empty() && choice.variant != "in_one") unknown_variant(choice);
-      return cuda::ops(on_launch);
+      return cuda::ops(on_launch, flags.graph_calls);
   }
   unknown_variant(choice);
 }
@@ -129,11 +129,11 @@ Ops strict(const Ops& table, const std::function<void(const Fallback&, bool)>& c
 }
 
 Ops backend_ops(Backend backend, const OnLaunch& on_launch) {
-  return table_of({.backend = backend, .variant = "", .why = ""}, on_launch);
+  return table_of({.backend = backend, .variant = "", .why = ""}, EffectiveFlags{}, on_launch);
 }
 
-Ops assemble(const Route& route, const EffectiveFlags& /*flags*/, const OnLaunch& on_launch) {
-  const auto own = [&](Op op) { return table_of(route[op], on_launch); };
+Ops assemble(const Route& route, const EffectiveFlags& flags, const OnLaunch& on_launch) {
+  const auto own = [&](Op op) { return table_of(route[op], flags, on_launch); };
   const Ops parts{own(Op::compress).compress,
                   own(Op::attend_compressed).attend_compressed,
                   own(Op::select).select,

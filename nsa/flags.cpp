@@ -162,6 +162,7 @@ EffectiveFlags resolve(const Environment& environment) {
   plain(flags.fa2_force_dense, "fa2_force_dense", "NSA_FA2_FORCE_DENSE", parse_bool);
   plain(flags.fa2_force_varlen, "fa2_force_varlen", "NSA_FA2_FORCE_VARLEN", parse_bool);
   plain(flags.use_cuda, "use_cuda", "NSA_USE_CUDA", parse_bool);
+  plain(flags.graph_calls, "graph_calls", "NSA_GRAPH_CALLS", parse_bool);
   plain(flags.fused_decode, "fused_decode", "NSA_FUSED_DECODE", parse_bool);
   plain(flags.fused_norm, "fused_norm", "NSA_FUSED_NORM", parse_bool);
   plain(flags.fused_project, "fused_project", "NSA_FUSED_PROJECT", parse_bool);
@@ -210,6 +211,7 @@ std::map<std::string, std::string> flatten(const EffectiveFlags& flags) {
           {"fa2_force_dense", fmt::to_string(flags.fa2_force_dense)},
           {"fa2_force_varlen", fmt::to_string(flags.fa2_force_varlen)},
           {"use_cuda", fmt::to_string(flags.use_cuda)},
+          {"graph_calls", fmt::to_string(flags.graph_calls)},
           {"fused_decode", fmt::to_string(flags.fused_decode)},
           {"fused_norm", fmt::to_string(flags.fused_norm)},
           {"fused_project", fmt::to_string(flags.fused_project)},

@@ -61,6 +61,7 @@ struct EffectiveFlags {
   bool nvtx = false;
   bool detect_anomaly = false;
   bool fused_decode = true;                   // NSA_FUSED_DECODE: attention of a decoding step in a few launches
+  bool graph_calls = true;                    // NSA_GRAPH_CALLS: the kernels of a call as one CUDA graph
   std::map<std::string, std::string> origin;  // field name -> "default" | "NSA_USE_FA2=1" | ...
 };
 

@@ -25,6 +25,8 @@ constexpr std::array kFlags = {
     FlagSpec{"NSA_FA2_FORCE_VARLEN", "bool", "0", kBool, "the window takes FlashAttention-2's varlen entry"},
     FlagSpec{"NSA_USE_CUDA", "bool", kCudaByDefault ? "1" : "0", kBool,
              "our own kernels, where they serve the call; a branch that asks for FlashAttention-2 or a mask keeps it"},
+    FlagSpec{"NSA_GRAPH_CALLS", "bool", "1", kBool,
+             "the kernels of an attention call as one CUDA graph, which takes the host less time than their launches"},
     FlagSpec{"NSA_FUSED_DECODE", "bool", "1", kBool,
              "attention of a decoding step over the caches in a few launches, where our own kernels serve it"},
     FlagSpec{"NSA_FUSED_NORM", "bool", "1", kBool,

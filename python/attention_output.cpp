@@ -18,6 +18,7 @@
 #include "nsa/cuda/compress.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
+#include "nsa/cuda/together.hpp"
 #include "python/arguments.hpp"
 #include "python/call.hpp"
 #include "python/dispatcher.hpp"
@@ -105,17 +106,27 @@ Tensor forward_in(const Room& room, const AttentionArgs& x) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Alone state;
   const cuda::OnDeviceOf device(x.q);
-  const auto problems = cuda::problems_of(x.q, x.geometry, x.cu_seqlens);
+  const auto problems = cuda::problems_of(x.q, x.geometry, x.cu_seqlens, graph_calls());
   const std::int64_t S = x.k.size(1), N = compressed_blocks(x.geometry, x.cu_seqlens, S);
   Compressed cmp = room.cmp;
   if (cmp.k.size(1) != N) cmp = {cmp.k.narrow(1, 0, N), cmp.v.narrow(1, 0, N)};
-  cmp = cuda::pool_forward(aligned(x.k), aligned(x.v), {x.geometry, problems[0].packing, S, N}, cmp);
+  const cuda::AllInputs given{aligned(x.q),
+                              cmp.k,
+                              cmp.v,
+                              aligned(x.k_sel),
+                              aligned(x.v_sel),
+                              aligned(x.k_win),
+                              aligned(x.v_win),
+                              cuda::gates_for_kernels(x.gates, x.q.scalar_type())};
+  const Tensor k = aligned(x.k), v = aligned(x.v);
   cuda::AllAsked asked{.into = room.branches, .blocks_into = room.blocks};
   if (x.blocks) asked.blocks = room.blocks.copy_(*x.blocks);
-  return cuda::attend_all_forward({aligned(x.q), cmp.k, cmp.v, aligned(x.k_sel), aligned(x.v_sel), aligned(x.k_win),
-                                   aligned(x.v_win), cuda::gates_for_kernels(x.gates, x.q.scalar_type())},
-                                  problems, x.cu_seqlens, asked)
-      .o;
+  // The copies have been made: from here on there are launches alone.
+  cuda::Together together(device.stream(), problems[0].in_one_graph);
+  static_cast<void>(cuda::pool_forward(k, v, {x.geometry, problems[0].packing, S, N}, cmp));
+  const cuda::AllForward done = cuda::attend_all_forward(given, problems, x.cu_seqlens, asked);
+  together.submit();
+  return done.o;
 }
 
 void record_whole(const Tensor& o, const Room& room, const RoomSizes& sizes, const AttentionArgs& x,

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "nsa/cuda/rows.hpp"
+#include "nsa/flags.hpp"
 
 namespace nsa::python {
 
@@ -45,6 +46,17 @@ bool by_kernels(const Call& call, std::span<const Op> ops, std::string_view back
 
 bool by_kernels(const Call& call, Op op, std::string_view backend) {
   return by_kernels(call, std::span(&op, 1), backend);
+}
+
+bool graph_calls() {
+  static const bool asked = [] {
+    constexpr const char* kFlag = "NSA_GRAPH_CALLS";
+    Environment own;
+    for (auto& [name, value] : read_environment())
+      if (name == kFlag) own[name] = value;
+    return resolve(own).graph_calls;
+  }();
+  return asked;
 }
 
 sdpa::Selection selection_way(const at::Tensor& q, const CallOptions& options) {

@@ -23,6 +23,9 @@ namespace nsa::python {
 [[nodiscard]] bool by_kernels(const Call& call, std::span<const Op> ops, std::string_view backend);
 [[nodiscard]] bool by_kernels(const Call& call, Op op, std::string_view backend);
 
+// NSA_GRAPH_CALLS of this process, the one flag that the operators heed (nsa/flags.hpp). Throws FlagInvalid.
+[[nodiscard]] bool graph_calls();
+
 // How sdpa reaches chosen blocks: gathered, or masked where that would hold too much memory (route.hpp).
 [[nodiscard]] sdpa::Selection selection_way(const at::Tensor& q, const CallOptions& options);
 

@@ -291,8 +291,9 @@ AttendOutputs attend_checked(const Tensor& q, const Tensor& k_cmp, const Tensor&
   if (blocks) given = blocks->clone(at::MemoryFormat::Contiguous);
   if (attend_by_kernels(q, k_cmp, v_cmp, g, cu_seqlens, backend)) {
     const cuda::OnDeviceOf device(q);
-    const auto [o, kept] = cuda::attend_all_forward(for_kernels(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates),
-                                                    cuda::problems_of(q, g, cu_seqlens), cu_seqlens, {.blocks = given});
+    const auto [o, kept] =
+        cuda::attend_all_forward(for_kernels(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates),
+                                 cuda::problems_of(q, g, cu_seqlens, graph_calls()), cu_seqlens, {.blocks = given});
     return {o, kept.blocks, kept.o[0], kept.o[1], kept.o[2], kept.stats[0], kept.stats[1], kept.stats[2]};
   }
   const auto cmp = own(by_sdpa(kCompressed, q, k_cmp, v_cmp, {}, cu_seqlens, g, false));
@@ -356,7 +357,8 @@ Gradients attend_backward(const Tensor& dout, const Tensor& q, const Tensor& k_c
   if (kernels) {
     for (auto& o : kept.o) o = cuda::aligned(o);
     kept.given = for_kernels(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates);
-    computed = cuda::attend_all_backward(kept, cuda::aligned(dout), cuda::problems_of(q, g, cu_seqlens), wanted);
+    computed = cuda::attend_all_backward(kept, cuda::aligned(dout), cuda::problems_of(q, g, cu_seqlens, graph_calls()),
+                                         wanted);
   } else {
     computed = attend_backward_by_sdpa(dout, kept, cu_seqlens, g, wanted);
   }

@@ -14,6 +14,8 @@
 #include "nsa/cuda/cuda.hpp"
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
+#include "nsa/cuda/together.hpp"
+#include "nsa/kernels/device/launch.hpp"
 #include "nsa/kernels/plan/attention_plan.hpp"
 
 namespace nsa::cuda {
@@ -123,6 +125,7 @@ AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const a
   const OnDeviceOf device(q);
   AttentionOutput out = output_like(q, v, into);
   if (k.size(1) == 0) {  // no key at all, and no row of K to point at
+    kernels::end_collecting();
     out.o.zero_();
     out.stats.select(3, 0).fill_(-std::numeric_limits<double>::infinity());
     out.stats.select(3, 1).zero_();
@@ -135,6 +138,7 @@ AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const a
   const auto room = workspace(plan.workspace, q);
   p.workspace = start_of(room);
   kernels::attention_forward(p, plan, device.stream());
+  Together::keep(room);
   if (problem.on_launch) problem.on_launch(to_string(plan.variant));
   return out;
 }
@@ -150,6 +154,7 @@ AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor&
   const auto room = workspace(plan.workspace, q);
   p.workspace = start_of(room);
   kernels::window_and_combine(p, plan, sum, device.stream());
+  Together::keep(room);
   if (problem.on_launch) problem.on_launch(to_string(plan.variant));
   return out;
 }
@@ -176,6 +181,7 @@ void run_backward(std::span<const Pass> passes, const at::Tensor& q) {
     part.workspace = start_of(room);
     if (q.is_cuda()) part.beside = c10::cuda::getStreamFromPool();
     kernels::attention_backward(part, plan, stream);
+    Together::keep(room);
     if (problem.on_launch) problem.on_launch("backward " + std::string(to_string(plan.variant)));
     return room;
   };

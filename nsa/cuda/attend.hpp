@@ -15,13 +15,15 @@
 namespace nsa::cuda {
 
 // What both passes need besides the tensors. The plans (kernels/plan/attention_plan.hpp) are made for `device`, and
-// `on_launch` is told their variants.
+// `on_launch` is told their variants. `in_one_graph`: the launches of all branches may go as one CUDA graph
+// (together.hpp).
 struct Problem {
   kernels::Mask mask;
   Geometry geometry;
   Packing packing;
   kernels::Device device;
   std::function<void(std::string_view kernel)> on_launch = {};
+  bool in_one_graph = true;
 };
 
 // For tensors like q, on the device that is current.

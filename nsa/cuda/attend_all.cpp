@@ -23,6 +23,7 @@
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/select.hpp"
 #include "nsa/cuda/stream.hpp"
+#include "nsa/cuda/together.hpp"
 
 namespace nsa::cuda {
 
@@ -155,8 +156,9 @@ GatedRows gated_rows(const AllKept& kept, const at::Tensor& dout, bool wants_gat
 
 }  // namespace
 
-Problems problems_of(const at::Tensor& q, const Geometry& g, const CuSeqlens& cu_seqlens) {
-  const Problem first = problem_of(kMasks[0], q, g, cu_seqlens);
+Problems problems_of(const at::Tensor& q, const Geometry& g, const CuSeqlens& cu_seqlens, bool in_one_graph) {
+  Problem first = problem_of(kMasks[0], q, g, cu_seqlens);
+  first.in_one_graph = in_one_graph;
   Problems all{first, first, first};
   for (std::size_t i = 0; i < kBranches; ++i) all[i].mask = kMasks[i];
   return all;
@@ -169,6 +171,8 @@ AllForward attend_all_forward(const AllInputs& given, const Problems& problems, 
     if (asked.show) asked.show(stage, value);
   };
   const OnDeviceOf device(q);
+  // Whoever is shown a stage may compute with it there and then.
+  Together together(device.stream(), problems[0].in_one_graph && !asked.show);
   const auto cmp = attend_forward(q, k_cmp, v_cmp, {}, problems[0], asked.into[0]);
   show(kOutputStages[0], cmp.o);
   const auto blocks = asked.blocks ? *asked.blocks
@@ -181,6 +185,7 @@ AllForward attend_all_forward(const AllInputs& given, const Problems& problems, 
   auto sum = combine_parameters(gates, cmp.o, sel.o, {});
   sum.o = rows_of("o", o);
   const auto win = attend_window_and_combine(q, k_win, v_win, problems[2], sum, asked.into[2]);
+  together.submit();
   show(kOutputStages[2], win.o);
   return {o, {given, blocks, {cmp.o, sel.o, win.o}, {cmp.stats, sel.stats, win.stats}}};
 }
@@ -190,6 +195,7 @@ AllInputs attend_all_backward(const AllKept& kept, const at::Tensor& dout, const
   const auto& given = kept.given;
   const auto& q = given[kQ];
   const OnDeviceOf device(q);
+  Together together(device.stream(), problems[0].in_one_graph);
   const auto rows = gated_rows(kept, dout, wanted[kGates]);
   AllInputs result;
   result[kGates] = rows.dgates;
@@ -211,10 +217,11 @@ AllInputs attend_all_backward(const AllKept& kept, const at::Tensor& dout, const
     passes.back().parameters.adds_dq = i != kOrder.front();
   }
   run_backward(passes, q);
+  together.submit();
   return result;
 }
 
-at::Tensor attend(const AttendArgs& args, const OnLaunch& on_launch) {
+at::Tensor attend(const AttendArgs& args, const OnLaunch& on_launch, bool in_one_graph) {
   if (args.only != ForcedBranch::none) return ops(on_launch).in_parts().attend(args);
   check(args);
   const auto& g = args.geometry;
@@ -223,7 +230,7 @@ at::Tensor attend(const AttendArgs& args, const OnLaunch& on_launch) {
   for (const Op op : kAttendParts) require(args.q, options, op);
   const OnDeviceOf device(args.q);
   auto shared = c10::make_intrusive<Shared>();
-  shared->problems = problems_of(args.q, g, args.cu_seqlens);
+  shared->problems = problems_of(args.q, g, args.cu_seqlens, in_one_graph);
   if (on_launch)
     for (std::size_t i = 0; i < kBranches; ++i)
       shared->problems[i].on_launch = [on_launch, i](std::string_view kernel) {

@@ -29,7 +29,8 @@ struct AllKept {
 };
 // By the branches: the same but for their masks.
 using Problems = std::array<Problem, kBranches>;
-[[nodiscard]] Problems problems_of(const at::Tensor& q, const Geometry& g, const CuSeqlens& cu_seqlens);
+[[nodiscard]] Problems problems_of(const at::Tensor& q, const Geometry& g, const CuSeqlens& cu_seqlens,
+                                   bool in_one_graph = true);
 
 // What may be asked of the forward pass besides.
 struct AllAsked {

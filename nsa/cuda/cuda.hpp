@@ -23,9 +23,10 @@ namespace nsa::cuda {
 [[nodiscard]] at::Tensor combine(const CombineArgs& args);
 // All of these but compress, in one node of autograd (AttendWay::in_one): forward the same to the bit. Backward a gate
 // weighs P where it would weigh dO, which is then not rounded once more; dQ's sum is rounded as autograd's. A branch
-// that is to run alone goes part by part.
-[[nodiscard]] at::Tensor attend(const AttendArgs& args, const OnLaunch& on_launch = {});
+// that is to run alone goes part by part. `in_one_graph`: each pass may go to the GPU as one CUDA graph
+// (NSA_GRAPH_CALLS).
+[[nodiscard]] at::Tensor attend(const AttendArgs& args, const OnLaunch& on_launch = {}, bool in_one_graph = true);
 
-[[nodiscard]] Ops ops(const OnLaunch& on_launch = {});
+[[nodiscard]] Ops ops(const OnLaunch& on_launch = {}, bool in_one_graph = true);
 
 }  // namespace nsa::cuda

@@ -7,7 +7,7 @@ nothing.
 
     from Python    the operator of o alone, that of ten results, and attend, which is without the compression
     from C++       the first of them in a loop of TorchScript: no Python, no arguments to take apart
-    a launch       of torch's smallest kernel, from Python: a forward pass has five
+    a launch       of torch's smallest kernel, from Python: a forward pass has five with NSA_GRAPH_CALLS=0, else one CUDA graph
     memory         one torch.empty on the device, from Python
 
 --profile counts the calls of the CUDA runtime in a forward pass, and says how long each takes while the profiler looks on.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import subprocess
+import sys
 import unittest
 
 import torch
@@ -168,6 +172,34 @@ class Kernels(unittest.TestCase):
             operands[3].zero_()
         with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
             sum_of_o.backward()
+
+    def test_a_call_as_one_graph_and_as_launches(self):
+        """NSA_GRAPH_CALLS is read once a process. On a CPU both are launches, and the wrong value is refused all the same."""
+        shape, geometry = {"B": 1, **SIZES}, tuple(GEOMETRY)
+        script = f"""
+import sys, torch, nsa
+from problem import tensors
+q, k, v, gates = tensors(dtype=torch.bfloat16, device={DEVICE!r}, grad=True, **{shape!r})
+for _ in range(5):
+    o = nsa.attention(q, k, v, gates, geometry=nsa.Geometry(*{geometry!r}), backend="cuda")
+    gradients = torch.autograd.grad(o.float().square().sum(), [q, *k, *v, gates])
+sys.stdout.buffer.write(b"".join(x.detach().float().cpu().numpy().tobytes() for x in (o, *gradients)))
+"""
+        done = {
+            value: subprocess.run(
+                [sys.executable, "-c", script],
+                capture_output=True,
+                timeout=300,
+                cwd=pathlib.Path(__file__).parent,
+                env={**os.environ, "NSA_GRAPH_CALLS": value, "OMP_NUM_THREADS": "1"},
+            )
+            for value in ("1", "0", "perhaps")
+        }
+        self.assertEqual(done["1"].returncode, 0, done["1"].stderr)
+        self.assertGreater(len(done["1"].stdout), 0)
+        self.assertEqual(done["1"].stdout, done["0"].stdout, done["0"].stderr)
+        self.assertNotEqual(done["perhaps"].returncode, 0)
+        self.assertIn(b"NSA_GRAPH_CALLS", done["perhaps"].stderr)
 
     def test_strides_that_16_byte_loads_cannot_read(self):
         q, k, v, gates = tensors(B=1, dtype=torch.bfloat16, device=DEVICE, grad=False, **SIZES)

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "nsa/kernels/combine.hpp"
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/eight.cuh"
 #include "nsa/kernels/device/gates.cuh"
 
@@ -147,23 +148,23 @@ dim3 grid_of(const Combine& p, int rows, int lanes) {
 
 template <typename T, typename Gate>
 void forward_as(const Combine& p, cudaStream_t stream) {
-  combine_forward_kernel<T, Gate><<<grid_of(p, p.Hq, p.Dv / kEight), kThreads, 0, stream>>>(p);
+  launch(false, combine_forward_kernel<T, Gate>, grid_of(p, p.Hq, p.Dv / kEight), kThreads, 0, stream, p);
 }
 
 template <typename T, typename Gate>
 void backward_as(const CombineBackward& p, cudaStream_t stream) {
   const int chunks = p.forward.Dv / kEight;
-  const auto launch = [&](auto kernel, int lanes) {
-    kernel<<<grid_of(p.forward, p.forward.G, lanes), kThreads, 0, stream>>>(p);
+  const auto with_lanes = [&](auto kernel, int lanes) {
+    launch(false, kernel, grid_of(p.forward, p.forward.G, lanes), kThreads, 0, stream, p);
   };
   if (chunks <= 4)
-    launch(combine_backward_kernel<T, Gate, 4>, 4);
+    with_lanes(combine_backward_kernel<T, Gate, 4>, 4);
   else if (chunks <= 8)
-    launch(combine_backward_kernel<T, Gate, 8>, 8);
+    with_lanes(combine_backward_kernel<T, Gate, 8>, 8);
   else if (chunks <= 16)
-    launch(combine_backward_kernel<T, Gate, 16>, 16);
+    with_lanes(combine_backward_kernel<T, Gate, 16>, 16);
   else
-    launch(combine_backward_kernel<T, Gate, 32>, 32);
+    with_lanes(combine_backward_kernel<T, Gate, 32>, 32);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "nsa/kernels/decode/attend.cuh"
 #include "nsa/kernels/decode/join.cuh"
 #include "nsa/kernels/decode/scores.cuh"
+#include "nsa/kernels/device/early.cuh"
 
 namespace nsa::kernels {
 

@@ -11,6 +11,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+
+#include "nsa/kernels/device/launch.hpp"
+
 namespace nsa::kernels {
 
 // The next kernel may begin as soon as all CTAs of this one have called it or ended.
@@ -26,21 +32,21 @@ __device__ inline void griddepcontrol_wait() {
 #endif
 }
 
-// kernel<<<ctas, threads, bytes, stream>>>(arguments...), early or as usual.
+// kernel<<<ctas, threads, bytes, stream>>>(arguments...), early or as usual. Every launch of the attention goes this
+// way.
 template <typename... Parameters, typename... Arguments>
 void launch(bool early, void (*kernel)(Parameters...), dim3 ctas, int threads, int bytes, cudaStream_t stream,
             const Arguments&... arguments) {
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = ctas;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
-  cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+  static_assert((std::is_trivially_copyable_v<Parameters> && ...), "the runtime copies arguments byte by byte");
+  static constexpr std::size_t kSizes[] = {sizeof(Parameters)...};
+  std::tuple<Parameters...> all{Parameters(arguments)...};
+  std::apply(
+      [&](auto&... each) {
+        void* const values[] = {&each...};
+        put_on(stream, {reinterpret_cast<const void*>(kernel), ctas, dim3(static_cast<unsigned>(threads)),
+                        static_cast<std::size_t>(bytes), early, values, kSizes});
+      },
+      all);
 }
 
 }  // namespace nsa::kernels

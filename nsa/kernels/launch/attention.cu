@@ -1,4 +1,5 @@
 #include "nsa/kernels/attention.hpp"
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/mma.cuh"
 #include "nsa/kernels/interval/sm90.hpp"
 #include "nsa/kernels/launch/width.hpp"
@@ -49,9 +50,9 @@ void attention_delta(const AttentionDelta& p, cudaStream_t stream) {
   const std::int64_t rows = static_cast<std::int64_t>(p.B) * p.S * p.Hq;
   const auto ctas = static_cast<unsigned>((rows + 31) / 32);
   if (p.storage == Storage::bf16)
-    delta_kernel<bf16><<<ctas, 256, 0, stream>>>(p);
+    launch(false, delta_kernel<bf16>, ctas, 256, 0, stream, p);
   else
-    delta_kernel<fp16><<<ctas, 256, 0, stream>>>(p);
+    launch(false, delta_kernel<fp16>, ctas, 256, 0, stream, p);
   check_launch("attention_delta");
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/interval/sm80_dkv.cuh"
 #include "nsa/kernels/interval/sm80_dq.cuh"
 #include "nsa/kernels/interval/sm80_forward.cuh"
@@ -28,14 +29,14 @@ struct Launches {
       if (plan.variant != Variant::mma_sync) return Selected::forward(p, plan, stream);
       const int bytes = SelectedShape<Dk, Dv>::shared_bytes(Dv, 16 * Dk * 2, p.geometry.n * p.geometry.l_sel);
       allow_shared(selected_forward_kernel<T, Dk, Dv>, bytes);
-      selected_forward_kernel<T, Dk, Dv><<<dim3(grid(p.S), grid(p.B * p.G)), 128, bytes, stream>>>(p);
+      launch(false, selected_forward_kernel<T, Dk, Dv>, dim3(grid(p.S), grid(p.B * p.G)), 128, bytes, stream, p);
       return check_launch("selected_forward");
     }
     using Shape = ForwardShape<Dk, Dv>;
     allow_shared(attention_forward_kernel<T, Dk, Dv>, Shape::kSharedBytes);
     const auto tiles = tiles_of(static_cast<std::int64_t>(p.S) * (p.Hq / p.G), Shape::kRows);
-    attention_forward_kernel<T, Dk, Dv>
-        <<<dim3(grid(tiles), grid(p.B * p.G)), Shape::kThreads, Shape::kSharedBytes, stream>>>(p);
+    launch(false, attention_forward_kernel<T, Dk, Dv>, dim3(grid(tiles), grid(p.B * p.G)), Shape::kThreads,
+           Shape::kSharedBytes, stream, p);
     check_launch("attention_forward");
   }
 
@@ -45,19 +46,19 @@ struct Launches {
       if (plan.variant != Variant::mma_sync) return Selected::dq(p, plan, stream);
       const int bytes = SelectedShape<Dk, Dv>::shared_bytes(Dk, 16 * (Dk + Dv) * 2, f.geometry.n * f.geometry.l_sel);
       allow_shared(selected_dq_kernel<T, Dk, Dv>, bytes);
-      selected_dq_kernel<T, Dk, Dv><<<dim3(grid(f.S), grid(f.B * f.G)), 128, bytes, stream>>>(p);
+      launch(false, selected_dq_kernel<T, Dk, Dv>, dim3(grid(f.S), grid(f.B * f.G)), 128, bytes, stream, p);
       return check_launch("selected_dq");
     }
-    const auto launch = [&]<typename Shape>(const char* name, auto* kernel, Shape) {
+    const auto of_shape = [&]<typename Shape>(const char* name, auto* kernel, Shape) {
       allow_shared(kernel, Shape::kSharedBytes);
       const auto tiles = tiles_of(static_cast<std::int64_t>(f.S) * (f.Hq / f.G), Shape::kRows);
-      kernel<<<dim3(grid(tiles), grid(f.B * f.G)), Shape::kThreads, Shape::kSharedBytes, stream>>>(p);
+      launch(false, kernel, dim3(grid(tiles), grid(f.B * f.G)), Shape::kThreads, Shape::kSharedBytes, stream, p);
       check_launch(name);
     };
     if constexpr (Dk % 64 == 0)
       if (plan.variant != Variant::mma_sync)
-        return launch("attention_dq_hopper", hopper::dq_kernel<T, Dk, Dv>, hopper::DqShape<Dk, Dv>());
-    launch("attention_dq", attention_dq_kernel<T, Dk, Dv>, DqShape<Dk, Dv>());
+        return of_shape("attention_dq_hopper", hopper::dq_kernel<T, Dk, Dv>, hopper::DqShape<Dk, Dv>());
+    of_shape("attention_dq", attention_dq_kernel<T, Dk, Dv>, DqShape<Dk, Dv>());
   }
 
   template <bool Lists>
@@ -65,25 +66,24 @@ struct Launches {
                   const DkvPlan<Dk, Dv>& own, cudaStream_t stream) {
     const AttentionForward& f = p.forward;
     if (own.tiles == 0) return;
-    const auto launch = [&]<typename Shape>(const char* name, auto* kernel, Shape) {
+    const auto of_shape = [&]<typename Shape>(const char* name, auto* kernel, Shape) {
       allow_shared(kernel, Shape::kSharedBytes);
-      kernel<<<dim3(grid(own.pieces.count), grid(tiles_of(own.tiles, Shape::kKeyTiles)), grid(f.B * f.G)),
-               Shape::kThreads, Shape::kSharedBytes, stream>>>(p, lists, own.pieces, own.partials);
+      launch(false, kernel, dim3(grid(own.pieces.count), grid(tiles_of(own.tiles, Shape::kKeyTiles)), grid(f.B * f.G)),
+             Shape::kThreads, Shape::kSharedBytes, stream, p, lists, own.pieces, own.partials);
       check_launch(name);
     };
     bool done = false;
     if constexpr (Dk % 64 == 0)
       if ((done = plan.variant != Variant::mma_sync))
-        launch("attention_dkv_hopper", hopper::dkv_kernel<T, Dk, Dv, Lists>, hopper::DkvShape<Dk, Dv, Lists>());
-    if (!done) launch("attention_dkv", attention_dkv_kernel<T, Dk, Dv, Lists>, DkvShape<Dk, Dv>());
+        of_shape("attention_dkv_hopper", hopper::dkv_kernel<T, Dk, Dv, Lists>, hopper::DkvShape<Dk, Dv, Lists>());
+    if (!done) of_shape("attention_dkv", attention_dkv_kernel<T, Dk, Dv, Lists>, DkvShape<Dk, Dv>());
     if (own.pieces.count == 1) return;
     // At most a CTA for every kSumThreads quads of a tile. At least four: of many lists only some are cut, and one
     // that is may be as long as all queries.
     const std::int64_t shares =
         std::clamp<std::int64_t>(kWantedSums / (own.tiles * f.B * f.G), 4, kPartial<Dk, Dv> / 4 / kSumThreads);
-    sum_pieces_kernel<T, Dk, Dv, Lists>
-        <<<dim3(grid(shares), grid(own.tiles), grid(f.B * f.G)), kSumThreads, 0, stream>>>(p, lists, own.pieces,
-                                                                                           own.partials);
+    launch(false, sum_pieces_kernel<T, Dk, Dv, Lists>, dim3(grid(shares), grid(own.tiles), grid(f.B * f.G)),
+           kSumThreads, 0, stream, p, lists, own.pieces, own.partials);
     check_launch("sum_pieces");
   }
 

@@ -51,8 +51,8 @@ struct SelectedLaunches {
       hopper::Joint problem;
       problem.forward = p, problem.out = out, problem.ways = ways;
       if (backward) problem.dout = backward->dout, problem.delta = backward->delta, problem.adds = backward->adds_dq;
-      kernel<<<grid(std::min<std::int64_t>(tiles, device.sm_count)), Shape::kThreads, bytes, stream>>>(problem, k_map,
-                                                                                                       v_map);
+      launch(false, kernel, grid(std::min<std::int64_t>(tiles, device.sm_count)), Shape::kThreads, bytes, stream,
+             problem, k_map, v_map);
       check_launch("joint");
     }
   }
@@ -72,7 +72,7 @@ struct SelectedLaunches {
     const auto kernel = parts.per_token <= Join::kParts ? hopper::join_parts_kernel<T, Dk, true>
                                                         : hopper::join_parts_kernel<T, Dk, false>;
     const hopper::JoinRows rows(p.forward.Hq / p.forward.G, parts, pieces);
-    kernel<<<grid(tiles_of(rows.count, Join::kRows)), Join::kThreads, 0, stream>>>(p, parts, rows);
+    launch(false, kernel, grid(tiles_of(rows.count, Join::kRows)), Join::kThreads, 0, stream, p, parts, rows);
     check_launch("join_parts");
   }
   // Of a chain with parts_kernel (Note [Early kernels]).
@@ -191,7 +191,10 @@ struct SelectedLaunches {
     const std::int64_t adding =
         std::clamp<std::int64_t>(kWantedCtas / (kShares * pairs), tiles_of(plan.tiles, kSumThreads), plan.tiles);
     const hopper::Adders adders{kShares, static_cast<int>(adding), static_cast<int>(pairs)};
-    if (from == 0) cudaMemsetAsync(lane.sums.sums, 0, plan.sums_bytes(pairs), stream);
+    if (from == 0) {
+      end_collecting();
+      cudaMemsetAsync(lane.sums.sums, 0, plan.sums_bytes(pairs), stream);
+    }
     hopper::Parts parts = own.parts;
     parts.data = lane.parts;
     parts.pairs = static_cast<int>(pairs);
@@ -214,8 +217,8 @@ struct SelectedLaunches {
       check_launch("finish_chunk");
     }
     if (to < f.S) return;
-    hopper::store_sums_kernel<T, Dk, Dv>
-        <<<dim3(grid(plan.tiles), grid(pairs)), 128, 0, stream>>>(p, own.pieces, lane.sums);
+    launch(false, hopper::store_sums_kernel<T, Dk, Dv>, dim3(grid(plan.tiles), grid(pairs)), 128, 0, stream, p,
+           own.pieces, lane.sums);
     check_launch("store_sums");
   }
 };

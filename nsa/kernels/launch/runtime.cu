@@ -6,6 +6,7 @@
 
 #include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/launch/fork.hpp"
+#include "nsa/kernels/launch/submission.hpp"
 #include "nsa/kernels/params.hpp"
 #include "nsa/kernels/plan/device.hpp"
 
@@ -15,6 +16,7 @@ void check_launch(const char* kernel) {
   const cudaError_t error = cudaPeekAtLastError();
   if (error != cudaSuccess)
     throw LaunchError(std::string(kernel) + ": the CUDA runtime refused the launch: " + cudaGetErrorString(error));
+  name_collected(kernel);
 }
 
 bool is_emulated() { return false; }
@@ -67,7 +69,10 @@ void wait_for(cudaStream_t later, cudaStream_t earlier) {
 
 }  // namespace
 
-Fork::Fork(cudaStream_t main, cudaStream_t side) : main_(main), side_(side ? side : main) { wait_for(side_, main_); }
+Fork::Fork(cudaStream_t main, cudaStream_t side) : main_(main), side_(side ? side : main) {
+  if (side_ != main_) end_collecting();
+  wait_for(side_, main_);
+}
 
 Fork::~Fork() {
   if (joined_) return;

@@ -4,6 +4,7 @@
 // in the same order: a mean is the same bits in a long and in a short sequence.
 #include <algorithm>
 
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/eight.cuh"
 #include "nsa/kernels/pool.hpp"
 
@@ -97,9 +98,10 @@ dim3 grid_of(const Pool& p, int rows, int threads) {
 template <typename T>
 void forward(const Pool& p, cudaStream_t stream) {
   if (threads_of(p, p.N) * p.B * p.count < kFew)
-    pool_forward_kernel<T, kFewThreads, kFewAtOnce><<<grid_of(p, p.N, kFewThreads), kFewThreads, 0, stream>>>(p);
+    launch(false, pool_forward_kernel<T, kFewThreads, kFewAtOnce>, grid_of(p, p.N, kFewThreads), kFewThreads, 0, stream,
+           p);
   else
-    pool_forward_kernel<T, kThreads, kAtOnce><<<grid_of(p, p.N, kThreads), kThreads, 0, stream>>>(p);
+    launch(false, pool_forward_kernel<T, kThreads, kAtOnce>, grid_of(p, p.N, kThreads), kThreads, 0, stream, p);
 }
 
 }  // namespace
@@ -117,9 +119,9 @@ void pool_backward(const Pool& p, cudaStream_t stream) {
   if (p.B == 0 || p.S == 0 || p.count == 0) return;
   const dim3 grid = grid_of(p, p.S, kThreads);
   if (p.storage == Storage::bf16)
-    pool_backward_kernel<bf16><<<grid, kThreads, 0, stream>>>(p);
+    launch(false, pool_backward_kernel<bf16>, grid, kThreads, 0, stream, p);
   else
-    pool_backward_kernel<fp16><<<grid, kThreads, 0, stream>>>(p);
+    launch(false, pool_backward_kernel<fp16>, grid, kThreads, 0, stream, p);
   check_launch("pool_backward");
 }
 

@@ -1,3 +1,4 @@
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/plan/select_plan.hpp"
 #include "nsa/kernels/select/sm80.cuh"
@@ -14,7 +15,8 @@ void launch(Select p, cudaStream_t stream) {
   const std::int64_t tiles = (p.S + Plan::kTokens - 1) / Plan::kTokens;
   const auto kernel = select_kernel<Plan>;
   grant_shared(kernel, Plan::kBytes);
-  kernel<<<static_cast<unsigned>(tiles * p.B * p.G), Plan::kThreads, Plan::kBytes, stream>>>(p, overlap);
+  kernels::launch(false, kernel, static_cast<unsigned>(tiles * p.B * p.G), Plan::kThreads, Plan::kBytes, stream, p,
+                  overlap);
   check_launch("select_blocks");
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/select/sm90.hpp"
@@ -31,7 +32,7 @@ void launch(Select p, int sm_count, cudaStream_t stream) {
   grant_shared(kernel, S::kSharedBytes);
   const auto k_map = tensor_map(p.k_cmp, p.storage, p.B, p.N, p.G, S::Dk, S::kKeys);
   const int tiles = (p.S + S::kTokens - 1) / S::kTokens * p.B * p.G, ctas = std::min(tiles, sm_count);
-  kernel<<<ctas, S::kThreads, S::kSharedBytes, stream>>>(p, tiles, k_map);
+  kernels::launch(false, kernel, ctas, S::kThreads, S::kSharedBytes, stream, p, tiles, k_map);
   check_launch("select_blocks_hopper");
 }
 

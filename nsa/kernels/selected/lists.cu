@@ -13,6 +13,7 @@
 // twice are not unrolled: what a short kernel waits for is also its own code.
 #include <algorithm>
 
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/selected/forced.cuh"
 #include "nsa/kernels/selected/lists.hpp"
 
@@ -318,6 +319,7 @@ void invert_choice(const Inverse& p, cudaStream_t stream) {
   const auto sets = static_cast<unsigned>(sets_of(p));
   if (sets == 0 || p.J == 0) {
     const int pairs = p.B * p.G;
+    end_collecting();
     cudaMemsetAsync(p.offsets, 0, std::max<std::size_t>(sets, pairs) * (p.J + 1) * sizeof(int), stream);
     return check_launch("invert_choice");
   }
@@ -337,8 +339,8 @@ void invert_choice(const Inverse& p, cudaStream_t stream) {
     w.parts = 1;
     w.chunks = parts_of<Few>(p);
     const dim3 grid(w.chunks, sets);
-    count_kernel<Few><<<grid, Few::kThreads, bit_bytes(Few()), stream>>>(w);
-    place_kernel<Few><<<grid, Few::kThreads, place_bytes(Few()), stream>>>(w);
+    launch(false, count_kernel<Few>, grid, Few::kThreads, bit_bytes(Few()), stream, w);
+    launch(false, place_kernel<Few>, grid, Few::kThreads, place_bytes(Few()), stream, w);
     return check_launch("invert_choice");
   }
   const int most = static_cast<int>(most_chunks(p));
@@ -348,9 +350,9 @@ void invert_choice(const Inverse& p, cudaStream_t stream) {
   cudaFuncSetAttribute(count_kernel<Many>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * Many::kWords * 4);
   cudaFuncSetAttribute(place_kernel<Many>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        kBlocks * (Many::kWords * 5 + 4));
-  count_kernel<Many><<<grid, Many::kThreads, bit_bytes(Many()), stream>>>(w);
-  scan_kernel<<<dim3((p.J + 31) / 32, sets), 1024, 0, stream>>>(w);
-  place_kernel<Many><<<grid, Many::kThreads, place_bytes(Many()), stream>>>(w);
+  launch(false, count_kernel<Many>, grid, Many::kThreads, bit_bytes(Many()), stream, w);
+  launch(false, scan_kernel, dim3((p.J + 31) / 32, sets), 1024, 0, stream, w);
+  launch(false, place_kernel<Many>, grid, Many::kThreads, place_bytes(Many()), stream, w);
   check_launch("invert_choice");
 }
 

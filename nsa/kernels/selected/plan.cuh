@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/plan/arena.hpp"
 #include "nsa/kernels/plan/attention_plan.hpp"
 #include "nsa/kernels/plan/plan.cuh"
@@ -139,8 +140,8 @@ class PartsPlan {
     lists.inverse.unless = joint_ones ? nullptr : ways.unless_jointly(begin);
     lists.make(p, static_cast<int>(begin), static_cast<int>(end), stream);
     const std::int64_t sets = tiles_of(end - begin, chunk) * p.B * p.G;
-    hopper::items_kernel<<<grid(sets), 1024, 0, stream>>>(lists.lists, p.selection, p.S, p.geometry.l_sel,
-                                                          pieces.tokens, items);
+    launch(false, hopper::items_kernel, grid(sets), 1024, 0, stream, lists.lists, p.selection, p.S, p.geometry.l_sel,
+           pieces.tokens, items);
     check_launch("items");
   }
   // The sets of the pairs from `pair` on, of the chunk-th chunk that make_lists was called for.

@@ -1,5 +1,6 @@
 #include "nsa/kernels/selected/ways.hpp"
 
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/heads.cuh"
 
 namespace nsa::kernels::hopper {
@@ -64,7 +65,7 @@ void choose_ways(const AttentionForward& p, const Ways& ways, const Limits& limi
   cudaFuncSetAttribute(ways_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   const Costs costs{limits.joint_tile_cost, limits.joint_start_cost,
                     ways.by_own ? limits.merged_part_cost : limits.part_cost};
-  ways_kernel<<<chunks, kThreads, bytes, stream>>>(p, ways, words, costs);
+  launch(false, ways_kernel, chunks, kThreads, bytes, stream, p, ways, words, costs);
   check_launch("choose_ways");
 }
 

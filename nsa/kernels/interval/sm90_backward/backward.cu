@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/interval/sm90.hpp"
@@ -76,9 +77,11 @@ void launch(const AttentionBackward& p, const Device& device, cudaStream_t strea
   const AttentionForward& f = p.forward;
   Arena arena(p.workspace);
   const Plan plan(f, device.limits, arena);
+  end_collecting();
   cudaMemsetAsync(plan.row_turns, 0, static_cast<std::size_t>(plan.turns_bytes), stream);
-  describe_rows_kernel<<<dim3(static_cast<unsigned>(plan.row_tiles), static_cast<unsigned>(plan.pairs)),
-                         IntervalRows::kRows, 0, stream>>>(p, plan);
+  kernels::launch(false, describe_rows_kernel,
+                  dim3(static_cast<unsigned>(plan.row_tiles), static_cast<unsigned>(plan.pairs)), IntervalRows::kRows,
+                  0, stream, p, plan);
   check_launch("attention_backward_hopper: describe_rows");
   const auto kernel = p.adds_dq ? interval_backward_kernel<T, Shape, true> : interval_backward_kernel<T, Shape, false>;
   grant_shared(kernel, Shape::kSharedBytes);
@@ -88,12 +91,13 @@ void launch(const AttentionBackward& p, const Device& device, cudaStream_t strea
   const auto k_map = tensor_map(f.k, f.storage, f.B, f.N, f.G, Shape::D, Shape::kKeys);
   const auto v_map = tensor_map(f.v, f.storage, f.B, f.N, f.G, Shape::D, Shape::kKeys);
   const int ctas = static_cast<int>(std::min<std::int64_t>(plan.tickets(), device.sm_count));
-  kernel<<<ctas, Shape::kThreads, Shape::kSharedBytes, stream>>>(p, plan, q_map, o_map, k_map, v_map);
+  kernels::launch(false, kernel, ctas, Shape::kThreads, Shape::kSharedBytes, stream, p, plan, q_map, o_map, k_map,
+                  v_map);
   check_launch("attention_backward_hopper");
   if (plan.key_slots == 1) return;
-  sum_chunks_kernel<T, Shape>
-      <<<dim3(2 * Shape::D / 32, static_cast<unsigned>(plan.key_tiles), static_cast<unsigned>(plan.pairs)),
-         Shape::kConsumers, 0, stream>>>(p, plan);
+  kernels::launch(false, sum_chunks_kernel<T, Shape>,
+                  dim3(2 * Shape::D / 32, static_cast<unsigned>(plan.key_tiles), static_cast<unsigned>(plan.pairs)),
+                  Shape::kConsumers, 0, stream, p, plan);
   check_launch("attention_backward_hopper: sum_chunks");
 }
 

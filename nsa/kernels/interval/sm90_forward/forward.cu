@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/interval/sm90.hpp"
@@ -25,7 +26,7 @@ void launch(const AttentionForward& p, int sm_count, const Combine& sum, cudaStr
   const auto v_map = tensor_map(v, p.storage, p.B, std::max(p.N, 1), p.G, S::Dv, S::kKeys);
   const int rows = p.S * (p.Hq / p.G), tiles = (rows + S::kRows - 1) / S::kRows * p.B * p.G;
   const int ctas = std::min(tiles, sm_count);
-  kernel<<<ctas, S::kThreads, S::kSharedBytes, stream>>>(p, sum, k_map, v_map);
+  kernels::launch(false, kernel, ctas, S::kThreads, S::kSharedBytes, stream, p, sum, k_map, v_map);
   check_launch("attention_forward_hopper");
 }
 

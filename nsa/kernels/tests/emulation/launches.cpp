@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nsa/kernels/launch/fork.hpp"
+#include "nsa/kernels/launch/launch_runtime.hpp"
 #include "nsa/kernels/tests/emulation/cta.hpp"
 #include "nsa/kernels/tests/emulation/emulator.hpp"
 #include "nsa/kernels/tests/emulation/shadow.hpp"
@@ -143,7 +144,29 @@ void launch_writes(const void* at, std::size_t bytes, const void* code) {
   });
 }
 
+namespace {
+
+// Launches do not come this way (headers/nsa/kernels/device/early.cuh): they run where they are made.
+class NoRuntime final : public LaunchRuntime {
+ public:
+  bool may_collect(cudaStream_t) override { return false; }
+  int device() override { return 0; }
+  cudaError_t launch(const LaunchCall&, cudaStream_t) override { return cudaErrorNotSupported; }
+  cudaError_t make(const Chain&, ChainGraph&) override { return cudaErrorNotSupported; }
+  cudaError_t set(const ChainGraph&, std::size_t, const LaunchCall&) override { return cudaErrorNotSupported; }
+  cudaError_t start(const ChainGraph&, cudaStream_t) override { return cudaErrorNotSupported; }
+  void destroy(ChainGraph&) override {}
+  void forget_error() override {}
+  const char* describe(cudaError_t) override { return "the emulation has no such launches"; }
+};
+
+}  // namespace
 }  // namespace emulation
+
+LaunchRuntime& launch_runtime() {
+  static emulation::NoRuntime runtime;
+  return runtime;
+}
 
 Fork::Fork(cudaStream_t main, cudaStream_t side) : main_(main), side_(side ? side : main) {
   if (side_ == main_) return;

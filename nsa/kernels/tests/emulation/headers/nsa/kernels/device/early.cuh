@@ -4,6 +4,7 @@
 
 #include <source_location>
 
+#include "nsa/kernels/device/launch.hpp"
 #include "nsa/kernels/tests/emulation/cuda.hpp"
 
 namespace nsa::kernels {
