@@ -170,7 +170,7 @@ ModelConfig config() {
   model.nsa = kFew;
   return model;
 }
-LanguageModel on_kernels(const Environment& environment = {}) {
+LanguageModel decoding_on_kernels(const Environment& environment = {}) {
   auto model = fixtures::make_model(config(), environment);
   model->to(device(), at::kBFloat16);
   // The emulation's tensors are the processor's: no route leads there.
@@ -197,7 +197,7 @@ constexpr double kLogitsBound = 1e-2;  // of bf16
 
 TEST_F(CudaKernels, ADecoderIsTheForwardPass) {
   for (const std::int64_t P : {0, 41}) {
-    const auto model = on_kernels();
+    const auto model = decoding_on_kernels();
     EXPECT_LE(off(model, P), kLogitsBound) << P;
     const PartTaken way = way_of(model);
     EXPECT_EQ(way.way, "cuda") << way.why;
@@ -208,7 +208,7 @@ TEST_F(CudaKernels, ADecoderIsTheForwardPass) {
 
 TEST_F(CudaKernels, ADecoderShowsItsStagesAndWhatItReads) {
   const at::NoGradGuard no_grad;
-  const auto model = on_kernels();
+  const auto model = decoding_on_kernels();
   Decoder decoder(model);
   static_cast<void>(decoder.prefill(bytes({2, 52}, 17).to(device())));
   std::vector<std::string> order;
@@ -233,11 +233,11 @@ TEST_F(CudaKernels, ADecoderShowsItsStagesAndWhatItReads) {
 TEST_F(CudaKernels, WhatKeepsADecoderFromItIsTold) {
   for (const auto& [flag, value] :
        {std::pair{"NSA_FUSED_DECODE", "0"}, {"NSA_STRICT_ASSERTS", "1"}, {"NSA_USE_CUDA", "0"}}) {
-    const auto model = on_kernels({{flag, value}});
+    const auto model = decoding_on_kernels({{flag, value}});
     EXPECT_LE(off(model, 43), kLogitsBound);
     EXPECT_EQ(way_of(model).way + ": " + way_of(model).why, "aten: cuda refused: " + std::string(flag) + "=" + value);
   }
-  const auto model = on_kernels();
+  const auto model = decoding_on_kernels();
   StepOps watched = decode::step_ops();
   std::int64_t asked = 0;
   watched.attend = [&, inner = watched.attend](const decode::StepAttendArgs& args) {
@@ -262,7 +262,7 @@ TEST_F(CudaKernels, WhatAStepDoesWrongMovesTheLogits) {
       change(own);
       return inner(own, on_kernel);
     };
-    return off(on_kernels(), 42, ops);
+    return off(decoding_on_kernels(), 42, ops);
   };
   EXPECT_LE(with([](DecodeArgs&) {}), kLogitsBound);
   const auto shorter = [](at::Tensor& x) { x = x.narrow(2, 0, x.size(2) - 1); };

@@ -173,7 +173,7 @@ struct Seen {
   std::vector<std::string> stages;
   std::map<std::string, at::Tensor> values, gradients;  // by stage; the gradients of parameters by their names
 };
-Seen step(const LanguageModel& model) {
+Seen seen_step(const LanguageModel& model) {
   Seen seen;
   model.ptr()->runtime->observe = [&](std::string_view stage, const at::Tensor& value) {
     const std::string name(stage);
@@ -196,7 +196,7 @@ TEST_F(CudaNorm, AModelIsAsExactWithItAsWithoutAndShowsTheSameStages) {
     const auto rounded = plain->named_parameters();
     for (auto& p : exact->named_parameters()) p.value().copy_(rounded[p.key()]);
   }
-  const Seen own = step(fused), other = step(plain), wanted = step(exact);
+  const Seen own = seen_step(fused), other = seen_step(plain), wanted = seen_step(exact);
   EXPECT_EQ(own.stages, other.stages);
   ASSERT_EQ(own.gradients.size(), other.gradients.size());
   // Both are off by what bf16 costs: the fused one by no more, but for the luck of a few roundings.
@@ -229,7 +229,7 @@ TEST_F(CudaNorm, AModelIsAsExactWithItAsWithoutAndShowsTheSameStages) {
 TEST_F(CudaNorm, OtherFlagsKeepItOffToo) {
   for (const auto& [flag, value] : {std::pair{"NSA_USE_CUDA", "0"}, {"NSA_FORCE_PARITY", "1"}}) {
     const auto model = on_kernels({{flag, value}});
-    (void)step(model);
+    (void)seen_step(model);
     const auto taken = norms_of(*model);
     ASSERT_EQ(taken.size(), 1U);
     EXPECT_EQ(taken[0].why, std::string("cuda refused: ") + flag + "=" + value);
@@ -239,9 +239,9 @@ TEST_F(CudaNorm, OtherFlagsKeepItOffToo) {
 TEST_F(CudaNorm, AModelRepeatsItsBitsAlsoWhereItRecomputes) {
   const auto first = on_kernels({}), again = on_kernels({}), recomputing = on_kernels({});
   recomputing->runtime->recompute = true;
-  const Seen wanted = step(first);
+  const Seen wanted = seen_step(first);
   for (const auto& model : {again, recomputing}) {
-    const Seen got = step(model);
+    const Seen got = seen_step(model);
     for (const auto& p : model->named_parameters()) {
       const auto name = "parameter " + p.key();
       EXPECT_TRUE(at::equal(got.gradients.at(name), wanted.gradients.at(name))) << name;
