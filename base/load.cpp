@@ -75,8 +75,7 @@ std::optional<double> Load::waited_share() const {
 
 bool Load::busy() const {
   if (!known || !(others_cores >= kOthers)) return false;
-  const auto share = waited_share();
-  const bool waits = share && *share >= kWaited && *waiting >= kWaiting;
+  const bool waits = waiting && *waiting >= kWaiting && waited_share().value_or(0) >= kWaited;
   return waits || steal_share >= kStolen || own_cores + others_cores >= kFull * cores;
 }
 

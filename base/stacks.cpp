@@ -68,6 +68,19 @@ struct Digits {
   }
 };
 
+// Bounded text in a place of its own; what does not fit is cut off.
+template <std::size_t kSize>
+struct Bounded {
+  char text[kSize] = {};
+  std::size_t length = 0;
+  Bounded& operator<<(const char* more) {
+    const std::size_t fits = std::min(std::strlen(more), kSize - 1 - length);
+    std::memcpy(text + length, more, fits);
+    length += fits;
+    return *this;
+  }
+};
+
 void put_own_stack(int fd) {
   void* frames[kFrames];
   ::backtrace_symbols_fd(frames, ::backtrace(frames, kFrames), fd);
@@ -75,12 +88,10 @@ void put_own_stack(int fd) {
 
 // The beginning of FOLDER/THREAD/NAME into `text`; "" when there is none.
 void read_of(const char* folder, long thread, const char* name, char* text, std::size_t size) {
-  char path[128];
-  std::strcpy(path, folder);
-  std::strcat(std::strcat(path, "/"), Digits(thread).begin);
-  std::strcat(std::strcat(path, "/"), name);
+  Bounded<128> path;
+  path << folder << "/" << Digits(thread).begin << "/" << name;
   ssize_t length = -1;
-  if (const int file = ::open(path, O_RDONLY | O_CLOEXEC); file >= 0) {
+  if (const int file = ::open(path.text, O_RDONLY | O_CLOEXEC); file >= 0) {
     length = ::read(file, text, size - 1);
     ::close(file);
   }
@@ -93,21 +104,20 @@ void read_line_of(const char* folder, long thread, const char* name, char* text,
 }
 
 // "thread 4711 nsa-validate, state S, waits in futex_do_wait".
-struct ThreadLine {
-  char text[1200] = "thread ";
+struct ThreadLine : Bounded<1200> {
   ThreadLine(const char* folder, long thread) {
     char word[512];
-    std::strcat(text, Digits(thread).begin);
+    *this << "thread " << Digits(thread).begin;
     read_line_of(folder, thread, "comm", word, sizeof word);
-    std::strcat(std::strcat(text, " "), word);
+    *this << " " << word;
     read_line_of(folder, thread, "stat", word, sizeof word);  // "4711 (the name) S ..."
     if (char* state = std::strrchr(word, ')'); state != nullptr && std::strlen(state) > 2) {
       state[3] = '\0';
-      std::strcat(std::strcat(text, ", state"), state + 1);
+      *this << ", state" << state + 1;
     }
     read_line_of(folder, thread, "wchan", word, sizeof word);
-    if (word[0] != '\0' && std::strcmp(word, "0") != 0) std::strcat(std::strcat(text, ", waits in "), word);
-    std::strcat(text, "\n");
+    if (word[0] != '\0' && std::strcmp(word, "0") != 0) *this << ", waits in " << word;
+    *this << "\n";
   }
 };
 

@@ -58,7 +58,10 @@ Watched run_watched(const std::function<reports::ExitCode()>& work) {
   pollfd fds[] = {{ended.get(), POLLIN, 0}, {interrupts.fd(), POLLIN, 0}};
   while (ended.get() >= 0 && (fds[0].revents & POLLIN) == 0) {
     poll(fds, std::size(fds), -1);
-    if (!result.interrupted && (result.interrupted = interrupts.arrived())) kill(child, *result.interrupted);
+    if (!result.interrupted) {
+      result.interrupted = interrupts.arrived();
+      if (result.interrupted) kill(child, *result.interrupted);
+    }
     (void)interrupts.arrived();
   }
   int status = 0;

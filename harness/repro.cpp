@@ -9,7 +9,7 @@ namespace harness {
 
 std::string shell_quote(const std::string& word) {
   const auto plain = [](unsigned char c) {
-    return std::isalnum(c) != 0 || std::string("_-./=:,@%+").find(c) != std::string::npos;
+    return std::isalnum(c) != 0 || std::string("_-./=:,@%+").find(static_cast<char>(c)) != std::string::npos;
   };
   if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
   std::string quoted = "'";

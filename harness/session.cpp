@@ -87,9 +87,11 @@ Session::Result Session::run() {
     read_output();  // before the events, so that what a case printed is there when it ends
     read_events();
     parts_.recorder.progress().tick();
-    if (state_ == State::running && parts_.interrupts.arrived()) {
-      stop();
-      feed_.cancel({Status::cancelled, "interrupted", signal_name(*parts_.interrupts.arrived())});
+    if (state_ == State::running) {
+      if (const auto signal = parts_.interrupts.arrived()) {
+        stop();
+        feed_.cancel({Status::cancelled, "interrupted", signal_name(*signal)});
+      }
     }
     if (state_ == State::running) watch();
     if (state_ == State::running && readable(parts_.process->pid_fd(), 0)) on_exit();

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <system_error>
 
 #include "base/nearest.hpp"
@@ -113,6 +114,7 @@ std::vector<std::string> elements(const SettingSpec& spec, const std::string& te
 std::string canonical(const SettingSpec& spec, const std::vector<std::string>& items) {
   if (!is_list(spec.type)) return spec.type == SettingType::text ? quote_if_needed(items.at(0), false) : items.at(0);
   std::vector<std::string> quoted;
+  quoted.reserve(items.size());
   for (const std::string& item : items) quoted.push_back(quote_if_needed(item, true));
   return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
@@ -272,21 +274,27 @@ std::vector<std::string> items_of(const SettingValue& value, SettingType type) {
   return elements(spec, value.text);
 }
 
+// Of text that was checked when the setting was set.
+template <typename Number>
+Number number_of(const std::string& text) {
+  const auto number = parse_number<Number>(text);
+  if (!number) throw std::logic_error(fmt::format("'{}' was taken for a number", text));
+  return *number;
+}
+
 template <typename Number>
 std::vector<Number> numbers_of(const SettingValue& value, SettingType type) {
   std::vector<Number> result;
-  for (const std::string& item : items_of(value, type)) result.push_back(parse_number<Number>(item).value());
+  for (const std::string& item : items_of(value, type)) result.push_back(number_of<Number>(item));
   return result;
 }
 
 }  // namespace
 
 std::int64_t Settings::integer(std::string_view key) const {
-  return parse_number<std::int64_t>(value(key, SettingType::integer).text).value();
+  return number_of<std::int64_t>(value(key, SettingType::integer).text);
 }
-double Settings::real(std::string_view key) const {
-  return parse_number<double>(value(key, SettingType::real).text).value();
-}
+double Settings::real(std::string_view key) const { return number_of<double>(value(key, SettingType::real).text); }
 bool Settings::boolean(std::string_view key) const { return value(key, SettingType::boolean).text == "true"; }
 std::string Settings::text(std::string_view key) const {
   return items_of(value(key, SettingType::text), SettingType::text).at(0);

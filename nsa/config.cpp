@@ -111,7 +111,7 @@ std::int64_t parameter_count(const ModelConfig& m) {
   // Position [l, D], fc1 [D, l*D], fc2 [D, D], for keys and for values.
   const auto phi_mlp = [&](std::int64_t width) { return m.nsa.l * width + m.nsa.l * width * width + width * width; };
   const std::int64_t phi = m.phi == Phi::mlp ? phi_mlp(m.d_k) + phi_mlp(m.d_v) : 0;
-  const std::int64_t mlp = 2 * 4 * m.dim * m.dim;
+  const std::int64_t mlp = 2 * m.dim * 4 * m.dim;
   const std::int64_t block = q + kv + o + gate + phi + mlp + 2 * m.dim;  // two RMSNorm weights
   return m.vocab * m.dim + m.n_layers * block + m.dim + m.dim * m.vocab;
 }

@@ -21,8 +21,11 @@ Tensors read_all(const std::filesystem::path& file) {
   if (format != reader.metadata().end() && *format == train::kCheckpointFormat)
     return train::read_checkpoint(file).tensors;
   Tensors tensors;
-  while (auto tensor = reader.next()) tensors.emplace(std::move(tensor->name), std::move(tensor->value));
-  return tensors;
+  while (true) {
+    auto tensor = reader.next();
+    if (!tensor) return tensors;
+    tensors.emplace(std::move(tensor->name), std::move(tensor->value));
+  }
 }
 
 std::string difference(const std::string& name, const at::Tensor& here, const at::Tensor& given) {

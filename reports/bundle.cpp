@@ -131,7 +131,8 @@ std::string to_string(const Signature& s) {
   if (s.code.empty() && !s.reason_code.empty()) text += fmt::format(", {}", s.reason_code);
   for (const Json* part : {&s.place, &s.at})
     for (const auto& [key, value] : part->items())
-      if (value != "") text += fmt::format(", {} {}", key, value.is_string() ? value.get<std::string>() : dump(value));
+      if (value != Json(""))
+        text += fmt::format(", {} {}", key, value.is_string() ? value.get<std::string>() : dump(value));
   return text;
 }
 

@@ -25,7 +25,10 @@ Axis axis_of(const Json& json) {
 
 std::vector<double> numbers_of(const Json& list) {
   std::vector<double> numbers;
-  for (const Json& item : list) numbers.push_back(as_number(item).value());  // throws for what is no number
+  for (const Json& item : list) {
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): throws for what is no number
+    numbers.push_back(as_number(item).value());
+  }
   return numbers;
 }
 
@@ -81,7 +84,9 @@ class Scale {
     }
     const double raw = (high_ - low_) / 5, power = std::pow(10.0, std::floor(std::log10(raw)));
     const double step = power * (raw / power <= 1 ? 1 : raw / power <= 2 ? 2 : raw / power <= 5 ? 5 : 10);
-    for (double v = std::ceil(low_ / step - 1e-9) * step; v <= high_ + 1e-9 * step; v += step) found.push_back(v);
+    // Each by itself: a sum of steps does not hit zero, nor grow where a step is less than the number's last bit.
+    const double first = std::ceil(low_ / step - 1e-9), last = high_ / step + 1e-9;
+    for (int i = 0; first + i <= last; ++i) found.push_back((first + i) * step);
     return found;
   }
 
@@ -186,6 +191,7 @@ std::optional<Table> table_of(const Json& fact) {
   }
   for (const Json& row : fact) {
     std::vector<std::string> cells;
+    cells.reserve(table.head.size());
     for (const std::string& key : table.head) cells.push_back(row.contains(key) ? view::value(row.at(key)) : "");
     table.rows.push_back(std::move(cells));
   }

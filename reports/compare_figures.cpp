@@ -98,12 +98,7 @@ std::optional<double> percent(double before, double after) {
   return std::isfinite(change) ? std::optional(change) : std::nullopt;
 }
 
-bool beyond_noise(const Figure::InRun& before, const Figure::InRun& after, const std::optional<double>& change) {
-  const bool meet =
-      before.interval->first <= after.interval->second && after.interval->first <= before.interval->second;
-  const double noise = std::max(before.noise_percent, after.noise_percent);
-  return !meet && !(change && std::abs(*change) <= noise);
-}
+bool intervals_meet(const Interval& a, const Interval& b) { return a.first <= b.second && b.first <= a.second; }
 
 Figure::Step judge(const Figure::InRun& before, const Figure::InRun& after) {
   if (!before.ran || !after.ran) return {Figure::Change::not_run, {}};
@@ -115,7 +110,9 @@ Figure::Step judge(const Figure::InRun& before, const Figure::InRun& after) {
   if (!std::isfinite(a) || !std::isfinite(b)) return {Figure::Change::not_finite, {}};
   const std::optional<double> change = percent(a, b);
   if (!before.interval || !after.interval) return {Figure::Change::no_interval, change};
-  if (!beyond_noise(before, after, change)) return {Figure::Change::within_noise, change};
+  const double noise = std::max(before.noise_percent, after.noise_percent);
+  if (intervals_meet(*before.interval, *after.interval) || (change && std::abs(*change) <= noise))
+    return {Figure::Change::within_noise, change};
   return {before.busy || after.busy ? Figure::Change::machine_busy : Figure::Change::changed, change};
 }
 
@@ -128,7 +125,8 @@ bool tells_something(const Figure& figure) {
 // In two runs in a row, the same number.
 bool is_equal(const Figure& figure) {
   for (std::size_t i = 0; i < figure.steps.size(); ++i) {
-    const auto value = figure.by_run[i].value ? as_number(*figure.by_run[i].value) : std::nullopt;
+    const std::optional<Json>& shown = figure.by_run[i].value;
+    const auto value = shown ? as_number(*shown) : std::nullopt;
     if (figure.steps[i].change == Figure::Change::same && value) return std::isfinite(*value);
   }
   return false;

@@ -46,6 +46,7 @@ std::string suite_of(const std::string& case_id) { return case_id.substr(0, case
 
 std::vector<Row> rows_of(const Text& out, const std::vector<Difference>& differences, const std::string& absent) {
   std::vector<Row> rows;
+  rows.reserve(differences.size());
   for (const Difference& difference : differences)
     rows.push_back({safe(difference.name, kNameBytes), text::cells(difference.values, absent, out.cell_bytes())});
   return rows;
@@ -61,8 +62,9 @@ void write_run(Text& out, std::size_t number, const ComparedRun& run, std::size_
            safe(run.device, kNameBytes), counts(run.totals), view::duration(run.duration_s));
   if (!run.ended())
     out.line("   unfinished: {}; it is compared as far as it goes, {} of {} cases",
-             run.complete ? fmt::format("interrupted with exit code {}", static_cast<int>(*run.interruption))
-                          : "its journal has no end",
+             run.complete && run.interruption
+                 ? fmt::format("interrupted with exit code {}", static_cast<int>(*run.interruption))
+                 : "its journal has no end",
              run.totals.executed, run.totals.planned);
   if (run.faults.is_array() && !run.faults.empty())
     out.line("   planted faults: {}", safe(view::value(run.faults), kNoteBytes));
@@ -290,6 +292,7 @@ std::pair<int, double> weight(const Figure& figure) {
 
 Row figure_row(const Figure& figure) {
   std::vector<Json> values;
+  values.reserve(figure.by_run.size());
   for (const Figure::InRun& in : figure.by_run) values.push_back(in.value.value_or(Json()));
   constexpr std::size_t kBytes = 24, kUnitBytes = 16;
   Row row{safe(figure.name, kNameBytes), text::cells(values, "missing", kBytes)};
@@ -317,6 +320,7 @@ void write_figures(Text& out, const Comparison& all) {
     return std::pair(of_case[a->where], b->where) > std::pair(of_case[b->where], a->where);
   });
   std::vector<Row> rows;
+  rows.reserve(sorted.size());
   for (const Figure* figure : sorted) rows.push_back(figure_row(*figure));
   out.table("figures", rows);
   if (all.equal_figures > 0) out.line("  {} the same in all runs", plural(all.equal_figures, "figure"));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 
 namespace reports {
 
@@ -15,6 +16,10 @@ struct LevelRow {
   std::vector<std::string_view> leaves_open;
 };
 
+constexpr std::string_view kEndurance =
+    "never covered by any level: endurance (hours of training, fragmentation, slow leaks, rare hangs): watch the run, "
+    "and save checkpoints";
+
 const std::array<LevelRow, 2>& levels() {
   static const std::array<LevelRow, 2> table{{
       {"smoke",
@@ -25,9 +30,7 @@ const std::array<LevelRow, 2>& levels() {
         "never covered by smoke: sequence lengths and shapes beyond its sweep"}},
       {"standard",
        "a watched training run of the tested configuration",
-       {"never covered by any level: endurance (hours of training, fragmentation, slow leaks, rare hangs): watch the "
-        "run, and save checkpoints",
-        "never covered by any level: several GPUs and data parallel training",
+       {kEndurance, "never covered by any level: several GPUs and data parallel training",
         "never covered by any level: the whole matrix of flags, shapes and dtypes, and the longest sequences",
         "never covered by any level: configurations, machines and data other than those of this run",
         "never covered by any level: the quality of the trained model"}},
@@ -69,7 +72,8 @@ std::vector<Gap> gaps_of(const Suite& suite) {
 
 std::string describe(const Suite& suite, const Gap& gap) {
   constexpr std::size_t kShown = 3;
-  const auto shown = std::vector<std::string>(gap.ids.begin(), gap.ids.begin() + std::min(kShown, gap.ids.size()));
+  const auto shown = std::vector<std::string>(
+      gap.ids.begin(), gap.ids.begin() + static_cast<std::ptrdiff_t>(std::min(kShown, gap.ids.size())));
   std::string why = gap.reason_code.empty() ? std::string(to_string(gap.status)) : gap.reason_code;
   if (!gap.reason.empty()) why += ", " + gap.reason;
   return fmt::format("{}: {} of {} cases {} ({}): {}{}", suite.name, gap.ids.size(), suite.cases.size(),

@@ -45,7 +45,8 @@ bool next_line(std::istream& in, std::string& line, std::uint64_t& bytes) {
   while (true) {
     in.getline(part.data(), part.size());
     const auto n = static_cast<std::size_t>(in.gcount());
-    if ((bytes += n) > kMostJournalBytes)
+    bytes += n;
+    if (bytes > kMostJournalBytes)
       throw std::invalid_argument(fmt::format("the journal is longer than {} MiB", kMostJournalBytes >> 20));
     const bool goes_on = in.fail() && !in.eof() && !in.bad() && n > 0;  // the part is full, and no newline is in it
     const bool has_newline = !in.fail() && !in.eof();                   // it is counted, and not in the part

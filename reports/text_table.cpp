@@ -29,7 +29,8 @@ std::string in_words(const Json& value, bool exact) {
   const auto word = [&](const char* key) { return scalar(value.at(key), exact); };
   if (has("value") && has("origin")) return fmt::format("{} ({})", word("value"), word("origin"));
   if (has("status") && has("reason_code"))
-    return value.at("reason_code") == "" ? word("status") : fmt::format("{} ({})", word("status"), word("reason_code"));
+    return value.at("reason_code") == Json("") ? word("status")
+                                               : fmt::format("{} ({})", word("status"), word("reason_code"));
   if (has("rank") && has("severity")) return fmt::format("{}. ({})", word("rank"), word("severity"));
   if (has("pass") && has("bound"))
     return fmt::format("{}: {} {}", value.at("pass") == true ? "holds" : "fails", word("comparator"), word("bound"));
@@ -134,6 +135,7 @@ std::string padded(const std::string& text, std::size_t columns) {
 std::vector<std::string> cells(const std::vector<Json>& values, const std::string& absent, std::size_t bytes) {
   const auto written = [&](bool exact) {
     std::vector<std::string> all;
+    all.reserve(values.size());
     for (const Json& value : values) all.push_back(value.is_null() ? absent : view::one_line(in_words(value, exact)));
     return all;
   };

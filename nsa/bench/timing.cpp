@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <vector>
 
@@ -46,7 +47,7 @@ const auto& allocated(const c10::CachingDeviceAllocator::DeviceStats& stats) {
 }  // namespace
 
 Flush::Flush(at::Device device)
-    : buffer_(at::empty({2 * at::cuda::getDeviceProperties(device.index())->l2CacheSize},
+    : buffer_(at::empty({std::int64_t{2} * at::cuda::getDeviceProperties(device.index())->l2CacheSize},
                         at::device(device).dtype(at::kByte))) {}
 
 Timing time_calls(const std::function<void()>& call, const Flush& flush, const TimingPlan& plan) {
@@ -70,6 +71,7 @@ Timing time_calls(const std::function<void()>& call, const Flush& flush, const T
   for (auto& interval : intervals) measure(call, flush, interval);
   synchronise();
   std::vector<double> times;
+  times.reserve(intervals.size());
   for (const auto& interval : intervals) times.push_back(interval.seconds());
   result.median_s = median(std::move(times));
   return result;

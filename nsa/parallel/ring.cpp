@@ -36,9 +36,10 @@ void Ring::end(std::uint64_t sequence, double now_s) {
 }
 
 void Ring::ends_when(std::uint64_t sequence, std::function<bool()> done) {
+  const auto asked = std::make_shared<const std::function<bool()>>(std::move(done));
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Entry& one : kept_)
-    if (one.record.sequence == sequence) one.done = std::make_shared<const std::function<bool()>>(std::move(done));
+    if (one.record.sequence == sequence) one.done = asked;
 }
 
 void Ring::look(double now_s) {
@@ -69,6 +70,7 @@ void Ring::freeze() {
 std::vector<CollectiveRecord> Ring::all() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<CollectiveRecord> records;
+  records.reserve(kept_.size());
   for (const Entry& one : kept_) records.push_back(one.record);
   return records;
 }

@@ -1,5 +1,6 @@
 // Compression (Eq 7), importance (Eq 8 to 10) and the choice of blocks (Eq 11).
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <limits>
@@ -42,7 +43,7 @@ Compressed compress(const CompressArgs& args) {
 }
 
 at::Tensor overlap_weights(const Geometry& g, std::int64_t N_c, std::int64_t N_sel) {
-  const auto weights = at::zeros({N_c, N_sel}, at::kDouble);
+  auto weights = at::zeros({N_c, N_sel}, at::kDouble);
   auto at_place = weights.accessor<double, 2>();
   for (std::int64_t i = 0; i < N_c; ++i)
     for (std::int64_t j = 0; j < N_sel; ++j) {

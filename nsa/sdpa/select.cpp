@@ -1,5 +1,6 @@
 // Importance and the choice of blocks, a chunk of queries at a time, in fp32 (fp64 for fp64).
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>

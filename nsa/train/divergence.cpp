@@ -26,6 +26,7 @@ struct Range {
 Range range_of(const std::deque<double>& values) {
   const double middle = median({values.begin(), values.end()});
   std::vector<double> deviations;
+  deviations.reserve(values.size());
   for (const double value : values) deviations.push_back(std::abs(value - middle));
   return {middle, 1.4826 * median(std::move(deviations))};
 }
@@ -75,7 +76,7 @@ void DivergenceGuard::step(std::int64_t step, double loss, double grad_norm) {
 double DivergenceGuard::ceiling() const { return std::max(uniform_, first_.value_or(uniform_)) + kMargin; }
 
 std::optional<double> DivergenceGuard::relapse() const {
-  if (!best_ || *best_ >= uniform_) return std::nullopt;
+  if (!best_ || !best_sigma_ || *best_ >= uniform_) return std::nullopt;
   return *best_ + std::max(kDeviations * *best_sigma_, kLost * (uniform_ - *best_));
 }
 

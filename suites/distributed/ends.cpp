@@ -41,8 +41,13 @@ const Ended* who_says(const Ends& ends, std::string_view kind) {
   return found == ends.end() ? nullptr : &*found;
 }
 
+// Of a rank that has one: who_says() and the loops below look. Throws where there is none.
+const RankError& error_of(const Ended& witness) {
+  return witness.record.error.value();  // NOLINT(bugprone-unchecked-optional-access)
+}
+
 std::vector<int> culprits(const Ended& witness) {
-  const Json& details = witness.record.error->details;
+  const Json& details = error_of(witness).details;
   if (details.contains("ranks") && !details["ranks"].empty()) return details["ranks"].get<std::vector<int>>();
   return {};
 }
@@ -59,7 +64,7 @@ Disagreement told(const Ends& ends, std::string_view code, const std::vector<int
 // "rank 0 says: ..."
 std::string in_his_words(const Ended& witness) {
   return fmt::format("rank {} says after {:.1f} s: {}", witness.record.rank, witness.seconds,
-                     witness.record.error->message);
+                     error_of(witness).message);
 }
 
 std::optional<Disagreement> full_shared_memory(const Ends& ends, double needed_bytes) {
@@ -108,7 +113,7 @@ std::optional<Disagreement> before_the_group_stood(const Ends& ends) {
 std::optional<Disagreement> disagreement(const Ends& ends) {
   const Ended* witness = who_says(ends, "disagreement");
   if (witness == nullptr) return std::nullopt;
-  const Json& details = witness->record.error->details;
+  const Json& details = error_of(*witness).details;
   const std::string fact = details.value("fact", "");
   Disagreement found = told(ends, code_of_fact(fact), culprits(*witness), in_his_words(*witness));
   found.evidence["fact"] = fact;
@@ -119,7 +124,7 @@ std::optional<Disagreement> disagreement(const Ends& ends) {
 std::optional<Disagreement> timeout(const Ends& ends) {
   const Ended* witness = who_says(ends, "timeout");
   if (witness == nullptr) return std::nullopt;
-  const Json& details = witness->record.error->details;
+  const Json& details = error_of(*witness).details;
   const std::vector<int> ranks = culprits(*witness);
   const Ended* missing = ranks.empty() ? nullptr : of_rank(ends, ranks.front());
   const std::string moment = missing == nullptr ? "" : missing->record.last_moment();

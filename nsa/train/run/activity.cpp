@@ -1,6 +1,7 @@
 #include "nsa/train/run/activity.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 namespace nsa::train {
@@ -39,7 +40,7 @@ void Activity::step_made(std::int64_t steps, double seconds) {
   if (durations_.size() > kRemembered) durations_.pop_front();
   if (durations_.size() < kEnough) return;
   std::vector<double> sorted(durations_.begin(), durations_.end());
-  std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2), sorted.end());
   now_.median_s = sorted[sorted.size() / 2];
 }
 

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/streams.hpp"
 
 namespace nsa::train {
 
 std::string remaining_time(double seconds) {
-  const auto all = static_cast<std::int64_t>(seconds + 0.5);
+  const auto all = std::llround(seconds);
   const std::int64_t days = all / 86400, hours = all / 3600 % 24, minutes = all / 60 % 60;
   if (days > 0) return fmt::format("{}d {:02}:{:02}", days, hours, minutes);
   if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, all % 60);
