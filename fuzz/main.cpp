@@ -74,7 +74,7 @@ int run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): only what tells of an error may throw one
   Options options;
   CLI::App app("Reads mutated files and arguments: no reader may crash, hang or take memory without bounds.",
                "nsa-fuzz");

@@ -47,7 +47,7 @@ std::vector<PlannedCase> Supervisor::runnable(const PlannedSuite& suite) {
   const std::string blocker = blocked_by(program_.suites, name, recorder_.isolated());
   std::vector<PlannedCase> cases;
   for (const PlannedCase& c : suite.cases) {
-    if (closing_) {
+    if (closing_) {  // NOLINT(bugprone-branch-clone): the last branch is another case: it runs
       cases.push_back(c);
     } else if (!blocker.empty()) {
       recorder_.close_case(c, {Status::blocked, "blocked_by:" + blocker,
@@ -79,6 +79,7 @@ Session::Result Supervisor::run_worker(const std::string& suite, std::span<const
   }
   work.faults = order_.faults;
   auto worker = next_worker_ ? std::move(next_worker_) : Session::start_worker();
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): absent with isolation none alone, which has returned
   Session session({std::move(worker), recorder_, *interrupts_, limits_, order_.fail_fast, program_.load}, work, cases);
   if (!last_suite) next_worker_ = Session::start_worker();
   return session.run();
@@ -103,6 +104,7 @@ void Supervisor::consider(const Session::Result& result) {
 
 void Supervisor::close_all(std::span<const PlannedCase> cases) {
   for (const PlannedCase& c : cases)
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): cases are left only where it is set
     recorder_.close_case(c, {closing_->status, closing_->reason_code, closing_->reason});
 }
 

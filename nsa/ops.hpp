@@ -156,8 +156,9 @@ class OpFunction {
   OpFunction() = default;
   template <typename Call>
   requires(!std::same_as<std::remove_cvref_t<Call>, OpFunction> && std::is_invocable_r_v<Result, Call&, const Args&>)
-      OpFunction(Call&& call)
-      : call_(std::forward<Call>(call)) {}  // NOLINT: a table is written as a list of functions
+      // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): `requires` rules copies out
+      OpFunction(Call&& call)  // implicit: a table is written as a list of functions
+      : call_(std::forward<Call>(call)) {}
   OpFunction(const OpFunction&) = default;
   OpFunction(OpFunction&&) noexcept = default;
   ~OpFunction() = default;

@@ -39,8 +39,9 @@ class StepPart {
  public:
   template <typename Call>
   requires(!std::same_as<std::remove_cvref_t<Call>, StepPart> && std::is_invocable_r_v<at::Tensor, Call&, const Args&>)
-      StepPart(Call&& call)
-      : call_(std::forward<Call>(call)) {}  // NOLINT: it is written as a function
+      // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): `requires` rules copies out
+      StepPart(Call&& call)  // implicit: it is written as a function
+      : call_(std::forward<Call>(call)) {}
   [[nodiscard]] static StepPart own(at::Tensor (*function)(const Args&)) {
     StepPart part(function);
     part.own_ = true;

@@ -31,12 +31,13 @@ std::vector<std::string> variables_of(const RankProgram& program) {
     const std::string text = *one;
     if (!program.environment.contains(text.substr(0, text.find('=')))) all.push_back(text);
   }
-  for (const auto& [name, value] : program.environment) all.push_back(name + "=" + value);
+  for (const auto& [name, value] : program.environment) all.push_back(fmt::format("{}={}", name, value));
   return all;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> all;
+  all.reserve(texts.size() + 1);
   for (std::string& text : texts) all.push_back(text.data());
   all.push_back(nullptr);
   return all;
@@ -188,6 +189,7 @@ std::size_t Ranks::alive() const {
 
 std::vector<pid_t> Ranks::pids() const {
   std::vector<pid_t> all;
+  all.reserve(ranks_.size());
   for (const One& one : ranks_) all.push_back(one.pid);
   return all;
 }
@@ -198,6 +200,7 @@ std::vector<RankEnd> watch(Ranks& ranks, const WatchOptions& options) {
   std::optional<Clock::time_point> kill_at;
   while (ranks.alive() > 0) {
     if (options.signal_to_pass_on)
+      // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the loop's condition has seen it
       while (const auto signal = options.signal_to_pass_on()) ranks.signal(*signal);
     if (kill_at && Clock::now() >= *kill_at) ranks.kill();
     if (kill_at && Clock::now() >= *kill_at - options.grace + kForStopped) ranks.kill(/*only_stopped=*/true);

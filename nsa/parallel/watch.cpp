@@ -199,6 +199,7 @@ RankState Group::Inside::my_state() {
 
 std::vector<RankState> Group::Inside::states(milliseconds longest) {
   std::vector<std::string> keys;
+  keys.reserve(static_cast<std::size_t>(options.world.size));
   for (int rank = 0; rank < options.world.size; ++rank) keys.push_back(answer_key(rank));
   std::vector<RankState> all;
   try {
@@ -252,7 +253,7 @@ void Group::Inside::fail(bool timed_out, const std::string& told) {
     const std::lock_guard<std::mutex> lock(mutex);
     faced = true;
   }
-  const Trouble first = trouble().value();
+  const Trouble first = trouble().value();  // NOLINT(bugprone-unchecked-optional-access): declare() learns one
   if (first.kind != "waits") throw_if_troubled();
   answer();
   if (first.ranks != me) throw_their_diagnosis();

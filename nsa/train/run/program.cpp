@@ -34,6 +34,7 @@ ExitCode train(const Options& options, const std::vector<std::string>& arguments
     by_first_alone(rank.group.get(), "folder", [&] { folder.emplace(options.out, mode_of(options)); });
     Training training = make_training(config, options, rank, seams);
     if (!rank.leads()) return Follower(options, signals, rank, std::move(training)).run();
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the rank that leads is the one that made the folder
     return Session(options, signals, *folder, rank, std::move(training)).run(arguments);
   } catch (const RunRefused&) {  // the others know
     throw;

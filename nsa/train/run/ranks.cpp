@@ -147,6 +147,7 @@ bool is_starter(const Options& options, const parallel::World& world) {
 }
 
 ExitCode start_ranks(const Options& options, const Config& config) {
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): is_starter() has seen it; else it throws
   const int count = static_cast<int>(options.nproc.value());
   if (const auto reason = deal_refusal(config.train, count); !reason.empty()) throw UsageError("--nproc: " + reason);
   refuse_missing_gpus(options, count);

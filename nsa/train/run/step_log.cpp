@@ -67,6 +67,7 @@ void StepLog::validation(std::int64_t step, const Evaluation& evaluation, double
   const std::array<std::optional<double>, 5> values = {evaluation.loss, std::exp(evaluation.loss),
                                                        evaluation.loss / std::numbers::ln2,
                                                        static_cast<double>(evaluation.tokens), seconds};
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): throws where the run has no validation
   validation_.value().append(step, values);
   validation_loss_ = evaluation.loss;
 }

@@ -70,8 +70,7 @@ bool holds_run(const fs::path& folder) {
 // What would be lost or written over: a name that a run uses; "" when there is none.
 std::string in_the_way(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder))
-    if (const std::string name = entry.path().filename();
-        name == kCheckpoints || name == kRanks || belongs_to_run(name))
+    if (std::string name = entry.path().filename(); name == kCheckpoints || name == kRanks || belongs_to_run(name))
       return name;
   return "";
 }
@@ -218,8 +217,8 @@ std::optional<nlohmann::json> record_in(const fs::path& folder) {
   return read_record(folder / kRecord);
 }
 
-TrainingFolder::TrainingFolder(fs::path path, Mode mode)
-    : path_(fs::absolute(std::move(path))), mode_(mode), run_id_(base::new_run_id()) {
+TrainingFolder::TrainingFolder(const fs::path& path, Mode mode)
+    : path_(fs::absolute(path)), mode_(mode), run_id_(base::new_run_id()) {
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) throw FileError("cannot make the run's folder", path_, error.value());
@@ -260,6 +259,7 @@ void TrainingFolder::check() const {
   constexpr const char* kGone = "deleted or moved away";
   std::error_code error;
   if (!fs::exists(path_, error)) throw FileLost(path_, kGone);
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the constructor has taken it
   if (const std::string how = lock_->lost(); !how.empty()) throw FileLost(path_ / kLock, how);
   if (!fs::exists(path_ / kRecord, error)) throw FileLost(path_ / kRecord, kGone);
 }

@@ -31,7 +31,7 @@ class TrainingFolder {
   };
   // Makes the folder and takes its lock, and changes nothing else. Throws UsageError for a run that is in the way and
   // for a folder where another process trains, FileError for one that cannot be used.
-  TrainingFolder(std::filesystem::path path, Mode mode);
+  TrainingFolder(const std::filesystem::path& path, Mode mode);
   // From here on the run exists: removes the files of the one before (force), by their names, and writes run.json with
   // `start` as its newest start. Others among the checkpoints stay, and are told.
   void begin(const nlohmann::json& config, const nlohmann::json& start);

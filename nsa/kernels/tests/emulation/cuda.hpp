@@ -14,6 +14,7 @@
 
 #include "nsa/kernels/tests/emulation/emulator.hpp"
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are CUDA's own
 #undef __global__
 #undef __device__
 #undef __host__
@@ -155,3 +156,5 @@ __attribute__((no_sanitize_thread)) T atomicAdd(T* to, T value) {
   *to += value;
   return before;
 }
+
+// NOLINTEND(bugprone-reserved-identifier)
