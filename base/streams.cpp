@@ -65,7 +65,7 @@ std::optional<std::string> lost(std::FILE* stream) {
   errno = 0;
   if (std::fflush(stream) == 0 && std::ferror(stream) == 0) return std::nullopt;
   const int error = errno;
-  if (const auto why = unwritable(fileno(stream))) return why;
+  if (auto why = unwritable(fileno(stream))) return why;
   return std::strerror(error != 0 ? error : EIO);
 }
 

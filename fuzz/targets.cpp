@@ -78,6 +78,7 @@ std::vector<std::string> files_in(const fs::path& folder) {
     if (entry.is_regular_file()) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   std::vector<std::string> texts;
+  texts.reserve(files.size());
   for (const fs::path& file : files) texts.push_back(base::read_head(file, Mutator::kMostBytes));
   return texts;
 }
@@ -96,6 +97,7 @@ void parse_lines(const std::string& input, const Parse& parse) {
   std::istringstream lines(input);
   for (std::string line; std::getline(lines, line);) arguments.emplace_back(line.c_str());
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   parse(static_cast<int>(arguments.size()), argv.data());

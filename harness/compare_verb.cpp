@@ -71,6 +71,7 @@ reports::ExitCode compare(const Program& program, const CommandLine& line) {
   if (line.trace && line.json) throw UsageError("compare: --trace has no JSON");
   refuse_one_file_twice(line.operands);
   std::vector<reports::NamedRun> runs;
+  runs.reserve(line.operands.size());
   for (const std::string& path : line.operands) runs.push_back(read(program, path));
   try {
     if (line.trace) return print_traces(runs);

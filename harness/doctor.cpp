@@ -90,7 +90,8 @@ void print_table(const Diagnosis::Table& table) {
 
 void flatten(const std::string& key, const Json& value, Diagnosis::Table& table) {
   if (value.is_object()) {
-    for (const auto& [name, child] : value.items()) flatten(key.empty() ? name : key + "." + name, child, table);
+    for (const auto& [name, child] : value.items())
+      flatten(key.empty() ? name : fmt::format("{}.{}", key, name), child, table);
   } else {
     table.rows.push_back({key, value.is_string() ? value.get<std::string>() : reports::dump(value)});
   }

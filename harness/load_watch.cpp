@@ -39,7 +39,7 @@ void LoadWatch::phase() {
 }
 
 base::Load LoadWatch::look() const {
-  const base::Load whole = whole_();
+  base::Load whole = whole_();
   if (whole.busy() || !part_is_long_enough()) return whole;
   const base::Load part = part_();
   return part.busy() ? part : whole;

@@ -37,6 +37,7 @@ struct Scope {
 
 Scope scope_of(const Program& program, const Selection& selection) {
   std::vector<std::string> names;
+  names.reserve(program.suites.size());
   for (const Suite& suite : program.suites) names.push_back(suite.name);
   Scope scope;
   std::vector<std::string> levels;
@@ -57,10 +58,11 @@ Scope scope_of(const Program& program, const Selection& selection) {
         fmt::format("--suite: '{}' is a level and stands alone; use --level for named suites", levels.front()));
   const std::string level = levels.empty() ? selection.level : levels.front();
   if (!level.empty()) {
-    if (!parse_level(level))
+    const auto known = parse_level(level);
+    if (!known)
       throw UsageError(fmt::format("--level: unknown level '{}'{} (levels: {})", level,
                                    did_you_mean(level, level_words()), fmt::join(level_words(), ", ")));
-    scope.level = *parse_level(level);
+    scope.level = *known;
     scope.level_given = true;
   }
   return scope;
@@ -200,7 +202,7 @@ std::string blocked_by(const std::vector<Suite>& suites, const std::string& suit
                        const std::set<std::string>& isolated) {
   for (const std::string& required : find_suite(suites, suite).requires_suites) {
     if (isolated.contains(required)) return required;
-    if (const std::string deeper = blocked_by(suites, required, isolated); !deeper.empty()) return deeper;
+    if (std::string deeper = blocked_by(suites, required, isolated); !deeper.empty()) return deeper;
   }
   return "";
 }

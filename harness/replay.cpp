@@ -149,7 +149,7 @@ void Replay::take_settings(const CommandLine& line, const fs::path& file) {
       throw UsageError(
           fmt::format("{}: settings: {} is '{}', and nothing that a bundle names is executed; where that is "
                       "what you want, say so: --set {}",
-                      file.string(), key, value, shell_quote(key + "=" + value)));
+                      file.string(), key, value, shell_quote(fmt::format("{}={}", key, value))));
     const bool beside = key == "run.seed" || key == "run.device";  // of a bundle of an earlier version
     if (beside && value != (key == "run.seed" ? std::to_string(bundle_.seed) : bundle_.device))
       throw UsageError(fmt::format("{}: settings: {} is '{}', and the bundle's own is '{}'", file.string(), key, value,

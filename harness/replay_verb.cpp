@@ -72,7 +72,7 @@ fs::path find_bundle(const Program& program, const CommandLine& line) {
   if (line.operands.size() != 1)
     throw UsageError(fmt::format("replay: one bundle at a time; {} are given", line.operands.size()));
   if (line.cases.size() > 1) throw UsageError("--case: one case at a time");
-  const fs::path given = line.operands.front();
+  fs::path given = line.operands.front();
   std::error_code error;
   if (!fs::is_directory(given, error)) return given;
   if (!fs::exists(fs::symlink_status(given / reports::kBundleFile, error)))
@@ -81,7 +81,7 @@ fs::path find_bundle(const Program& program, const CommandLine& line) {
 }
 
 fs::path make_folder(const CommandLine& line) {
-  const fs::path folder = fs::absolute(line.out ? *line.out : fs::path("out") / ("replay-" + base::new_run_id()));
+  fs::path folder = fs::absolute(line.out ? *line.out : fs::path("out") / ("replay-" + base::new_run_id()));
   std::error_code error;
   if (fs::exists(folder, error) && (!fs::is_directory(folder, error) || !fs::is_empty(folder, error)))
     throw UsageError(fmt::format("--out: {} is not an empty folder; give a new one", folder.string()));

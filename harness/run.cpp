@@ -35,7 +35,7 @@ Settings make_settings(const Program& program, const CommandLine& line) {
 }
 
 DeviceProbe settle_device(Settings& settings, const CommandLine& line) {
-  const DeviceProbe probe = probe_in_worker(settings.real("run.start_s"));
+  DeviceProbe probe = probe_in_worker(settings.real("run.start_s"));
   const std::string wanted = settings.text("run.device");
   if ((line.require_cuda || wanted == "cuda") && !probe.cuda_usable) {
     const std::string& origin = settings.values().at("run.device").origin;
@@ -60,6 +60,7 @@ namespace {
 void refuse_unknown_names(const Program& program, const CommandLine& line) {
   check_scope(program, selection_of(line));
   std::vector<std::string> known;
+  known.reserve(program.faults.size());
   for (const Fault& fault : program.faults) known.push_back(fault.name);
   for (const std::string& name : line.inject) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;

@@ -68,7 +68,7 @@ std::string case_id(const std::string& suite, const Case& c) {
   std::string id = suite + "/" + c.name;
   char separator = '[';
   for (const auto& [key, value] : c.params.items()) {
-    id += separator + key + "=" + value;
+    id += fmt::format("{}{}={}", separator, key, value);
     separator = ',';
   }
   return separator == '[' ? id : id + "]";

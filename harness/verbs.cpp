@@ -164,7 +164,7 @@ namespace {
 // The folder that `given` names now: out/latest may lead elsewhere before the report is written.
 std::filesystem::path folder_of_run(const std::string& given) {
   std::error_code error;
-  const std::filesystem::path folder = std::filesystem::canonical(given, error);
+  std::filesystem::path folder = std::filesystem::canonical(given, error);
   if (!error && !std::filesystem::exists(folder / reports::kJournalFile, error) && !error)
     error = std::make_error_code(std::errc::no_such_file_or_directory);
   if (error)

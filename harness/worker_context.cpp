@@ -115,7 +115,7 @@ bool WorkerContext::fails(const Code& code, std::optional<reports::Severity> sai
 
 base::Load WorkerContext::note_time() {
   timed_ = true;
-  const base::Load now = watch_.look();
+  base::Load now = watch_.look();
   if (now.busy() && !disturbance_) disturbance_ = now;
   return now;
 }

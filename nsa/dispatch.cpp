@@ -134,12 +134,12 @@ Ops backend_ops(Backend backend, const OnLaunch& on_launch) {
 
 Ops assemble(const Route& route, const EffectiveFlags& flags, const OnLaunch& on_launch) {
   const auto own = [&](Op op) { return table_of(route[op], flags, on_launch); };
-  const Ops parts{own(Op::compress).compress,
-                  own(Op::attend_compressed).attend_compressed,
-                  own(Op::select).select,
-                  own(Op::attend_selected).attend_selected,
-                  own(Op::attend_window).attend_window,
-                  own(Op::combine).combine};
+  Ops parts{own(Op::compress).compress,
+            own(Op::attend_compressed).attend_compressed,
+            own(Op::select).select,
+            own(Op::attend_selected).attend_selected,
+            own(Op::attend_window).attend_window,
+            own(Op::combine).combine};
   const Choice& attend = route[Op::attend];
   if (attend.variant == "in_parts") return parts;
   const Ops whole = own(Op::attend);

@@ -164,6 +164,7 @@ std::vector<UnknownFlag> unknown_flags(const Environment& environment) {
   constexpr std::string_view kPrefix = "NSA_";            // shared by all, so it says nothing about likeness
   constexpr std::string_view kAdapters = "NSA_ADAPTER_";  // read by somebody's adapter, in a process of its own
   std::vector<std::string_view> stems;
+  stems.reserve(std::size(kFlags));
   for (const auto& flag : kFlags) stems.push_back(flag.name.substr(kPrefix.size()));
 
   std::vector<UnknownFlag> unknown;

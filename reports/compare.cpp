@@ -74,6 +74,7 @@ ComparedRun head_of(const NamedRun& named) {
 void compare_verdicts(Comparison& to) {
   const auto row = [&](const char* name, auto of) {
     std::vector<Json> values;
+    values.reserve(to.runs.size());
     for (const ComparedRun& run : to.runs) values.push_back(of(run));
     add(to.verdict, name, std::move(values));
   };

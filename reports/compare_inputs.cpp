@@ -66,6 +66,7 @@ void compare_case(const std::string& id, const Runs& runs, Comparison& to) {
   for (std::size_t i = 0; i < runs.size(); ++i) cases.push_back(runs.find_case(i, id));
   const auto row = [&](const std::string& name, auto of) {
     std::vector<Json> values;
+    values.reserve(cases.size());
     for (const Case* c : cases) values.push_back(c == nullptr ? Json() : Json(of(*c)));
     add(to.plan, name, std::move(values));
   };
@@ -97,7 +98,8 @@ void flatten(const std::string& name, const Json& value, std::vector<std::pair<s
                                                           [](const Json& item) { return item.is_structured(); });
   if (value.is_null()) return;
   if (value.is_object() && !has_origin) {
-    for (const auto& [key, item] : value.items()) flatten(name.empty() ? key : name + "." + key, item, to);
+    for (const auto& [key, item] : value.items())
+      flatten(name.empty() ? key : fmt::format("{}.{}", name, key), item, to);
   } else if (of_objects) {
     for (std::size_t i = 0; i < value.size(); ++i) flatten(name + "[" + std::to_string(i) + "]", value[i], to);
   } else {

@@ -164,6 +164,7 @@ void write_consequences(Html& out, const Run& run) {
 
 void write_table(Html& out, const Table& table) {
   std::vector<std::string> cells;
+  cells.reserve(table.head.size());
   for (const auto& name : table.head) cells.push_back(esc(name));
   out.table(cells);
   for (const auto& row : table.rows) {

@@ -237,6 +237,7 @@ void write_figures(Markdown& out, const Run& run) {
     out.line("**{}** ({})\n", md(chart.title), code(where->id));
     const Table whole = table_of(chart), table = thinned(whole, kRows);
     std::vector<std::string> cells;
+    cells.reserve(table.head.size());
     for (const auto& name : table.head) cells.push_back(md(name));
     out.table(cells);
     for (const auto& row : table.rows) {

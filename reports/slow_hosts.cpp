@@ -42,6 +42,7 @@ Sample sample_of(const FleetFigure& figure) {
 void judge(const Sample& sample, const FleetFigure& figure, std::size_t number, SlowHosts& to) {
   const double centre = median(sample.slowness);
   std::vector<double> distances;
+  distances.reserve(sample.slowness.size());
   for (const double x : sample.slowness) distances.push_back(std::abs(x - centre));
   const double width = std::max(kMadOfNormal * median(distances), kLeastWidth);
   const double degrees = kDegreesPerHost * static_cast<double>(sample.hosts.size() - 1);

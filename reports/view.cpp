@@ -131,7 +131,7 @@ std::vector<Row> ways(const Run& run) {
         const auto field = [&](const char* name) { return route.is_object() ? route.value(name, "") : ""; };
         const std::string backend = field("backend"), variant = field("variant");
         if (backend.empty()) continue;
-        Taken& taken = functions[field("op")][variant.empty() ? backend : backend + "/" + variant];
+        Taken& taken = functions[field("op")][variant.empty() ? backend : fmt::format("{}/{}", backend, variant)];
         taken.cases.insert(&c);
         add_kernels(taken.kernels, field("kernel"));
       }

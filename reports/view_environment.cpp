@@ -39,7 +39,8 @@ void add(std::vector<Row>& rows, const std::string& name, const Json& item) {
   } else if (item.is_object() && item.size() > kMembers) {
     rows.emplace_back(name, fmt::format("{} values, in report.json", item.size()));
   } else if (item.is_object()) {
-    for (const auto& [key, member] : item.items()) add(rows, name.empty() ? key : name + "." + key, member);
+    for (const auto& [key, member] : item.items())
+      add(rows, name.empty() ? key : fmt::format("{}.{}", name, key), member);
   } else if (item.is_array() && !item.empty() && item.front().is_object()) {
     for (std::size_t i = 0; i < item.size(); ++i) add(rows, fmt::format("{}[{}]", name, i), item[i]);
   } else if (!item.is_null() && !(item.is_array() && item.empty())) {
@@ -72,7 +73,7 @@ std::vector<Flag> flags(const Run& run) {
   if (table.is_object()) {
     for (const auto& [name, entry] : table.items()) {
       if (entry.is_object() && !entry.contains("value")) {  // one level down: {"raw": {...}, "effective": {...}}
-        for (const auto& [inner, item] : entry.items()) found.push_back(flag(name + "." + inner, item));
+        for (const auto& [inner, item] : entry.items()) found.push_back(flag(fmt::format("{}.{}", name, inner), item));
       } else {
         found.push_back(flag(name, entry));
       }

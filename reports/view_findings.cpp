@@ -24,7 +24,8 @@ void flatten(Evidence& out, const std::string& name, const Json& value, std::siz
   constexpr std::size_t kValueBytes = 120;
   constexpr std::size_t kSmall = 4;  // members of a nested object that still get rows of their own
   if (value.is_object() && !value.empty() && value.size() <= kSmall) {
-    for (const auto& [key, item] : value.items()) flatten(out, name.empty() ? key : name + "." + key, item, limit);
+    for (const auto& [key, item] : value.items())
+      flatten(out, name.empty() ? key : fmt::format("{}.{}", name, key), item, limit);
   } else if (out.rows.size() < limit) {
     out.rows.emplace_back(name, cut(view::value(value), kValueBytes));
   } else {

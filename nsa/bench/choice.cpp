@@ -34,7 +34,7 @@ at::Tensor choose_blocks(ChoiceKind kind, const ChoiceShape& shape, std::uint64_
   const auto ints = at::device(device).dtype(at::kLong);
   const auto number = at::arange(blocks, ints);
   const at::Tensor knots = kind == ChoiceKind::drift ? draw((shape.S - 1) / kDriftPeriod + 2) : at::Tensor();
-  const auto result = at::full({1, shape.S, shape.G, g.n_sel}, -1, ints.dtype(at::kInt));
+  auto result = at::full({1, shape.S, shape.G, g.n_sel}, -1, ints.dtype(at::kInt));
 
   for (std::int64_t begin = 0; begin < shape.S; begin += kRowsAtOnce) {
     const std::int64_t rows = std::min(kRowsAtOnce, shape.S - begin);

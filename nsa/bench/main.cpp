@@ -41,6 +41,7 @@ void initialise(const Options& options) {
                                            "--benchmark_display_aggregates_only=true"};
   words.insert(words.end(), options.benchmark_arguments.begin(), options.benchmark_arguments.end());
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (auto& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   int count = static_cast<int>(words.size());

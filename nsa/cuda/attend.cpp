@@ -177,7 +177,7 @@ void run_backward(std::span<const Pass> passes, const at::Tensor& q) {
   const OnDeviceOf device(q);
   const auto run = [&](const Problem& problem, kernels::AttentionBackward part, cudaStream_t stream) {
     const auto plan = kernels::plan_backward(part, problem.device);
-    const auto room = workspace(plan.workspace, q);
+    auto room = workspace(plan.workspace, q);
     part.workspace = start_of(room);
     if (q.is_cuda()) part.beside = c10::cuda::getStreamFromPool();
     kernels::attention_backward(part, plan, stream);
@@ -207,7 +207,7 @@ Gradients attend_backward(const AttentionKept& kept, const at::Tensor& dout, con
   const auto room_for = [&](const at::Tensor& t, bool is_wanted) {
     return is_wanted ? empty(t.sizes(), t.scalar_type(), t) : at::Tensor();
   };
-  const Gradients result{room_for(q, wanted[0]), room_for(k, wanted[1]), room_for(v, wanted[2])};
+  Gradients result{room_for(q, wanted[0]), room_for(k, wanted[1]), room_for(v, wanted[2])};
   if (k.size(1) == 0) {  // no key at all: no gradient leaves the rows
     if (result.q.defined()) result.q.zero_();
     return result;

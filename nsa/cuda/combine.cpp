@@ -19,7 +19,7 @@ constexpr std::size_t kCombined = 3;
 struct Combine : torch::autograd::Function<Combine> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gates, const at::Tensor& o_cmp,
                             const at::Tensor& o_sel, const at::Tensor& o_win) {
-    const auto o = combine_forward({gates, o_cmp, o_sel, o_win});
+    auto o = combine_forward({gates, o_cmp, o_sel, o_win});
     context->save_for_backward({gates, o_cmp, o_sel, o_win});
     context->set_materialize_grads(false);
     return o;
@@ -61,7 +61,7 @@ kernels::Combine combine_parameters(const at::Tensor& gates, const at::Tensor& o
 at::Tensor combine_forward(const CombineTensors& given) {
   const auto& [gates, o_cmp, o_sel, o_win] = given;
   const OnDeviceOf device(o_cmp);
-  const auto o = empty(o_cmp.sizes(), o_cmp.scalar_type(), o_cmp);
+  auto o = empty(o_cmp.sizes(), o_cmp.scalar_type(), o_cmp);
   auto p = combine_parameters(gates, o_cmp, o_sel, o_win);
   p.o = rows_of("o", o);
   kernels::combine_forward(p, device.stream());

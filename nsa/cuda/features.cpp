@@ -78,8 +78,8 @@ std::string cuda_refusal(const Call& call, Op op) {
     return fmt::format("{} heads in {} groups; served: 1 to {} heads a group", call.Hq, call.G, kMostHeadsAGroup);
   if (std::find(kWidths.begin(), kWidths.end(), std::pair(call.Dk, call.Dv)) == kWidths.end())
     return fmt::format("d_k {}, d_v {}; served: 32/32, 64/64, 128/128, 192/128", call.Dk, call.Dv);
-  if (const auto reason = geometry_refusal(call.geometry); !reason.empty()) return reason;
-  if (const auto reason = size_refusal(call); !reason.empty()) return reason;
+  if (auto reason = geometry_refusal(call.geometry); !reason.empty()) return reason;
+  if (auto reason = size_refusal(call); !reason.empty()) return reason;
   if (op == Op::compress && call.phi == Phi::mlp) return "phi is mlp; served: avg";
   return "";
 }

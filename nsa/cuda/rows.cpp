@@ -49,7 +49,7 @@ Call as_served(Call call) {
 
 std::string device_refusal(const at::Tensor& t) { return machine_refusal(as_served(call_on(t.device()))); }
 
-std::string refusal(Call call, Op op) { return cuda_refusal(as_served(std::move(call)), op); }
+std::string refusal(Call call, Op op) { return cuda_refusal(as_served(call), op); }
 
 void require(const at::Tensor& q, const CallOptions& options, Op op) {
   if (const auto reason = refusal(call_of(q, options), op); !reason.empty())

@@ -50,7 +50,7 @@ at::Tensor select_for(const Problem& problem, const SelectArgs& args,
   const OnDeviceOf device(args.q);
   const auto q = aligned(args.q), k = aligned(args.k_cmp);
   const auto stats = args.stats ? args.stats->contiguous() : statistics(q, k, problem);
-  const auto blocks = into.defined() ? into : empty({q.size(0), q.size(1), k.size(2), g.n_sel}, at::kInt, q);
+  auto blocks = into.defined() ? into : empty({q.size(0), q.size(1), k.size(2), g.n_sel}, at::kInt, q);
 
   kernels::Select p;
   p.q = rows_of("q", q);

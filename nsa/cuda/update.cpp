@@ -66,7 +66,8 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients) {
   std::vector<kernels::StoredTensor> tensors;
   tensors.reserve(gradients.size());
   for (const at::Tensor& t : gradients) tensors.push_back({t.const_data_ptr(), t.numel()});
-  const at::Tensor parts = empty({kernels::norm_parts(tensors)}, at::kFloat, like), norm = empty({}, at::kFloat, like);
+  const at::Tensor parts = empty({kernels::norm_parts(tensors)}, at::kFloat, like);
+  at::Tensor norm = empty({}, at::kFloat, like);
   kernels::norm_of(tensors, storage_of(like), parts.data_ptr<float>(), norm.data_ptr<float>(), device.stream());
   return norm;
 }

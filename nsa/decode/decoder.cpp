@@ -91,7 +91,7 @@ torch::Tensor Decoder::pass(const torch::Tensor& tokens, bool with_caches) {
   const NvtxRange range(model_->runtime->flags.nvtx, with_caches ? "step" : "prefill");
   const auto turn = rotations(length_, tokens.size(1));
   reads_.assign(with_caches ? caches_.size() : 0, {});
-  const auto logits = model_->through(tokens, [&](BlockImpl& block, std::int64_t index, const Residual& x) {
+  auto logits = model_->through(tokens, [&](BlockImpl& block, std::int64_t index, const Residual& x) {
     return block.around(x, [&](const torch::Tensor& normed) {
       NsaAttentionImpl& attention = *block.attention;
       const auto layer = static_cast<std::size_t>(index);

@@ -90,7 +90,7 @@ torch::Tensor LanguageModelImpl::through(const torch::Tensor& tokens, const Laye
     x = layer(*layers[i]->as<BlockImpl>(), static_cast<std::int64_t>(i), x);
   const auto normed = norm->after(x.x, x.added, *runtime).y;
   observe("norm", normed);
-  const auto logits = head(normed);
+  auto logits = head(normed);
   observe("logits", logits);
   return logits;
 }
@@ -105,7 +105,7 @@ torch::Tensor LanguageModelImpl::loss(const torch::Tensor& tokens, const CuSeqle
   const NvtxRange range(runtime->flags.nvtx, "loss");
   const auto wide = logits.flatten(0, 1).to(accumulation_type(logits.scalar_type()));
   const auto options = torch::nn::functional::CrossEntropyFuncOptions().ignore_index(kIgnored);
-  const auto value = torch::nn::functional::cross_entropy(wide, targets, options);
+  auto value = torch::nn::functional::cross_entropy(wide, targets, options);
   if (runtime->observe) runtime->observe("loss", value);
   return value;
 }

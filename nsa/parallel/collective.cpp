@@ -99,10 +99,12 @@ void Group::Inside::compare_signature(std::uint64_t sequence, const std::string&
 
 std::vector<std::string> Group::Inside::await_all(const std::string& key) {
   std::vector<std::string> keys;
+  keys.reserve(static_cast<std::size_t>(options.world.size));
   for (int rank = 0; rank < options.world.size; ++rank) keys.push_back(fmt::format("{}/{}", key, rank));
   const auto between = [this] { throw_if_troubled(); };
   if (!await_keys(*meeting.store, keys, options.timeout, between)) fail(/*timed_out=*/true, "");
   std::vector<std::string> all;
+  all.reserve(keys.size());
   for (const auto& one : keys) all.push_back(meeting.store->get_to_str(one));
   return all;
 }

@@ -161,6 +161,7 @@ struct GradientBuckets::Inside {
     const std::string name = buckets.size() == 1 ? "gradients" : fmt::format("gradients bucket {}", next);
     ++next;
     std::vector<at::Tensor> made;
+    made.reserve(bucket.which.size());
     for (const std::size_t i : bucket.which) made.push_back(parameters[i].second.grad());
     if (beside) wait_for(*beside, current_stream());
     {

@@ -92,6 +92,7 @@ void agree(Group& group, const std::string& about, const Facts& mine) {
   const auto found = differences(gathered(group, about, mine));
   if (found.empty()) return;
   std::vector<std::string> sentences;
+  sentences.reserve(found.size());
   for (const auto& one : found) sentences.push_back(describe(one));
   throw Disagreement(fmt::format("the ranks do not agree: {}", fmt::join(sentences, "; ")), found.front().ranks,
                      found.front().fact);

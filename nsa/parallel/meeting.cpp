@@ -137,6 +137,7 @@ void refuse_other_sizes(c10d::Store& store, const World& world) {
 void await_all(c10d::Store& store, const GroupOptions& options) {
   const World& world = options.world;
   std::vector<std::string> keys;
+  keys.reserve(static_cast<std::size_t>(world.size));
   for (int rank = 0; rank < world.size; ++rank) keys.push_back(key_of("who", rank));
   const auto between = [&] {
     if (options.alive) options.alive();

@@ -112,8 +112,8 @@ Attended attend_compressed(const AttendCompressedArgs& args) {
   std::int64_t first = 0;
   return per_document(args.cu_seqlens, args.q.size(1), [&](std::int64_t begin, std::int64_t S) {
     const std::int64_t N_c = compressed_blocks(args.geometry, S);
-    const auto part = attend(args.q.narrow(1, begin, S), args.kv.k.narrow(1, first, N_c),
-                             args.kv.v.narrow(1, first, N_c), complete_blocks(args.geometry, S, N_c, args.q));
+    auto part = attend(args.q.narrow(1, begin, S), args.kv.k.narrow(1, first, N_c), args.kv.v.narrow(1, first, N_c),
+                       complete_blocks(args.geometry, S, N_c, args.q));
     first += N_c;
     return part;
   });

@@ -51,7 +51,7 @@ struct WidenedRows : torch::autograd::Function<WidenedRows> {
                             const at::Tensor& visible, std::int64_t h) {
     const auto [output, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         wide(rows), k, v, /*dropout_p=*/0.0, /*is_causal=*/false, added_mask(visible, h));
-    const auto o = output.to(rows.scalar_type());
+    auto o = output.to(rows.scalar_type());
     context->save_for_backward({rows, k, v, visible, o, lse});
     context->saved_data["h"] = h;
     return o;

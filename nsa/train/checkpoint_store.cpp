@@ -40,6 +40,7 @@ std::vector<fs::path> CheckpointStore::files() const {
       if (const auto step = step_of(entry.path().filename().native()); step && entry.is_regular_file())
         found.emplace(*step, entry.path());
   std::vector<fs::path> newest_first;
+  newest_first.reserve(found.size());
   for (auto& [step, file] : found) newest_first.push_back(std::move(file));
   return newest_first;
 }
@@ -48,7 +49,7 @@ fs::path CheckpointStore::save(const TrainState& state, const Pulse& pulse) {
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) throw FileError("cannot make", folder_, error.value());
-  const fs::path file = folder_ / name_of(state.step());
+  fs::path file = folder_ / name_of(state.step());
   write_checkpoint(file, state, pulse);
   const auto all = files();
   for (std::size_t i = static_cast<std::size_t>(keep_); i < all.size(); ++i) {

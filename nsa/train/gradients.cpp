@@ -66,6 +66,7 @@ void clip_to_norm(const std::vector<at::Tensor>& all, const at::Tensor& norm, do
   if (const auto type = all.front().scalar_type(); !all.front().is_cuda() || !c10::isReducedFloatingType(type))
     return at::_foreach_mul_(all, factor.to(type));
   std::vector<at::Tensor> wide;
+  wide.reserve(all.size());
   for (const auto& gradient : all) wide.push_back(at::empty_like(gradient, gradient.options().dtype(at::kFloat)));
   at::_foreach_copy_(wide, all);
   at::_foreach_mul_(wide, factor.to(at::kFloat));

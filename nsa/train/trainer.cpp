@@ -249,7 +249,7 @@ void Trainer::guarded_step(StepReport& report) {
 at::Tensor Trainer::step_by_graph(const std::vector<Batch>& batches, StepReport& report) {
   try {
     const auto before = graph_->replays();
-    const at::Tensor figures = graph_->run(
+    at::Tensor figures = graph_->run(
         own_share(batches), report.lr, [this](std::string_view name) { phase(name); },
         group_ && ask_wishes_ ? ask_wishes_() : Wishes{});
     report.replayed = graph_->replays() > before;

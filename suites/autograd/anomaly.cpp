@@ -75,7 +75,7 @@ void anomaly_mode(Context& context, const Subject& subject, const StepOptions& o
   try {
     bool forward_finite = true;
     const auto said = anomaly([&] {
-      const at::Tensor loss = step.model().loss(step.tokens);
+      at::Tensor loss = step.model().loss(step.tokens);
       forward_finite = loss.isfinite().item<bool>();
       return loss;
     });

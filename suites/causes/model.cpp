@@ -9,10 +9,10 @@ namespace {
 
 // A stage is the first that is wrong, in a step or in decoding alike.
 CauseRule stage(std::string_view id, std::string_view glob, std::string_view what, int weight = 60,
-                std::vector<std::pair<std::string_view, std::string_view>> also = {}) {
+                const std::vector<std::pair<std::string_view, std::string_view>>& also = {}) {
   CauseRule rule{.id = id, .what = what, .weight = weight};
   rule.clue = {.codes = {kOutputBudget}, .cases = "parity/whole_step*", .evidence = {{"stage", glob}, {"where", "*"}}};
-  for (auto& one : also) rule.clue.evidence.push_back(one);
+  for (const auto& one : also) rule.clue.evidence.push_back(one);
   rule.explains = of_wrong_values();
   return rule;
 }

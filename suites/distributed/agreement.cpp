@@ -22,6 +22,7 @@ std::size_t common_steps(const Records& records) {
 
 std::vector<int> ranks_of(const Records& records, const std::vector<int>& places) {
   std::vector<int> ranks;
+  ranks.reserve(places.size());
   for (const int place : places) ranks.push_back(records[static_cast<std::size_t>(place)].rank);
   return ranks;
 }
