@@ -1,4 +1,6 @@
 // What went in: the provenance, whatever its depth, so that what a provider adds one day is compared too; and the plan.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <unordered_map>
