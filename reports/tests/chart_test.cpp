@@ -69,6 +69,12 @@ TEST(Chart, EveryPointIsDrawnTheNonFiniteAsACross) {
   EXPECT_THAT(picture, HasSubstr("a &lt;b&gt; &amp; c"));
 }
 
+// Three steps of 0.2 from -0.6 add up to 6e-17.
+TEST(Chart, TheTickAtZeroIsZero) {
+  const Chart chart{"loss", {"step", "", false}, {"change", "nat", false}, {{"text", {0, 1}, {-0.7, 0.25}}}};
+  EXPECT_THAT(drawing(chart), testing::AllOf(HasSubstr(">-0.6<"), HasSubstr(">0<"), Not(HasSubstr("e-17"))));
+}
+
 TEST(Chart, DegenerateOnesAreDrawnToo) {
   for (const Chart& chart : {Chart{}, Chart{"one", {"x", "", true}, {"y", "", true}, {{"s", {1}, {0}}}},
                              Chart{"flat", {"x", "", false}, {"y", "", true}, {{"s", {1, 2}, {5, 5}}}},
