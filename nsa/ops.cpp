@@ -24,14 +24,7 @@ std::string describe(const at::Tensor& tensor) {
 // The checks of one op's tensors; every message starts with the op's name.
 class Contract {
  public:
-  Contract(std::string_view op, const Geometry& g) : op_(op) {
-    const bool works =
-        g.d >= 1 && g.l >= 1 && g.l % g.d == 0 && g.l_sel % g.d == 0 && g.l <= g.l_sel && g.n_sel >= 3 && g.w >= 1;
-    if (!works)
-      throw ContractError(
-          fmt::format("{}: geometry l={} d={} l'={} n={} w={}; allowed: d divides l and l', l <= l', n >= 3, w >= 1",
-                      op_, g.l, g.d, g.l_sel, g.n_sel, g.w));
-  }
+  Contract(std::string_view op, const Geometry& g) : op_(op) { check_geometry(op, g); }
   explicit Contract(std::string_view op) : op_(op) {}
 
   [[noreturn]] void refuse(std::string_view name, const at::Tensor& tensor, std::string_view allowed) const {
@@ -189,6 +182,15 @@ void check_block_numbers(const Contract& contract, const at::Tensor& table, cons
 }
 
 }  // namespace
+
+void check_geometry(std::string_view op, const Geometry& g) {
+  const bool works =
+      g.d >= 1 && g.l >= 1 && g.l % g.d == 0 && g.l_sel % g.d == 0 && g.l <= g.l_sel && g.n_sel >= 3 && g.w >= 1;
+  if (works) return;
+  throw ContractError(
+      fmt::format("{}: geometry l={} d={} l'={} n={} w={}; allowed: d divides l and l', l <= l', n >= 3, w >= 1", op,
+                  g.l, g.d, g.l_sel, g.n_sel, g.w));
+}
 
 void check_cu_seqlens(const at::Tensor& cu, std::int64_t total) {
   const auto refuse = [](const std::string& what) { throw ContractError("cu_seqlens: " + what); };

@@ -39,6 +39,9 @@ class Unsupported : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Throws ContractError unless d divides l and l', l <= l', n >= 3 and all are positive. `op` begins the message.
+void check_geometry(std::string_view op, const Geometry& g);
+
 // A packed batch: B = 1, documents laid end to end. int32, on the CPU, [documents + 1], starts at 0, does not decrease,
 // ends at S; empty documents are allowed. Blocks are counted from each document's start and never cross it; no query
 // sees another document.

@@ -48,6 +48,7 @@ Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& 
                              std::string_view backend) {
   const Alone state;
   const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
+  check_geometry("attention", g);
   const std::int64_t S = q.dim() == 4 ? q.size(1) : 0;
   const auto own_blocks = [&](std::string_view name, const Tensor& roomy) {
     const std::int64_t count = cu_seqlens ? compressed_blocks(g, cu_seqlens, S) : compressed_blocks(g, S);

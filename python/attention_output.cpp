@@ -11,7 +11,11 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "nsa/attention_args.hpp"
 #include "nsa/cuda/combine.hpp"
@@ -110,26 +114,26 @@ Tensor forward_in(const Room& room, const AttentionArgs& x) {
   const std::int64_t S = x.k.size(1), N = compressed_blocks(x.geometry, x.cu_seqlens, S);
   Compressed cmp = room.cmp;
   if (cmp.k.size(1) != N) cmp = {cmp.k.narrow(1, 0, N), cmp.v.narrow(1, 0, N)};
-  const cuda::AllInputs given{aligned(x.q),
-                              cmp.k,
-                              cmp.v,
-                              aligned(x.k_sel),
-                              aligned(x.v_sel),
-                              aligned(x.k_win),
-                              aligned(x.v_win),
-                              cuda::gates_for_kernels(x.gates, x.q.scalar_type())};
+  cuda::AllInputs given{aligned(x.q),
+                        cmp.k,
+                        cmp.v,
+                        aligned(x.k_sel),
+                        aligned(x.v_sel),
+                        aligned(x.k_win),
+                        aligned(x.v_win),
+                        cuda::gates_for_kernels(x.gates, x.q.scalar_type())};
   const Tensor k = aligned(x.k), v = aligned(x.v);
   cuda::AllAsked asked{.into = room.branches, .blocks_into = room.blocks};
   if (x.blocks) asked.blocks = room.blocks.copy_(*x.blocks);
   // The copies have been made: from here on there are launches alone.
   cuda::Together together(device.stream(), problems[0].in_one_graph);
   static_cast<void>(cuda::pool_forward(k, v, {x.geometry, problems[0].packing, S, N}, cmp));
-  const cuda::AllForward done = cuda::attend_all_forward(given, problems, x.cu_seqlens, asked);
+  const cuda::AllForward done = cuda::attend_all_forward(std::move(given), problems, x.cu_seqlens, asked);
   together.submit();
   return done.o;
 }
 
-void record_whole(const Tensor& o, const Room& room, const RoomSizes& sizes, const AttentionArgs& x,
+void record_whole(const Tensor& o, const Tensor& memory, const RoomSizes& sizes, const AttentionArgs& x,
                   std::string_view backend) {
   const std::shared_ptr<AttentionNode> node(new AttentionNode(), torch::autograd::deleteNode);
   torch::autograd::edge_list edges;
@@ -140,7 +144,7 @@ void record_whole(const Tensor& o, const Room& room, const RoomSizes& sizes, con
   std::size_t next = 0;
   for (const Tensor* input : {&x.q, &x.k_sel, &x.v_sel, &x.k_win, &x.v_win, &x.gates})
     node->given[next++] = SavedVariable(*input, /*is_output=*/false);
-  node->room = SavedVariable(room.memory, /*is_output=*/false);
+  node->room = SavedVariable(memory, /*is_output=*/false);
   if (x.cu_seqlens) node->cu_seqlens = SavedVariable(*x.cu_seqlens, /*is_output=*/false);
   node->sizes = sizes;
   node->g = x.geometry;
@@ -148,18 +152,72 @@ void record_whole(const Tensor& o, const Room& room, const RoomSizes& sizes, con
   torch::autograd::set_history(o, node);
 }
 
-// Undefined where it is not ours to compute.
-Tensor straight(const AttentionArgs& x, std::string_view backend) {
+// What is asked of a call before it is ours, as far as that is no value of a tensor.
+struct Asked {
+  struct Input {
+    at::ScalarType type = at::kFloat;
+    at::Device device = at::kCPU;
+    std::array<std::int64_t, 4> sizes{};
+    bool operator==(const Input&) const = default;
+  };
+  std::array<Input, cuda::kAllInputs> inputs;
+  std::array<std::int64_t, 5> geometry{};
+  std::string backend;
+  bool operator==(const Asked&) const = default;
+};
+
+// Nothing where values are looked at too, or where the call is no good in any case.
+std::optional<Asked> asked_of(const AttentionArgs& x, std::string_view backend) {
+  if (x.cu_seqlens || x.blocks) return {};
+  std::optional<Asked> asked(std::in_place);
+  std::size_t i = 0;
+  for (const Tensor* t : {&x.q, &x.k, &x.v, &x.k_sel, &x.v_sel, &x.k_win, &x.v_win, &x.gates}) {
+    if (!t->defined() || t->dim() != 4) return {};
+    auto& [type, device, sizes] = asked->inputs[i++];
+    type = t->scalar_type();
+    device = t->device();
+    std::copy_n(t->sizes().begin(), sizes.size(), sizes.begin());
+  }
+  const Geometry& g = x.geometry;
+  asked->geometry = {g.l, g.d, g.l_sel, g.n_sel, g.w};
+  asked->backend = backend;
+  return asked;
+}
+
+struct Ours {
+  RoomSizes sizes;
+  std::int64_t bytes = 0;
+};
+
+// Nothing where the call is not ours to compute.
+std::optional<Ours> taken(const AttentionArgs& x, std::string_view backend) {
   check(x);
   const Call call =
       call_of(x.q, {.G = x.k.size(2), .Dv = x.v.size(3), .geometry = x.geometry, .packed = x.cu_seqlens.has_value()});
   if (!by_kernels(call, Op::compress, backend) || !by_kernels(call, kAttendParts, backend)) return {};
   const RoomSizes sizes = sizes_of(x);
-  if (sizes.bytes() > kMostRoomBytes) return {};
-  const Room room = make_room(sizes, x.q);
-  const Tensor o = forward_in(room, x);
+  const std::int64_t bytes = sizes.bytes();
+  return bytes > kMostRoomBytes ? std::nullopt : std::optional(Ours{sizes, bytes});
+}
+
+// Layer after layer asks the same: the answer to the thread's call before is kept, where it was yes.
+std::optional<Ours> taken_or_known(const AttentionArgs& x, std::string_view backend) {
+  thread_local std::optional<std::pair<Asked, Ours>> known;
+  auto asked = asked_of(x, backend);
+  if (asked && known && known->first == *asked) return known->second;
+  const auto ours = taken(x, backend);
+  if (asked && ours) known.emplace(*std::move(asked), *ours);
+  return ours;
+}
+
+// Undefined where it is not ours to compute.
+Tensor straight(const AttentionArgs& x, std::string_view backend) {
+  const auto ours = taken_or_known(x, backend);
+  if (!ours) return {};
+  const Tensor memory = memory_for_room(ours->bytes, x.q);
+  const Tensor o = forward_in(*PassingRoom(memory, ours->sizes), x);
   if (torch::autograd::compute_requires_grad(x.q, x.k, x.v, x.k_sel, x.v_sel, x.k_win, x.v_win, x.gates))
-    record_whole(o, room, sizes, x, backend);
+    record_whole(o, memory, ours->sizes, x, backend);
   return o;
 }
 

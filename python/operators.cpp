@@ -139,6 +139,7 @@ std::tuple<Tensor, Tensor> compress_backward(const Tensor& dk_cmp, const Tensor&
                                              std::string_view backend) {
   const Alone state;
   const Geometry g = geometry_of(l, d, l_sel, n_sel, w);
+  check_geometry("compress", g);
   if (dk_cmp.dim() != 4 || dv_cmp.dim() != 4 || S < 1 || dk_cmp.size(1) != compressed_blocks(g, cu_seqlens, S))
     throw ContractError(
         "compress_backward: dk_cmp and dv_cmp are not [B,N_c,G,D] of S tokens; allowed: what compress gave");

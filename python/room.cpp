@@ -47,16 +47,13 @@ std::int64_t RoomSizes::bytes() const {
   return bytes;
 }
 
-Room make_room(const RoomSizes& sizes, const at::Tensor& like) {
-  return room_in(cuda::empty({sizes.bytes()}, at::kByte, like), sizes);
-}
+at::Tensor memory_for_room(std::int64_t bytes, const at::Tensor& like) { return cuda::empty({bytes}, at::kByte, like); }
 
 Room room_in(const at::Tensor& memory, const RoomSizes& sizes) {
   TORCH_CHECK(memory.scalar_type() == at::kByte && memory.is_contiguous() && memory.numel() == sizes.bytes() &&
                   memory.storage_offset() % kAligned == 0,
               "nsa: what was kept for attention's backward pass came back as another tensor");
   Room room;
-  room.memory = memory;
   std::int64_t begin = 0;
   for_each_part(sizes, room, [&](at::Tensor& to, at::IntArrayRef shape, at::ScalarType type) {
     to = part(memory, begin, shape, type);
@@ -64,5 +61,39 @@ Room room_in(const at::Tensor& memory, const RoomSizes& sizes) {
   });
   return room;
 }
+
+// All parts have one storage, which lies over the memory of the room that is there, or over none.
+struct PassingRoom::Kept {
+  Kept(const at::Tensor& memory, const RoomSizes& s)
+      : sizes(s), device(memory.device()), over({}, memory.numel(), at::DataPtr(nullptr, device), nullptr, false) {
+    auto whole = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(over), memory.key_set(), memory.dtype());
+    whole.unsafeGetTensorImpl()->set_sizes_contiguous(memory.sizes());
+    room = room_in(whole, sizes);
+  }
+  void lie_over(void* data) { over.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(data, device)); }
+
+  RoomSizes sizes;
+  at::Device device;
+  c10::Storage over;
+  Room room;
+
+  static std::unique_ptr<Kept>& of_thread() {
+    thread_local std::unique_ptr<Kept> kept;  // none while a room has it
+    return kept;
+  }
+};
+
+PassingRoom::PassingRoom(const at::Tensor& memory, const RoomSizes& sizes) : kept_(std::move(Kept::of_thread())) {
+  if (!kept_ || kept_->sizes != sizes || kept_->device != memory.device())
+    kept_ = std::make_unique<Kept>(memory, sizes);
+  kept_->lie_over(memory.data_ptr());
+}
+
+PassingRoom::~PassingRoom() {
+  kept_->lie_over(nullptr);
+  Kept::of_thread() = std::move(kept_);
+}
+
+const Room& PassingRoom::operator*() const { return kept_->room; }
 
 }  // namespace nsa::python

@@ -1,11 +1,13 @@
 // One allocation for all that attention computes on the way to o and its backward pass asks for: an allocation costs
-// the host as much as half a launch, and these are nine.
+// the host as much as half a launch, and these are nine. A tensor costs it something too, so a forward pass, which
+// gives none of the nine to anybody, takes those of the thread's call before.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
 #include "nsa/cuda/attend_all.hpp"
 #include "nsa/ops.hpp"
@@ -17,18 +19,33 @@ struct RoomSizes {
   std::int64_t B = 0, S = 0, Hq = 0, G = 0, Dk = 0, Dv = 0, N = 0, n_sel = 0;
   at::ScalarType type = at::kBFloat16;
   [[nodiscard]] std::int64_t bytes() const;
+  bool operator==(const RoomSizes&) const = default;
 };
 
-// Its parts: tensors of their own, dense, that lie in the room and keep it.
+// Its parts: dense tensors that lie in the room.
 struct Room {
-  at::Tensor memory;  // [bytes]
   Compressed cmp;
   at::Tensor blocks;
   std::array<cuda::AttentionOutput, cuda::kBranches> branches;
 };
-// In fresh memory on the device of `like`.
-[[nodiscard]] Room make_room(const RoomSizes& sizes, const at::Tensor& like);
-// In the memory of a room that was made so.
+// [bytes], for one room, on the device of `like`.
+[[nodiscard]] at::Tensor memory_for_room(std::int64_t bytes, const at::Tensor& like);
+// The parts keep the memory.
 [[nodiscard]] Room room_in(const at::Tensor& memory, const RoomSizes& sizes);
+
+// The parts while this lives; they do not keep the memory, and whoever still holds one afterwards holds a tensor of no
+// memory. The thread keeps them for its next room of these sizes.
+class PassingRoom {
+ public:
+  PassingRoom(const at::Tensor& memory, const RoomSizes& sizes);
+  ~PassingRoom();
+  PassingRoom(const PassingRoom&) = delete;
+  PassingRoom& operator=(const PassingRoom&) = delete;
+  [[nodiscard]] const Room& operator*() const;
+
+ private:
+  struct Kept;
+  std::unique_ptr<Kept> kept_;  // the thread's own, given back at the end
+};
 
 }  // namespace nsa::python

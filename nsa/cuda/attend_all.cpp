@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nsa/cuda/combine.hpp"
@@ -164,7 +165,7 @@ Problems problems_of(const at::Tensor& q, const Geometry& g, const CuSeqlens& cu
   return all;
 }
 
-AllForward attend_all_forward(const AllInputs& given, const Problems& problems, const CuSeqlens& cu_seqlens,
+AllForward attend_all_forward(AllInputs given, const Problems& problems, const CuSeqlens& cu_seqlens,
                               const AllAsked& asked) {
   const auto& [q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates] = given;
   const auto show = [&](std::string_view stage, const at::Tensor& value) {
@@ -187,7 +188,7 @@ AllForward attend_all_forward(const AllInputs& given, const Problems& problems, 
   const auto win = attend_window_and_combine(q, k_win, v_win, problems[2], sum, asked.into[2]);
   together.submit();
   show(kOutputStages[2], win.o);
-  return {o, {given, blocks, {cmp.o, sel.o, win.o}, {cmp.stats, sel.stats, win.stats}}};
+  return {o, {std::move(given), blocks, {cmp.o, sel.o, win.o}, {cmp.stats, sel.stats, win.stats}}};
 }
 
 AllInputs attend_all_backward(const AllKept& kept, const at::Tensor& dout, const Problems& problems,

@@ -45,8 +45,8 @@ struct AllForward {
   at::Tensor o;  // [B,S,Hq,Dv]
   AllKept kept;
 };
-[[nodiscard]] AllForward attend_all_forward(const AllInputs& given, const Problems& problems,
-                                            const CuSeqlens& cu_seqlens, const AllAsked& asked = {});
+[[nodiscard]] AllForward attend_all_forward(AllInputs given, const Problems& problems, const CuSeqlens& cu_seqlens,
+                                            const AllAsked& asked = {});
 // dout aligned. A gradient that is not wanted is undefined.
 [[nodiscard]] AllInputs attend_all_backward(const AllKept& kept, const at::Tensor& dout, const Problems& problems,
                                             const std::array<bool, kAllInputs>& wanted);

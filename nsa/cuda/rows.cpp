@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "nsa/call.hpp"
 #include "nsa/cuda/features.hpp"
@@ -20,22 +20,20 @@ namespace {
 constexpr std::int64_t kEight = 8;       // elements of 16 bytes
 constexpr std::uintptr_t kAligned = 16;  // bytes
 
-// Of [B,S,H,D]. All sizes and all strides at once: a call asks for hundreds, and each by itself is a function of
-// LibTorch. A dimension of size 1 is never stepped through, so its stride says nothing.
-std::array<std::int64_t, 3> strides_of(const at::Tensor& t) {
+bool begins_well(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % kAligned == 0; }
+
+// Of [B,S,H,D], where they suit the kernels. All sizes and all strides at once: a call asks for hundreds, and each by
+// itself is a function of LibTorch. A dimension of size 1 is never stepped through, so its stride says nothing.
+std::optional<kernels::Rows> strides_of(const at::Tensor& t) {
   const auto sizes = t.sizes(), strides = t.strides();
+  if (sizes.size() != 4 || sizes[3] % kEight != 0 || strides[3] != 1) return {};
   const auto step = [&](std::size_t dim) { return sizes[dim] == 1 ? 0 : strides[dim]; };
-  return {step(0), step(1), step(2)};
+  const kernels::Rows rows{nullptr, step(0), step(1), step(2)};
+  if ((rows.batch | rows.token | rows.head) % kEight != 0) return {};
+  return rows;
 }
 
-bool begins_well(const at::Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAligned == 0; }
-
-bool lies_well(const at::Tensor& t) {
-  if (t.dim() != 4 || t.sizes()[3] % kEight != 0 || t.strides()[3] != 1) return false;
-  for (const std::int64_t stride : strides_of(t))
-    if (stride % kEight != 0) return false;
-  return begins_well(t);
-}
+bool lies_well(const at::Tensor& t) { return strides_of(t) && begins_well(t.const_data_ptr()); }
 
 }  // namespace
 
@@ -66,18 +64,19 @@ void refuse_second_derivative(std::string_view op) {
 at::Tensor aligned(const at::Tensor& t) { return lies_well(t) ? t : t.clone(at::MemoryFormat::Contiguous); }
 
 at::Tensor dense(const at::Tensor& t) {
-  return t.is_contiguous() && begins_well(t) ? t : t.clone(at::MemoryFormat::Contiguous);
+  return t.is_contiguous() && begins_well(t.const_data_ptr()) ? t : t.clone(at::MemoryFormat::Contiguous);
 }
 
 kernels::Rows rows_of(std::string_view name, const at::Tensor& t) {
-  if (!lies_well(t))
-    throw ContractError(fmt::format(
-        "{} is {} [{}], strides [{}], at {} bytes past a multiple of {}; allowed: a dense last dimension of "
-        "a multiple of 8 elements, strides that are multiples of 8, a multiple of 16 bytes",
-        name, c10::toString(t.scalar_type()), fmt::join(t.sizes(), ", "), fmt::join(t.strides(), ", "),
-        reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAligned, kAligned));
-  const auto [batch, token, head] = strides_of(t);
-  return {t.data_ptr(), batch, token, head};
+  if (auto rows = strides_of(t)) {
+    rows->data = t.data_ptr();
+    if (begins_well(rows->data)) return *rows;
+  }
+  throw ContractError(
+      fmt::format("{} is {} [{}], strides [{}], at {} bytes past a multiple of {}; allowed: a dense last dimension of "
+                  "a multiple of 8 elements, strides that are multiples of 8, a multiple of 16 bytes",
+                  name, c10::toString(t.scalar_type()), fmt::join(t.sizes(), ", "), fmt::join(t.strides(), ", "),
+                  reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % kAligned, kAligned));
 }
 
 kernels::Storage storage_of(const at::Tensor& t) {

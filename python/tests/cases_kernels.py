@@ -128,6 +128,37 @@ class Kernels(unittest.TestCase):
         with torch.inference_mode():
             self.assertTrue(torch.equal(OPS.attention_output(*self.whole()), first_of_ten(*self.whole())))
 
+    def test_o_alone_after_other_calls(self):
+        """A thread keeps what its last call was asked and the tensors over its memory: neither may reach another call."""
+
+        def drawn(seed, **sizes):
+            q, k, v, gates = tensors(B=1, dtype=torch.bfloat16, device=DEVICE, seed=seed, **{**SIZES, **sizes})
+            return (q, k[0], v[0], k[1], v[1], k[2], v[2], gates, None, None, *GEOMETRY, "cuda")
+
+        asked = [drawn(seed, **sizes) for seed, sizes in enumerate(({}, {}, {"S": SIZES["S"] - 3}, {}))]
+        given = [OPS.attention_output(*operands) for operands in asked]
+        for operands, o in zip(asked, given):
+            own = OPS.attention(*operands)[0]
+            self.assertTrue(torch.equal(o, own))
+            gradients = [torch.autograd.grad(x.float().square().sum(), operands[:8]) for x in (o, own)]
+            for a, b in zip(*gradients):
+                self.assertTrue(torch.equal(a, b))
+
+        def refused(words, **changed):
+            operands = list(asked[0])
+            for place, value in changed.items():
+                operands[int(place.removeprefix("at_"))] = value
+            OPS.attention_output(*asked[0])
+            with self.assertRaisesRegex((ValueError, NotImplementedError), words):
+                OPS.attention_output(*operands)
+
+        for i in range(8):
+            refused("is BFloat16 .*; allowed", **{f"at_{i}": asked[0][i][:, 1:]})
+        refused("k_win is Float", at_5=asked[0][5].float())
+        refused("geometry", at_13=2)
+        refused("backend", at_15="none")
+        refused("cu_seqlens", at_9=PACKED[:-1])
+
     def test_o_alone_goes_straight_unless_someone_listens(self):
         def ran(call):
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
@@ -183,15 +214,16 @@ q, k, v, gates = tensors(dtype=torch.bfloat16, device={DEVICE!r}, grad=True, **{
 for _ in range(5):
     o = nsa.attention(q, k, v, gates, geometry=nsa.Geometry(*{geometry!r}), backend="cuda")
     gradients = torch.autograd.grad(o.float().square().sum(), [q, *k, *v, gates])
-sys.stdout.buffer.write(b"".join(x.detach().float().cpu().numpy().tobytes() for x in (o, *gradients)))
+sys.stdout.buffer.write(b"".join(bytes(x.detach().cpu().view(torch.uint8).flatten().tolist()) for x in (o, *gradients)))
 """
+        path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path if folder)
         done = {
             value: subprocess.run(
                 [sys.executable, "-c", script],
                 capture_output=True,
                 timeout=300,
                 cwd=pathlib.Path(__file__).parent,
-                env={**os.environ, "NSA_GRAPH_CALLS": value, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "PYTHONPATH": path, "NSA_GRAPH_CALLS": value, "OMP_NUM_THREADS": "1"},
             )
             for value in ("1", "0", "perhaps")
         }

@@ -17,6 +17,7 @@ from cases_names import *  # noqa: E402,F401,F403
 from cases_numbers import *  # noqa: E402,F401,F403
 from cases_operators import *  # noqa: E402,F401,F403
 from cases_refusals import *  # noqa: E402,F401,F403
+from cases_traced import *  # noqa: E402,F401,F403
 from cases_training import *  # noqa: E402,F401,F403
 
 if __name__ == "__main__":

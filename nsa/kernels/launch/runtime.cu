@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
@@ -41,15 +43,26 @@ Device current_device() {
 cudaError_t grant_shared(const void* kernel, int bytes) {
   int number = 0;
   if (const cudaError_t error = cudaGetDevice(&number); error != cudaSuccess) return error;
+  // What this thread knows of; what was granted once stays so.
+  struct Known {
+    const void* kernel = nullptr;
+    int device = 0, bytes = 0;
+  };
+  thread_local std::array<Known, 32> known{};
+  Known& own = known[reinterpret_cast<std::uintptr_t>(kernel) * std::uint64_t{0x9e3779b97f4a7c15} >> 59];
+  if (own.kernel == kernel && own.device == number && bytes <= own.bytes) return cudaSuccess;
   // Of all threads together: a thread that asked for less would take it from the others.
   static std::mutex mutex;
   static std::map<std::pair<const void*, int>, int> granted;
   const std::lock_guard lock(mutex);
   int& most = granted[{kernel, number}];
-  if (bytes <= most) return cudaSuccess;
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error == cudaSuccess) most = bytes;
-  return error;
+  if (bytes > most) {
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    most = bytes;
+  }
+  own = {kernel, number, most};
+  return cudaSuccess;
 }
 
 namespace {
