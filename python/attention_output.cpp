@@ -214,10 +214,11 @@ std::optional<Ours> taken_or_known(const AttentionArgs& x, std::string_view back
 Tensor straight(const AttentionArgs& x, std::string_view backend) {
   const auto ours = taken_or_known(x, backend);
   if (!ours) return {};
-  const Tensor memory = memory_for_room(ours->bytes, x.q);
+  const bool recorded =
+      torch::autograd::compute_requires_grad(x.q, x.k, x.v, x.k_sel, x.v_sel, x.k_win, x.v_win, x.gates);
+  const Tensor memory = memory_for_room(ours->bytes, x.q, recorded);
   const Tensor o = forward_in(*PassingRoom(memory, ours->sizes), x);
-  if (torch::autograd::compute_requires_grad(x.q, x.k, x.v, x.k_sel, x.v_sel, x.k_win, x.v_win, x.gates))
-    record_whole(o, memory, ours->sizes, x, backend);
+  if (recorded) record_whole(o, memory, ours->sizes, x, backend);
   return o;
 }
 

@@ -1,8 +1,10 @@
 #include "python/room.hpp"
 
 #include <ATen/ATen.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 
 #include "nsa/cuda/rows.hpp"
+#include "nsa/cuda/stream.hpp"
 
 namespace nsa::python {
 
@@ -37,6 +39,10 @@ at::Tensor part(const at::Tensor& memory, std::int64_t begin, at::IntArrayRef si
   return made;
 }
 
+bool is_captured(at::Device device) {
+  return device.is_cuda() && c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+}
+
 }  // namespace
 
 std::int64_t RoomSizes::bytes() const {
@@ -47,7 +53,21 @@ std::int64_t RoomSizes::bytes() const {
   return bytes;
 }
 
-at::Tensor memory_for_room(std::int64_t bytes, const at::Tensor& like) { return cuda::empty({bytes}, at::kByte, like); }
+at::Tensor memory_for_room(std::int64_t bytes, const at::Tensor& like, bool stays) {
+  constexpr std::int64_t kMostKept = std::int64_t{32} << 20;
+  const auto fresh = [&](std::int64_t n) { return cuda::empty({n}, at::kByte, like); };
+  if (stays || bytes > kMostKept || is_captured(like.device())) return fresh(bytes);
+  struct Kept {
+    at::Tensor memory;
+    cudaStream_t stream = nullptr;
+  };
+  thread_local Kept kept;
+  const cudaStream_t stream = cuda::stream_of(like.device());
+  if (!kept.memory.defined() || kept.stream != stream || kept.memory.device() != like.device() ||
+      kept.memory.numel() < bytes)
+    kept = {fresh(bytes), stream};
+  return kept.memory;
+}
 
 Room room_in(const at::Tensor& memory, const RoomSizes& sizes) {
   TORCH_CHECK(memory.scalar_type() == at::kByte && memory.is_contiguous() && memory.numel() == sizes.bytes() &&
@@ -65,9 +85,9 @@ Room room_in(const at::Tensor& memory, const RoomSizes& sizes) {
 // All parts have one storage, which lies over the memory of the room that is there, or over none.
 struct PassingRoom::Kept {
   Kept(const at::Tensor& memory, const RoomSizes& s)
-      : sizes(s), device(memory.device()), over({}, memory.numel(), at::DataPtr(nullptr, device), nullptr, false) {
+      : sizes(s), device(memory.device()), over({}, s.bytes(), at::DataPtr(nullptr, device), nullptr, false) {
     auto whole = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(over), memory.key_set(), memory.dtype());
-    whole.unsafeGetTensorImpl()->set_sizes_contiguous(memory.sizes());
+    whole.unsafeGetTensorImpl()->set_sizes_contiguous(s.bytes());
     room = room_in(whole, sizes);
   }
   void lie_over(void* data) { over.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(data, device)); }

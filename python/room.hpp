@@ -28,8 +28,11 @@ struct Room {
   at::Tensor blocks;
   std::array<cuda::AttentionOutput, cuda::kBranches> branches;
 };
-// [bytes], for one room, on the device of `like`.
-[[nodiscard]] at::Tensor memory_for_room(std::int64_t bytes, const at::Tensor& like);
+// [bytes], for one room, on the device of `like`. `stays`: a backward pass will ask for it. Else it is good until the
+// thread asks again, and most often the memory of the call before: to ask the allocator takes the host a sixth of the
+// call. Up to 32 MiB are kept so, of the stream that was last worked on; fresh while a CUDA graph is captured, which
+// goes on using its own.
+[[nodiscard]] at::Tensor memory_for_room(std::int64_t bytes, const at::Tensor& like, bool stays);
 // The parts keep the memory.
 [[nodiscard]] Room room_in(const at::Tensor& memory, const RoomSizes& sizes);
 

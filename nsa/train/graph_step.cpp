@@ -74,21 +74,25 @@ GraphStep::GraphStep(LanguageModel model, const TrainConfig& config, AdamW& opti
       whole_{config.batch_size, config.seq_len + 1} {
   const at::Device device = parameters_.front().device();
   const auto options = at::TensorOptions().device(device);
-  const auto pinned = [&](const at::Tensor& like) {
-    return device.is_cuda() ? at::empty(like.sizes(), at::TensorOptions(like.scalar_type()).pinned_memory(true)) : like;
-  };
   const std::int64_t rows = config.batch_size / (group_ ? group_->size() : 1);
   tokens_ = at::zeros({config.accumulate_grad_batches, rows, config.seq_len + 1}, options.dtype(at::kLong));
-  staged_ = pinned(tokens_);
   // The dtype in which the update computes with a number from the host.
   lr_ = at::zeros({}, options.dtype(device.is_cuda() ? at::kFloat : at::kDouble));
   const std::int64_t told = group_ ? 1 + static_cast<std::int64_t>(wishes_.size()) : 0;
   told_ = at::ones({told}, options.dtype(at::kDouble));
-  told_staged_ = pinned(told_);
   figures_ = at::zeros({2 + told}, options.dtype(at::kDouble));
-  figures_staged_ = pinned(figures_);
+  skip_ = at::zeros({}, options.dtype(at::kFloat));
+  for (Staged& places : staged_) places = pinned_places(device);
   if (device.is_cuda()) stream_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index()).unwrap();
   if (group_) make_buckets();
+}
+
+// On a CPU they are the step's own tensors.
+GraphStep::Staged GraphStep::pinned_places(at::Device device) const {
+  const auto pinned = [&](const at::Tensor& like) {
+    return device.is_cuda() ? at::empty(like.sizes(), at::TensorOptions(like.scalar_type()).pinned_memory(true)) : like;
+  };
+  return {pinned(tokens_), pinned(told_), pinned(figures_)};
 }
 
 GraphStep::~GraphStep() {
@@ -103,57 +107,87 @@ bool GraphStep::serves(const std::vector<Batch>& batches) const {
 }
 
 at::Tensor GraphStep::run(const std::vector<Batch>& batches, double lr, const Tell& tell, const Wishes& mine) {
+  begin(batches, lr, tell, mine);
+  return end();
+}
+
+void GraphStep::begin(const std::vector<Batch>& batches, double lr, const Tell& tell, const Wishes& mine) {
   changed_nothing_ = false;
   if (group_) group_->check();
-  if (!stream_) {
-    stage(batches, lr, mine);
-    warm_up(tell);
-    read_sums(figures_);
-    return figures_.clone();
+  std::optional<c10::cuda::CUDAStreamGuard> guard;
+  if (stream_) {
+    const auto outside = c10::cuda::getCurrentCUDAStream(stream_->device_index());
+    ordinary_ = outside.unwrap();
+    at::cuda::CUDAEvent before;  // what others did to the parameters, on their stream
+    before.record(outside);
+    guard.emplace(*stream_);
+    before.block(c10::cuda::CUDAStream(*stream_));
   }
-  const auto outside = c10::cuda::getCurrentCUDAStream(stream_->device_index());
-  ordinary_ = outside.unwrap();
-  at::cuda::CUDAEvent before;  // what others did to the parameters, on their stream
-  before.record(outside);
-  const c10::cuda::CUDAStreamGuard guard(*stream_);
-  before.block(c10::cuda::CUDAStream(*stream_));
+  if (under_way_.empty()) skip_.zero_();
   stage(batches, lr, mine);
-  const bool replays = warmed_up_ >= kWarmUp;
-  if (!replays) {
+  begin_staged(tell);
+}
+
+void GraphStep::begin_staged(const Tell& tell) {
+  UnderWay step;
+  step.number = static_cast<double>(calls_);
+  step.replayed = stream_ && warmed_up_ >= kWarmUp;
+  if (!step.replayed) {
     warm_up(tell);
   } else {
     if (graph_ == nullptr) capture();
     replay(tell);
   }
-  const auto launched = std::chrono::steady_clock::now();
-  if (replays) hand_out_gradients();  // while the device works
-  at::Tensor figures;
-  if (group_) {
-    // Already on their way to the host when the waiting ends.
-    figures_staged_.copy_(figures_, /*non_blocking=*/true);
-    at::cuda::CUDAEvent done;
-    done.record();
-    await(done);
-    figures = figures_staged_.clone();
+  step.figures = staged().figures;
+  if (stream_) {
+    // Already on their way to the host when the waiting begins.
+    step.figures.copy_(figures_, /*non_blocking=*/true);
+    step.done = std::make_shared<at::cuda::CUDAEvent>();
+    step.done->record();
   } else {
-    figures = figures_.cpu();
+    step.figures = figures_.clone();
   }
-  wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - launched).count();
-  read_sums(figures);
-  return figures;
+  under_way_.push_back(std::move(step));
+  if (under_way_.back().replayed) hand_out_gradients();  // while the device works
 }
 
-// Waits for nothing: the figures of the step before have been read, so the pinned tensors are free.
+at::Tensor GraphStep::end() {
+  if (under_way_.empty()) throw std::logic_error("the end of a captured step that has not begun");
+  const UnderWay step = std::move(under_way_.front());
+  under_way_.pop_front();
+  const auto begun = std::chrono::steady_clock::now();
+  if (step.done && group_)
+    await(*step.done);
+  else if (step.done)
+    step.done->synchronize();
+  wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  last_replayed_ = step.replayed;
+  read_sums(step);
+  return step.figures.clone();
+}
+
+void GraphStep::take_back(const std::vector<Batch>& batches, const Tell& tell) {
+  while (!under_way_.empty()) (void)end();
+  const std::optional<c10::cuda::CUDAStreamGuard> guard =
+      stream_ ? std::optional<c10::cuda::CUDAStreamGuard>(*stream_) : std::nullopt;
+  stage(batches, /*lr=*/0, {});
+  begin_staged(tell);
+  (void)end();
+}
+
+// Waits for nothing: what lies in these pinned tensors is of the last step but one, whose figures have been read.
 void GraphStep::stage(const std::vector<Batch>& batches, double lr, const Wishes& mine) {
-  for (std::size_t i = 0; i < batches.size(); ++i) staged_[static_cast<std::int64_t>(i)].copy_(batches[i].tokens);
+  ++calls_;
+  Staged& places = staged();
+  for (std::size_t i = 0; i < batches.size(); ++i) places.tokens[static_cast<std::int64_t>(i)].copy_(batches[i].tokens);
   if (group_) {
-    auto* told = told_staged_.mutable_data_ptr<double>();
-    told[0] = static_cast<double>(++calls_);
+    auto* told = places.told.mutable_data_ptr<double>();
+    told[0] = static_cast<double>(calls_);
     std::copy(mine.begin(), mine.end(), told + 1);
   }
   if (stream_) {
-    tokens_.copy_(staged_, /*non_blocking=*/true);
-    told_.copy_(told_staged_, /*non_blocking=*/true);
+    tokens_.copy_(places.tokens, /*non_blocking=*/true);
+    told_.copy_(places.told, /*non_blocking=*/true);
   }
   lr_.fill_(lr);
 }
@@ -195,7 +229,8 @@ void GraphStep::update(const at::Tensor& loss, const Tell& tell) {
     figures_.copy_(at::stack({loss, norm.to(loss.scalar_type())}));
   at::Tensor good = figures_.narrow(0, 0, 2).isfinite().all();
   if (group_) good = good.logical_and(figures_[2].eq(told_[0] * ranks()));
-  optimizer_.clipped_step(norm, grad_clip_, lr_, good.logical_not().to(at::kFloat));
+  at::maximum_out(skip_, skip_, good.logical_not().to(at::kFloat));
+  optimizer_.clipped_step(norm, grad_clip_, lr_, skip_);
 }
 
 // The last one is the rehearsal: what would break a capture half-way is found while it still has a name. On a CPU the

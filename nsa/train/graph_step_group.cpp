@@ -111,11 +111,11 @@ void GraphStep::throw_broken_off() {
 }
 
 // Of what was broken off the figures have another sum, and by that the update was left out.
-void GraphStep::read_sums(const at::Tensor& figures) {
+void GraphStep::read_sums(const UnderWay& step) {
   if (!group_) return;
-  if (!(figures[2].item<double>() == static_cast<double>(calls_) * ranks())) throw_broken_off();
+  if (!(step.figures[2].item<double>() == step.number * ranks())) throw_broken_off();
   for (std::size_t i = 0; i < wishes_.size(); ++i)
-    wishes_[i] = figures[3 + static_cast<std::int64_t>(i)].item<double>();
+    wishes_[i] = step.figures[3 + static_cast<std::int64_t>(i)].item<double>();
 }
 
 }  // namespace nsa::train

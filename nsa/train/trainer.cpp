@@ -160,22 +160,23 @@ Trainer::Trainer(LanguageModel model, TrainConfig config, std::shared_ptr<BatchS
   if (group_) join_group();
 }
 
-StepReport Trainer::step() {
+StepReport Trainer::step(bool goes_on) {
   const auto start = Clock::now();
   StepReport report;
   report.step = steps_made_;
   report.lr = learning_rate(config_, steps_made_);
   forget_gradients();
-  guarded_step(report);
+  guarded_step(report, goes_on);
   forget_gradients();
-  if (device_.is_cuda()) torch::cuda::synchronize(device_.index());
+  if (device_.is_cuda() && !is_ahead()) torch::cuda::synchronize(device_.index());
   if (report.stop == Stop::none) {
     ++steps_made_;
     last_loss_ = report.loss;
     tokens_seen_ += report.tokens;
     divergence_.step(steps_made_, report.loss, report.grad_norm);
-    origin_ = origin();
+    origin_ = ahead_ ? ahead_->origin : origin();
   } else {
+    ahead_.reset();
     if (stream_) stream_->seek(origin_.data);
     set_random_states(origin_.random, device_);
   }
@@ -184,7 +185,18 @@ StepReport Trainer::step() {
   return report;
 }
 
-void Trainer::guarded_step(StepReport& report) {
+std::optional<std::pair<Stop, std::string>> Trainer::refused() const {
+  if (halt_file_ && std::filesystem::exists(*halt_file_))
+    return std::pair(Stop::halted, fmt::format("{} exists", halt_file_->string()));
+  if (const auto why = diverged()) return std::pair(Stop::diverged, *why);
+  return std::nullopt;
+}
+
+bool Trainer::graph_serves(const std::vector<Batch>& batches) const {
+  return graph_ && graph_->serves(batches) && !model_->runtime->observe;
+}
+
+void Trainer::guarded_step(StepReport& report, bool goes_on) {
   const auto stop = [&](Stop reason, std::string anomaly) {
     report.stop = reason;
     report.anomaly = std::move(anomaly);
@@ -194,10 +206,8 @@ void Trainer::guarded_step(StepReport& report) {
     if (group_) return find_culprit(report);
     report.parameter = first_nonfinite_gradient(*model_);
   };
-  if (halt_file_ && std::filesystem::exists(*halt_file_))
-    return stop(Stop::halted, fmt::format("{} exists", halt_file_->string()));
-  if (const auto why = diverged()) return stop(Stop::diverged, *why);
-
+  const bool begun = is_ahead();
+  if (auto why = begun ? std::nullopt : refused()) return stop(why->first, std::move(why->second));
   const std::vector<Batch> batches = fetch(report);
   if (const auto wanted = config_.accumulate_grad_batches; static_cast<std::int64_t>(batches.size()) < wanted)
     return stop(Stop::end_of_data, fmt::format("no batch {} of {} for this step", batches.size() + 1, wanted));
@@ -205,7 +215,7 @@ void Trainer::guarded_step(StepReport& report) {
   if (model_->runtime->flags.detect_anomaly) detect_anomaly.emplace();
   at::Tensor figures;
   std::string found_by_autograd;
-  if (graph_ && graph_->serves(batches) && !model_->runtime->observe) figures = step_by_graph(batches, report);
+  if (begun || graph_serves(batches)) figures = step_by_graph(batches, report, begun, goes_on);
   by_graph_ = figures.defined();
   if (!by_graph_) {
     at::Tensor loss;
@@ -231,6 +241,12 @@ void Trainer::guarded_step(StepReport& report) {
   }
   report.loss = figures[0].item<double>();
   report.grad_norm = figures[1].item<double>();
+  if (is_ahead() && !(std::isfinite(report.loss) && std::isfinite(report.grad_norm))) {
+    updating_ = false;  // what is under way changes nothing
+    graph_->take_back(own_share(batches), [this](std::string_view name) {
+      if (tell_phase_) tell_phase_(name);
+    });
+  }
   if (!std::isfinite(report.loss))
     return stop(Stop::nonfinite_loss, fmt::format("loss is {}", std::isnan(report.loss) ? "NaN"
                                                                 : report.loss > 0       ? "Infinity"
@@ -246,15 +262,15 @@ void Trainer::guarded_step(StepReport& report) {
   updating_ = false;
 }
 
-at::Tensor Trainer::step_by_graph(const std::vector<Batch>& batches, StepReport& report) {
+at::Tensor Trainer::step_by_graph(const std::vector<Batch>& batches, StepReport& report, bool begun, bool goes_on) {
+  const auto tell = [this](std::string_view name) { phase(name); };
   try {
-    const auto before = graph_->replays();
-    at::Tensor figures = graph_->run(
-        own_share(batches), report.lr, [this](std::string_view name) { phase(name); },
-        group_ && ask_wishes_ ? ask_wishes_() : Wishes{});
-    report.replayed = graph_->replays() > before;
+    if (!begun) graph_->begin(own_share(batches), report.lr, tell, wishes_of_this_rank());
+    if (goes_on) begin_ahead();
+    at::Tensor figures = graph_->end();
+    report.replayed = graph_->last_replayed();
     if (report.replayed) report.wait_seconds = graph_->wait_seconds();
-    updating_ = false;
+    updating_ = is_ahead();
     if (group_) note_sums(graph_->wishes());
     return figures;
   } catch (const parallel::Error&) {
@@ -270,7 +286,36 @@ at::Tensor Trainer::step_by_graph(const std::vector<Batch>& batches, StepReport&
   return {};
 }
 
+// What it throws is not of the step that is under way.
+void Trainer::begin_ahead() {
+  if (!stream_ || !graph_->may_go_ahead() || refused()) return;
+  Ahead next;
+  next.origin = origin();
+  try {
+    next.batches = fetch(next.report);
+    if (graph_serves(next.batches)) {
+      graph_->begin(
+          own_share(next.batches), learning_rate(config_, steps_made_ + 1),
+          [this](std::string_view name) { phase(name); }, wishes_of_this_rank());
+      next.begun = true;
+    }
+  } catch (const std::exception&) {
+    next.failed = std::current_exception();
+  }
+  ahead_ = std::move(next);
+}
+
+Wishes Trainer::wishes_of_this_rank() const { return group_ && ask_wishes_ ? ask_wishes_() : Wishes{}; }
+
+// Of the step that is next, which may have them already.
 std::vector<Batch> Trainer::fetch(StepReport& report) {
+  if (ahead_) {
+    Ahead taken = *std::exchange(ahead_, std::nullopt);
+    if (taken.failed) std::rethrow_exception(taken.failed);
+    report.tokens = taken.report.tokens;
+    report.fetch_seconds = taken.report.fetch_seconds;
+    return std::move(taken.batches);
+  }
   phase("fetch");
   const auto start = Clock::now();
   std::vector<Batch> batches;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -89,7 +90,13 @@ class Trainer {
   // One optimizer step. After a stop the parameters are bit for bit what they were, the stream and torch's generators
   // stand where they stood, and the same step may be tried again. Throws ContractError for a batch of the wrong shape,
   // dtype or device and for a token outside the vocabulary, DataError when the stream throws std::runtime_error.
-  StepReport step();
+  //
+  // `goes_on`: the caller will call step() again, and look at neither weights nor state() before. Then the next step
+  // may have begun when this one is reported, where both are replays of the captured graph (GraphStep, Note [One step
+  // ahead]); is_ahead() says so. The reports are the same. A divergence is noticed a step later, and what the next step
+  // throws is thrown by its own call. The same on all ranks.
+  StepReport step(bool goes_on = false);
+  [[nodiscard]] bool is_ahead() const { return ahead_ && ahead_->begun; }
   // Up to config.steps reports; ends early after a stop. `each` is called after every step.
   std::vector<StepReport> run(const std::function<void(const StepReport&)>& each = {});
 
@@ -106,7 +113,7 @@ class Trainer {
   // Why CudaGraph::automatic has come to nothing on a GPU; "" where it has not.
   [[nodiscard]] const std::string& why_not_captured() const { return why_not_captured_; }
   // As of the last step that was made, whatever was tried since. Throws std::logic_error when an update was cut off by
-  // an exception: then no such state exists any more.
+  // an exception: then no such state exists any more; and while is_ahead().
   [[nodiscard]] TrainState state() const;
   // Throws StateMismatch naming every key, tensor and property of the data that differs, and then changes nothing.
   void load(const TrainState& state);
@@ -136,11 +143,25 @@ class Trainer {
     std::map<std::string, torch::Tensor> random;
   };
 
-  void guarded_step(StepReport& report);
+  // The next step, as far as it was taken while the one before was under way.
+  struct Ahead {
+    Origin origin;  // before it
+    StepReport report;
+    std::vector<Batch> batches;
+    bool begun = false;
+    std::exception_ptr failed;  // on the way
+  };
+
+  void guarded_step(StepReport& report, bool goes_on);
+  // Why no step is begun; none when nothing speaks against it.
+  [[nodiscard]] std::optional<std::pair<Stop, std::string>> refused() const;
+  [[nodiscard]] bool graph_serves(const std::vector<Batch>& batches) const;
+  void begin_ahead();
+  [[nodiscard]] Wishes wishes_of_this_rank() const;
   // The batches of a step, fewer than asked for at the end of the data.
   std::vector<Batch> fetch(StepReport& report);
   // {loss, norm, ...} by the graph; undefined when it could not hold the step and was given up (CudaGraph::automatic).
-  at::Tensor step_by_graph(const std::vector<Batch>& batches, StepReport& report);
+  at::Tensor step_by_graph(const std::vector<Batch>& batches, StepReport& report, bool begun, bool goes_on);
   // Loss and gradients of all batches, weighted by their predictions; "" or what autograd's anomaly mode found.
   // With a group: of this rank's share, and summed.
   std::string accumulate(const std::vector<Batch>& batches, const StepReport& report, torch::Tensor& loss);
@@ -178,7 +199,8 @@ class Trainer {
   std::int64_t steps_made_ = 0, tokens_seen_ = 0;
   double seconds_spent_ = 0;
   std::optional<double> last_loss_;
-  Origin origin_;          // of the next step
+  Origin origin_;  // of the next step
+  std::optional<Ahead> ahead_;
   bool updating_ = false;  // an update, or a replay, began and did not end
   bool by_graph_ = false;  // the last step
 };

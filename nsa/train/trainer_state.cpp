@@ -61,6 +61,7 @@ std::map<std::string, at::Tensor> parameters_of(const torch::nn::Module& module)
 }  // namespace
 
 TrainState Trainer::state() const {
+  if (is_ahead()) throw std::logic_error("trainer: the next step has begun; the parameters may be its own already");
   if (updating_) throw std::logic_error("trainer: an update was cut off; the parameters belong to no step");
   TrainState state;
   const auto put = [&](std::string_view prefix, const std::map<std::string, at::Tensor>& tensors) {
@@ -78,6 +79,7 @@ TrainState Trainer::state() const {
 }
 
 void Trainer::load(const TrainState& state) {
+  if (is_ahead()) throw std::logic_error("trainer: a state cannot be loaded while the next step is under way");
   const auto parameters = parameters_of(*model_);
   const auto given_parameters = part(state, kModel), given_optimizer = part(state, kOptimizer);
   auto wrong = config_differences(identity(Config{model_->config, config_, ""}), state.facts.at("config"));

@@ -55,9 +55,12 @@ ExitCode Follower::run() {
                           *rank_.activity, heartbeat);
 
   const TrainConfig& train = training_.config.train;
-  while (trainer.steps_made() < last_step_ && !together.wishes(trainer).stop()) {
+  while (trainer.steps_made() < last_step_) {
+    const bool stop_is_wanted = together.wishes(trainer).stop();
+    if (stop_is_wanted && !trainer.is_ahead()) break;
     rank_.activity->step_begins();
-    const StepReport report = trainer.step();
+    const StepReport report =
+        trainer.step(!stop_is_wanted && goes_on_behind(training_, trainer.steps_made() + 1, last_step_));
     rank_.activity->step_made(trainer.steps_made(), report.seconds);
     if (report.stop != Stop::none) break;
     if (training_.after_step) training_.after_step(trainer);

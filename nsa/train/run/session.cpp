@@ -176,11 +176,13 @@ void Session::begin(const std::vector<std::string>& arguments) {
 Session::End Session::loop() {
   const TrainConfig& train = training_.config.train;
   while (steps() < last_step_) {
-    if (const auto end = wish_to_stop()) return *end;
+    if (!training_.trainer->is_ahead())
+      if (const auto end = wish_to_stop()) return *end;
     const std::int64_t next = steps() + 1;
     const bool logged = is_logged(train, next, last_step_);
+    const bool goes_on = goes_on_behind(training_, next, last_step_) && !wants_to_stop();
     activity_.step_begins();
-    const StepReport report = training_.trainer->step();
+    const StepReport report = training_.trainer->step(goes_on);
     activity_.step_made(steps(), report.seconds);
     if (report.stop != Stop::none) return stopped(report);
     if (training_.after_step) training_.after_step(*training_.trainer);
@@ -203,6 +205,10 @@ Session::End Session::loop() {
                     "(NSA_STRICT_ASSERTS): the function is not fit to train; exit code {}",
                     times, op, static_cast<int>(ExitCode::replaced)));
   return {ExitCode::replaced, ""};
+}
+
+bool Session::wants_to_stop() const {
+  return rank_.group ? together_.wishes(*training_.trainer).stop() : signals_.arrived() || halt_.look();
 }
 
 std::optional<Session::End> Session::wish_to_stop() {
@@ -381,6 +387,10 @@ void Session::rescue(const std::exception& error) {
                                    ? "this run had made no checkpoint"
                                    : fmt::format("this run's newest checkpoint was of step {}", saved_step_)));
     return;
+  }
+  try {
+    if (training_.trainer->is_ahead()) (void)training_.trainer->step();  // which is in the weights, or may be
+  } catch (const std::exception&) {                                      // the first error says more
   }
   const bool lost = dynamic_cast<const FileLost*>(&error) != nullptr;  // a table: the steps themselves can be saved
   const bool disk = dynamic_cast<const FileError*>(&error) != nullptr && !lost;

@@ -39,6 +39,8 @@ class Session {
   [[nodiscard]] std::string load_newest_checkpoint();  // its file's name, "" for none
   void begin(const std::vector<std::string>& arguments);
   [[nodiscard]] End loop();
+  // Somebody does: asked while a step is under way, which is ended first.
+  [[nodiscard]] bool wants_to_stop() const;
   [[nodiscard]] std::optional<End> wish_to_stop();
   // What any rank wants, this one included.
   [[nodiscard]] std::optional<End> wanted_by_any();

@@ -63,6 +63,12 @@ bool is_logged(const TrainConfig& config, std::int64_t step, std::int64_t last_s
   return step == 1 || step == last_step || step % config.log_every == 0 || is_validated(config, step);
 }
 
+bool goes_on_behind(const Training& training, std::int64_t step, std::int64_t last_step) {
+  const TrainConfig& train = training.config.train;
+  return training.device.is_cuda() && !training.after_step && step < last_step && !is_saved(train, step) &&
+         !is_logged(train, step, last_step);
+}
+
 void agree_on_arguments(parallel::Group& group, const Options& options, const Config& config) {
   std::string out = std::filesystem::absolute(options.out).lexically_normal().string();
   if (out.size() > 1 && out.back() == '/') out.pop_back();

@@ -48,6 +48,10 @@ class Together {
 [[nodiscard]] bool is_logged(const TrainConfig& config, std::int64_t step, std::int64_t last_step);
 [[nodiscard]] bool is_saved(const TrainConfig& config, std::int64_t step);
 [[nodiscard]] bool is_validated(const TrainConfig& config, std::int64_t step);
+// Whether `step` and the next follow each other without a look at the weights, so that the next may begin before this
+// one has ended (Trainer::step). By the configuration alone, so the same on all ranks. On a GPU: elsewhere a step that
+// has begun has ended.
+[[nodiscard]] bool goes_on_behind(const Training& training, std::int64_t step, std::int64_t last_step);
 // All ranks were given the same folder and the same last step: before any of them looks into the folder. Throws
 // parallel::Disagreement.
 void agree_on_arguments(parallel::Group& group, const Options& options, const Config& config);

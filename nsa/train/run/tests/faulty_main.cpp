@@ -87,8 +87,10 @@ int main(int argc, char** argv) {
   const std::string fault = word.substr(0, at);
   const std::int64_t step = std::stoll(word.substr(at + 1));
   const char *wanted = std::getenv("FAULT_RANK"), *rank = std::getenv("RANK");
-  if (wanted != nullptr && (rank == nullptr || std::string(wanted) != rank))
-    return nsa::train::run_program(argc - 1, argv + 1, {});
+  if (wanted != nullptr && (rank == nullptr || std::string(wanted) != rank)) {
+    if (fault == "weights") seams.after_step = [](const nsa::train::Trainer&) {};  // on all: it decides who goes ahead
+    return nsa::train::run_program(argc - 1, argv + 1, seams);
+  }
   if (fault == "weights")
     flip_a_bit_after(seams, step);
   else if (fault == "nan-window")
