@@ -9,6 +9,7 @@
 // adds in order.
 #pragma once
 
+#include "nsa/kernels/device/hopper.hpp"
 #include "nsa/kernels/device/pieces.cuh"
 #include "nsa/kernels/device/softmax.cuh"
 #include "nsa/kernels/device/tile.cuh"
@@ -26,6 +27,7 @@ struct DkvShape {
 template <typename T, int Dk, int Dv, bool Lists>
 __global__ void __launch_bounds__(128)
     attention_dkv_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, float* partials) {
+  if constexpr (kLeftToHopper<Dk>) return __trap();
   using Shape = DkvShape<Dk, Dv>;
   constexpr int kRows = Shape::kRows, kTiles = kRows / 8;
   extern __shared__ __align__(128) char shared[];

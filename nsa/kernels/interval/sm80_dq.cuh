@@ -7,6 +7,7 @@
 
 #include "nsa/kernels/device/eight.cuh"
 #include "nsa/kernels/device/heads.cuh"
+#include "nsa/kernels/device/hopper.hpp"
 #include "nsa/kernels/device/interval.cuh"
 #include "nsa/kernels/device/softmax.cuh"
 #include "nsa/kernels/device/tile.cuh"
@@ -23,6 +24,7 @@ struct DqShape {
 
 template <typename T, int Dk, int Dv>
 __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackward p) {
+  if constexpr (kLeftToHopper<Dk>) return __trap();
   using Shape = DqShape<Dk, Dv>;
   constexpr int kKeys = Shape::kKeys, kTiles = kKeys / 8;
   extern __shared__ __align__(128) char shared[];

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "nsa/kernels/device/eight.cuh"
+#include "nsa/kernels/device/hopper.hpp"
 #include "nsa/kernels/device/softmax.cuh"
 #include "nsa/kernels/device/tile.cuh"
 #include "nsa/kernels/selected/choice.cuh"
@@ -104,6 +105,7 @@ __device__ inline void store_share(float* shares, const float (&c)[D / 8][4], in
 
 template <typename T, int Dk, int Dv>
 __global__ void __launch_bounds__(128) selected_forward_kernel(const AttentionForward p) {
+  if constexpr (kLeftToHopper<Dk>) return __trap();
   using Shape = SelectedShape<Dk, Dv>;
   constexpr int kWarps = Shape::kWarps, kStages = Shape::kStages;
   extern __shared__ __align__(128) char shared[];
@@ -214,6 +216,7 @@ __global__ void __launch_bounds__(128) selected_forward_kernel(const AttentionFo
 
 template <typename T, int Dk, int Dv>
 __global__ void __launch_bounds__(128) selected_dq_kernel(const AttentionBackward p) {
+  if constexpr (kLeftToHopper<Dk>) return __trap();
   using Shape = SelectedShape<Dk, Dv>;
   constexpr int kWarps = Shape::kWarps, kStages = Shape::kStages;
   extern __shared__ __align__(128) char shared[];

@@ -163,6 +163,15 @@ TEST_F(EveryPlan, NeedsNoWgmmaWhereThereIsNone) {
   });
 }
 
+// Kernels of mma.sync that device/hopper.hpp leaves out of sm_90a's code.
+TEST_F(EveryPlan, LaunchesNothingThatHopperHasNoCodeOf) {
+  for_all({.hopper = true, .sm_count = 132}, [](const Problem& x, const Plans& plans) {
+    if (x.Dk % 64 != 0) return;
+    if (x.mask == Mask::selected) EXPECT_NE(plans.forward.variant, mma_sync);
+    EXPECT_NE(plans.backward.variant, mma_sync);
+  });
+}
+
 TEST(AttentionPlan, CountsItsKernels) {
   EXPECT_EQ(plans_of({.S = 4096}).forward.launches, 1);
   EXPECT_EQ(plans_of({.mask = Mask::window}).forward.launches, 1);

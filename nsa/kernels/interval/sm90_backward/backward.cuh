@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kConsumers)
     sum_chunks_kernel(const AttentionBackward p, const IntervalBackwardPlan plan) {
+#if NSA_ON_HOPPER
   constexpr int kQuads = 4, kAtOnce = 8, kShares = S::D / 32;
   const IntervalBackwardWork<S> work(p.forward, plan);
   const int share = static_cast<int>(blockIdx.x), keys = static_cast<int>(blockIdx.y),
@@ -114,6 +115,9 @@ __global__ void __launch_bounds__(S::kConsumers)
         static_cast<T*>(out.data) + b * out.batch + key * out.token + group * out.head + share % kShares * 32;
     store_row<T>(key < p.forward.N ? row : nullptr, sum, half, share < kShares ? p.forward.scale : 1.f, false);
   }
+#else
+  __trap();
+#endif
 }
 
 }  // namespace nsa::kernels::hopper

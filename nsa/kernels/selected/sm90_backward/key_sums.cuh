@@ -105,6 +105,7 @@ __global__ void __launch_bounds__(JoinShape<Dk>::kThreads, JoinShape<Dk>::kCtasP
     finish_chunk_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, const KeySums key_sums,
                         const Adders adders, const Parts parts, const JoinRows rows) {
   static_assert(JoinShape<Dk>::kThreads == kSumThreads);
+#if NSA_ON_HOPPER
   const int cta = static_cast<int>(blockIdx.x);
   griddepcontrol_launch_dependents();
   griddepcontrol_wait();
@@ -112,12 +113,16 @@ __global__ void __launch_bounds__(JoinShape<Dk>::kThreads, JoinShape<Dk>::kCtasP
     add_pieces<Dk, Dv>(p.forward, lists, pieces, key_sums, adders, cta);
   else
     join_parts<T, Dk, Once>(p, parts, rows, cta - adders.count());
+#else
+  __trap();
+#endif
 }
 
 // dK and dV of a turn's pairs from the sums. Grid: (tiles of keys, pairs).
 template <typename T, int Dk, int Dv>
 __global__ void __launch_bounds__(128)
     store_sums_kernel(const AttentionBackward p, const Pieces pieces, const KeySums key_sums) {
+#if NSA_ON_HOPPER
   const AttentionForward& f = p.forward;
   const int pair = blockIdx.y, b = pair / f.G, group = pair % f.G;
   const KeyTile keys = keys_of_tile(f, pieces, blockIdx.x);
@@ -136,6 +141,9 @@ __global__ void __launch_bounds__(128)
   };
   store.template operator()<Dk>(p.dk, f.scale, sums);
   store.template operator()<Dv>(p.dv, 1.f, sums + kKeyTile * Dk);
+#else
+  __trap();
+#endif
 }
 
 }  // namespace nsa::kernels::hopper

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nsa/kernels/attention.hpp"
+#include "nsa/kernels/device/hopper.hpp"
 #include "nsa/kernels/device/pieces.cuh"
 
 namespace nsa::kernels::hopper {
@@ -27,6 +28,7 @@ struct Items {
 static __global__ void __launch_bounds__(1024)
     items_kernel(const QueryLists lists, const SelectionBlocks selection, const int S, const int l_sel,
                  const int tokens, const Items items) {
+#if NSA_ON_HOPPER
   constexpr int kLengths = 32;  // that are told apart
   __shared__ int places[kLengths + 1];
   Item* const own = items.data + static_cast<std::int64_t>(blockIdx.x) * items.capacity;
@@ -58,6 +60,9 @@ static __global__ void __launch_bounds__(1024)
       own[atomicAdd(&places[length(rest)], 1)] = {begin + entries - rest, rest, first, last, j, entries / tokens};
   }
   for (int i = used + static_cast<int>(threadIdx.x); i < items.capacity; i += 1024) own[i] = {};
+#else
+  __trap();
+#endif
 }
 
 }  // namespace nsa::kernels::hopper

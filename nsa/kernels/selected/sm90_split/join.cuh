@@ -141,7 +141,11 @@ __device__ inline void join_parts(const AttentionBackward& backward, const Parts
 template <typename T, int D, bool Once>
 __global__ void __launch_bounds__(JoinShape<D>::kThreads, JoinShape<D>::kCtasPerSm)
     join_parts_kernel(const AttentionBackward p, const Parts parts, const JoinRows rows) {
+#if NSA_ON_HOPPER
   join_parts<T, D, Once>(p, parts, rows, static_cast<int>(blockIdx.x));
+#else
+  __trap();
+#endif
 }
 
 }  // namespace nsa::kernels::hopper
