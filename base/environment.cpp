@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <cstdlib>
 
 namespace base {
 
@@ -26,6 +27,11 @@ Environment environment() {
       all.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   return all;
+}
+
+std::optional<std::string> variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 std::string Variables::text(const std::string& name) const {

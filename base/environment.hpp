@@ -12,6 +12,8 @@ namespace base {
 using Environment = std::map<std::string, std::string>;
 
 [[nodiscard]] Environment environment();  // of this process; an entry without '=' is left out
+[[nodiscard]] std::optional<std::string> variable(
+    const std::string& name);  // of this process; nothing where it is not set
 
 // Reads variables and gathers what is wrong with them, one line each: the variable, its value, what is allowed.
 class Variables {

@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 
+#include "base/environment.hpp"
 #include "base/streams.hpp"
 
 namespace base {
@@ -19,16 +19,11 @@ std::size_t terminal_width() {
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
 }
 
-std::string_view variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 }  // namespace
 
 bool want_live_line() {
-  return isatty(STDERR_FILENO) == 1 && variable("CI").empty() && !variable("TERM").empty() &&
-         variable("TERM") != "dumb";
+  const std::string terminal = variable("TERM").value_or("");
+  return isatty(STDERR_FILENO) == 1 && variable("CI").value_or("").empty() && !terminal.empty() && terminal != "dumb";
 }
 
 bool LiveLine::is_fresh() const { return shown_ && std::chrono::steady_clock::now() - drawn_ < kRedraw; }

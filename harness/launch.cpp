@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/environment.hpp"
 #include "base/launch.hpp"
 #include "harness/settings.hpp"
 
@@ -93,8 +94,7 @@ std::optional<std::string> gpu_of(const Launch& launch, const std::optional<std:
 }
 
 std::string take_own_gpu(const Launch& launch) {
-  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  const auto gpu = gpu_of(launch, visible == nullptr ? std::nullopt : std::optional<std::string>(visible), gpus_here());
+  const auto gpu = gpu_of(launch, base::variable("CUDA_VISIBLE_DEVICES"), gpus_here());
   if (gpu) setenv("CUDA_VISIBLE_DEVICES", gpu->c_str(), 1);
   return gpu.value_or("");
 }

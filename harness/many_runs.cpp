@@ -12,6 +12,7 @@
 #include <fstream>
 #include <list>
 
+#include "base/environment.hpp"
 #include "harness/interrupts.hpp"
 #include "harness/process.hpp"
 
@@ -116,9 +117,9 @@ int run_all(const std::string& executable, std::span<const Job> jobs, const Limi
 }
 
 void end_with_starter() {
-  const char* told = std::getenv(kStarterVariable);
-  if (told == nullptr) return;
-  const auto starter = static_cast<pid_t>(std::strtol(told, nullptr, 10));
+  const auto told = base::variable(kStarterVariable);
+  if (!told) return;
+  const auto starter = static_cast<pid_t>(std::strtol(told->c_str(), nullptr, 10));
   unsetenv(kStarterVariable);                                 // it is this process's, not that of what this one starts
   if (getppid() != starter && kill(starter, 0) == 0) return;  // a script stands between, and is waited for
   prctl(PR_SET_PDEATHSIG, SIGTERM);

@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "base/environment.hpp"
 #include "base/streams.hpp"
 
 namespace harness {
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxMessage = 160;
 
-double seconds_since(std::chrono::steady_clock::time_point time) {
+double seconds_passed(std::chrono::steady_clock::time_point time) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - time).count();
 }
 
@@ -41,8 +41,7 @@ std::string first_line(const std::string& text) {
 
 bool want_color(const std::string& color, int fd) {
   if (color != "auto") return color == "always";
-  const char* never = std::getenv("NO_COLOR");
-  return isatty(fd) == 1 && (never == nullptr || *never == '\0');
+  return isatty(fd) == 1 && base::variable("NO_COLOR").value_or("").empty();
 }
 
 void Progress::case_begin(const std::string& id) {
@@ -92,9 +91,9 @@ void Progress::tick() { draw(); }
 
 void Progress::draw() {
   if (!options_.live || options_.quiet || case_.empty() || line_.is_fresh()) return;
-  std::string line = fmt::format("[{}/{}] {:.0f}s  {}", done_ + 1, options_.cases, seconds_since(begin_), case_);
+  std::string line = fmt::format("[{}/{}] {:.0f}s  {}", done_ + 1, options_.cases, seconds_passed(begin_), case_);
   if (!phase_.empty()) line += "  " + phase_;
-  if (const double elapsed = seconds_since(case_begin_); elapsed >= 2) line += fmt::format("  ({:.0f}s)", elapsed);
+  if (const double elapsed = seconds_passed(case_begin_); elapsed >= 2) line += fmt::format("  ({:.0f}s)", elapsed);
   line_.draw(line);
 }
 

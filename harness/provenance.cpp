@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <thread>
 
+#include "base/environment.hpp"
 #include "base/fnv1a.hpp"
 #include "harness/process.hpp"
 #include "harness/source_hash.hpp"
@@ -35,8 +35,6 @@ constexpr const char* kVariables[] = {"PYTORCH_CUDA_ALLOC_CONF",
                                       "OMP_NUM_THREADS",
                                       "MKL_NUM_THREADS"};
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 std::string read_file(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
@@ -61,7 +59,8 @@ Json source(const fs::path& folder) {
     words.insert(words.begin(), {"git", "-c", "safe.directory=*", "-C", folder.string()});
     return output_of(words, kGitSeconds);
   };
-  if (const auto sha = git({"rev-parse", "--verify", "--quiet", "HEAD"})) json["git_sha"] = first_line(*sha);
+  if (const auto sha = git({"rev-parse", "--verify", "--quiet", "HEAD"}))
+    json["git_sha"] = sha->substr(0, sha->find('\n'));
   if (const auto changes = git({"status", "--porcelain"})) json["dirty"] = !changes->empty();
   return json;
 }
@@ -103,7 +102,7 @@ Json host() {
 Json environment() {
   Json json = Json::object();
   for (const char* name : kVariables)
-    if (const char* value = std::getenv(name); value != nullptr) json[name] = value;
+    if (const auto value = base::variable(name)) json[name] = *value;
   return json;
 }
 

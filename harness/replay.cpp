@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/environment.hpp"
 #include "base/files.hpp"
 #include "harness/bundles.hpp"
 #include "harness/journal_writer.hpp"
@@ -115,15 +116,15 @@ void Replay::take_environment() {
   for (const std::string& name : variables_of_process()) {
     if (!may_be_set(program_, name) || bundle_.environment.contains(name)) continue;
     differences_.push_back(fmt::format("environment {}: not set there, {} here: unset for the replay", name,
-                                       shown(std::getenv(name.c_str()))));
+                                       shown(*base::variable(name))));
     unset_.push_back(name);
     unsetenv(name.c_str());
   }
   for (const auto& [name, value] : bundle_.environment) {
-    const char* here = std::getenv(name.c_str());
-    if (here != nullptr && value == here) continue;
+    const auto here = base::variable(name);
+    if (here == value) continue;
     differences_.push_back(fmt::format("environment {}: {} there, {} here: set for the replay", name, shown(value),
-                                       here == nullptr ? "not set" : shown(here)));
+                                       here ? shown(*here) : "not set"));
     setenv(name.c_str(), value.c_str(), /*replace=*/1);
   }
 }

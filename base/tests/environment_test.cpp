@@ -11,8 +11,12 @@ using testing::ElementsAre;
 TEST(Environment, IsThatOfThisProcess) {
   ::setenv("BASE_ENVIRONMENT_TEST", "a=b", 1);
   EXPECT_EQ(base::environment().at("BASE_ENVIRONMENT_TEST"), "a=b");
+  EXPECT_EQ(base::variable("BASE_ENVIRONMENT_TEST"), "a=b");
+  ::setenv("BASE_ENVIRONMENT_TEST", "", 1);
+  EXPECT_EQ(base::variable("BASE_ENVIRONMENT_TEST"), "");
   ::unsetenv("BASE_ENVIRONMENT_TEST");
   EXPECT_FALSE(base::environment().contains("BASE_ENVIRONMENT_TEST"));
+  EXPECT_EQ(base::variable("BASE_ENVIRONMENT_TEST"), std::nullopt);
 }
 
 TEST(Environment, MistakesAreGatheredEachWithItsVariable) {
