@@ -71,7 +71,7 @@ Watched run_watched(const std::function<reports::ExitCode()>& work) {
   result.how = result.by_signal ? fmt::format("died by {}", signal_name(WTERMSIG(status)))
                                 : fmt::format("exited with status {}", WEXITSTATUS(status));
   unsigned char code = 0;
-  if (read(said.get(), &code, 1) == 1 && !result.by_signal && WEXITSTATUS(status) == code)
+  if (::read(said.get(), &code, 1) == 1 && !result.by_signal && WEXITSTATUS(status) == code)
     result.code = static_cast<reports::ExitCode>(code);
   return result;
 }

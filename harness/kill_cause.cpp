@@ -82,7 +82,7 @@ std::optional<std::string> KillWatch::line_about(pid_t process) const {
   const std::string wanted = fmt::format("Killed process {} ", process);
   char record[8192];  // one a read
   for (int i = 0; log_.get() >= 0 && i < 100'000; ++i) {
-    const ssize_t length = read(log_.get(), record, sizeof record);
+    const ssize_t length = ::read(log_.get(), record, sizeof record);
     if (length < 0 && (errno == EPIPE || errno == EINTR)) continue;  // EPIPE: records were overwritten meanwhile
     if (length <= 0) break;
     const std::string text(record, static_cast<std::size_t>(length));

@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kMostRanks = 100'000;
 constexpr std::size_t kMostEntries = 20000;  // of each kind: a folder may hold anything
 constexpr const char *kLoad = "load", *kGpuState = "gpu.state", *kClocks = "gpu.clocks_under_load", *kTrace = "trace/";
-constexpr std::size_t kValueBytes = 160, kMessageBytes = 600, kNameBytes = 200;
+constexpr std::size_t kValueBytes = 160, kMessageBytes = 600, kHostNameBytes = 200;
 
 // A long value is told by its beginning and a hash of all of it, so that two that differ stay different.
 std::string shortened(const std::string& text) {
@@ -42,7 +42,7 @@ void refuse_too_many(std::size_t n, const char* what) {
 std::string name_of(const Run& run) {
   const std::string launched = text_at(run.provenance, "/launch/name");
   const std::string host = text_at(run.provenance, "/host/hostname");
-  return view::cut(!launched.empty() ? launched : host, kNameBytes);
+  return view::cut(!launched.empty() ? launched : host, kHostNameBytes);
 }
 
 // -- what went in
@@ -68,7 +68,7 @@ void add_provenance(const Run& run, FleetHost& host) {
   for (const auto& [name, value] : leaves) {
     if (is_own(name) || (gpu_by_rank && name == "environment.CUDA_VISIBLE_DEVICES")) continue;
     const bool has_origin = value.is_object() && value.contains("value") && value.contains("origin");
-    host.facts.emplace(view::cut(name, kNameBytes), shortened(view::value(has_origin ? value.at("value") : value)));
+    host.facts.emplace(view::cut(name, kHostNameBytes), shortened(view::value(has_origin ? value.at("value") : value)));
   }
 }
 
@@ -101,7 +101,7 @@ std::optional<std::int64_t> whole_at(const Json& launch, const char* key, std::i
   if (told.is_number_integer())
     if (const auto value = told.get<std::int64_t>(); value >= least && value <= most) return value;
   throw std::invalid_argument(fmt::format("launch.{} is {}, allowed is an integer from {} to {}", key,
-                                          view::cut(dump(told), kNameBytes), least, most));
+                                          view::cut(dump(told), kHostNameBytes), least, most));
 }
 
 void add_launch(const Run& run, FleetHost& host) {
@@ -112,7 +112,7 @@ void add_launch(const Run& run, FleetHost& host) {
   host.rank = whole_at(launch, "rank", 0, host.size.value_or(kMostRanks) - 1);
   host.launch = view::cut(
       fmt::format("{} {}", text_at(run.provenance, "/launch/launcher"), text_at(run.provenance, "/launch/job")),
-      kNameBytes);
+      kHostNameBytes);
 }
 
 std::string kind_of(const Run& run) {
@@ -162,7 +162,7 @@ void add_metrics(const Case& c, FleetHost& host) {
   for (const Metric& metric : c.metrics) {
     const auto value = as_number(metric.value);
     if (!value || is_end_of_interval(c, metric.name)) continue;
-    const std::string name = view::cut(fmt::format("{}: {}", c.id, metric.name), kNameBytes);
+    const std::string name = view::cut(fmt::format("{}: {}", c.id, metric.name), kHostNameBytes);
     const bool ratio = metric.unit.empty() || metric.unit == "1";
     if (!std::isfinite(*value)) {
       host.no_number.insert(name);
@@ -191,7 +191,7 @@ void add_trace(const Case& c, FleetHost& host) {
     ++steps;
   }
   if (steps > 0)
-    host.bits.emplace(view::cut(c.id + ": trace", kNameBytes),
+    host.bits.emplace(view::cut(c.id + ": trace", kHostNameBytes),
                       fmt::format("{:016x} of {}", hash, view::plural(steps, "step")));
 }
 
@@ -207,10 +207,10 @@ FleetHost host_of(const Run& run, const std::string& folder) {
   host.name = name_of(run);
   host.folder = folder;
   host.state = run.complete && !run.interruption ? FleetHost::State::ended : FleetHost::State::unfinished;
-  host.run_id = view::cut(run.id, kNameBytes);
+  host.run_id = view::cut(run.id, kHostNameBytes);
   host.level = run.level;
-  host.device = view::cut(run.device, kNameBytes);
-  host.started = view::cut(run.started, kNameBytes);
+  host.device = view::cut(run.device, kHostNameBytes);
+  host.started = view::cut(run.started, kHostNameBytes);
   host.duration_s = run.duration_s;
   const Assessment assessment = assess(run);
   host.verdict = assessment.verdict;
@@ -218,7 +218,7 @@ FleetHost host_of(const Run& run, const std::string& folder) {
   for (std::size_t i = 0; i < std::min(kReasons, assessment.reasons.size()); ++i)
     host.reasons.push_back(view::cut(assessment.reasons[i], kMessageBytes));
   host.totals = count(run.suites);
-  host.kind = view::cut(kind_of(run), kNameBytes);
+  host.kind = view::cut(kind_of(run), kHostNameBytes);
   host.gpu = gpu_of(run);
   add_launch(run, host);
   add_provenance(run, host);

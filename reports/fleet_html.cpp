@@ -13,7 +13,7 @@ namespace reports {
 namespace {
 
 using html::breakable;
-using html::code;
+using html::code_element;
 using html::Html;
 
 constexpr std::size_t kPageNames = 40, kPageRows = 1000;
@@ -33,7 +33,7 @@ void write_findings(Html& out, const Fleet& fleet) {
     out.line("<div class=\"card {}\"><h3>{} {} <span class=\"{}\">{}</span></h3>", html::tone(f.severity), esc(f.code),
              esc(f.title), html::tone(f.severity), to_string(f.severity));
     out.line("<p><b>{}</b>: {}</p>", fleets::amount(fleet, finding.hosts), hosts_of(fleet, finding.hosts));
-    out.line("<p>{}{}</p>", finding.where.empty() ? "" : code(finding.where) + ": ", breakable(f.message));
+    out.line("<p>{}{}</p>", finding.where.empty() ? "" : code_element(finding.where) + ": ", breakable(f.message));
     if (!f.next.empty()) out.line("<p><b>Next step.</b> {}</p>", breakable(f.next));
     out.line("</div>");
   }
@@ -46,9 +46,9 @@ void write_slow_hosts(Html& out, const Fleet& fleet) {
   for (std::size_t i = 0; i < std::min(kPageRows, fleet.slow.found.size()); ++i) {
     const SlowHost& slow = fleet.slow.found[i];
     const FleetFigure& figure = fleet.figures[slow.figure];
-    out.row({code(fleet.hosts[slow.host].name), code(figure.name), esc(view::measure(slow.value, figure.unit)),
-             esc(view::measure(slow.median, figure.unit)), fmt::format("{:.1f} %", slow.behind_percent),
-             fmt::format("{:.1g}", slow.chance)});
+    out.row({code_element(fleet.hosts[slow.host].name), code_element(figure.name),
+             esc(view::measure(slow.value, figure.unit)), esc(view::measure(slow.median, figure.unit)),
+             fmt::format("{:.1f} %", slow.behind_percent), fmt::format("{:.1g}", slow.chance)});
   }
   out.end_table();
 }
@@ -60,11 +60,11 @@ void write_differences(Html& out, const Fleet& fleet) {
   std::size_t rows = 0;
   std::string own;
   for (const FleetDifference& row : fleet.differences) {
-    if (row.individual) own += fmt::format("{}{}", own.empty() ? "" : ", ", code(row.name));
+    if (row.individual) own += fmt::format("{}{}", own.empty() ? "" : ", ", code_element(row.name));
     for (std::size_t i = 0; i < row.groups.size() && !row.individual; ++i) {
       if (++rows > kPageRows) continue;
       const auto& [value, hosts] = row.groups[i];
-      out.row({i == 0 ? code(row.name) : "", i == 0 ? std::string(to_string(row.kind)) : "",
+      out.row({i == 0 ? code_element(row.name) : "", i == 0 ? std::string(to_string(row.kind)) : "",
                value.empty() ? "not there" : breakable(value),
                i == 0 && row.majority ? fmt::format("{} (most)", hosts.size()) : hosts_of(fleet, hosts)});
     }
@@ -82,7 +82,7 @@ void write_hosts(Html& out, const Fleet& fleet) {
   out.table(head);
   for (const FleetHost& host : fleet.hosts) {
     std::vector<std::string> cells{
-        code(host.name),
+        code_element(host.name),
         fmt::format("<b class=\"{}\">{}</b>", html::tone(fleets::verdict_of(host)), esc(fleets::verdict_word(host)))};
     for (const std::string& suite : fleet.suite_names) {
       const auto status = fleets::outcome_of(host, suite);
@@ -90,7 +90,7 @@ void write_hosts(Html& out, const Fleet& fleet) {
                                            to_string(*status), html::mark(*status))
                              : "");
     }
-    cells.push_back(host.has_run() ? code(host.folder) : breakable(host.trouble));
+    cells.push_back(host.has_run() ? code_element(host.folder) : breakable(host.trouble));
     out.row(cells);
   }
   out.end_table();

@@ -17,7 +17,7 @@ namespace reports {
 namespace {
 
 using html::breakable;
-using html::code;
+using html::code_element;
 using html::Html;
 using html::mark;
 using html::status_word;
@@ -25,7 +25,7 @@ using html::tone;
 
 std::string suite_anchor(const Suite& suite) { return esc("suite-" + suite.name); }
 std::string anchor(const Case& c) { return esc("case-" + c.hash); }
-std::string link_to(const Case& c) { return fmt::format("<a href=\"#{}\">{}</a>", anchor(c), code(c.id)); }
+std::string link_to(const Case& c) { return fmt::format("<a href=\"#{}\">{}</a>", anchor(c), code_element(c.id)); }
 
 // One cell a case, in the order of the plan, that leads to it; its tooltip names the case and what became of it.
 std::string cells(const Suite& suite) {
@@ -90,7 +90,7 @@ void write_ways(Html& out, const Run& run) {
   if (ways.empty()) return;
   out.line("<h2 id=\"ways\">Ways taken</h2>");
   out.table({"function", "ways"});
-  for (const auto& [function, taken] : ways) out.row({code(function), breakable(taken)});
+  for (const auto& [function, taken] : ways) out.row({code_element(function), breakable(taken)});
   out.end_table();
 }
 
@@ -210,7 +210,7 @@ void write_facts(Html& out, const Json& facts) {
 void write_case(Html& out, const Run& run, const Case& c) {
   const Status status = outcome(c);
   out.line("<details id=\"{}\"><summary>{} {} <span class=\"soft\">{}, {}</span></summary>", anchor(c),
-           status_word(status), code(c.id), esc(c.hash), view::duration(c.duration_s));
+           status_word(status), code_element(c.id), esc(c.hash), view::duration(c.duration_s));
   for (const Finding& f : c.findings)
     out.line("<p><a href=\"#{}\">{}</a> {}</p>", esc(f.code), esc(f.code), esc(f.title));
   if (const auto why = view::why(c); !why.empty()) out.line("<p>{}</p>", breakable(why));
@@ -229,22 +229,22 @@ void write_case(Html& out, const Run& run, const Case& c) {
     out.end_table();
   }
   write_facts(out, c.facts);
-  for (const auto& path : c.artifacts) out.line("<p>artifact {}</p>", code(path));
+  for (const auto& path : c.artifacts) out.line("<p>artifact {}</p>", code_element(path));
   if (!c.repro.empty()) out.line("<pre>{}</pre>", esc(c.repro));
   if (const auto bundle = run.bundles.find(c.id); bundle != run.bundles.end())
-    out.line("<p>bundle {}</p><pre>{}</pre>", code(bundle->second.path), esc(bundle->second.command));
+    out.line("<p>bundle {}</p><pre>{}</pre>", code_element(bundle->second.path), esc(bundle->second.command));
   out.line("</details>");
 }
 
 void write_environment(Html& out, const Run& run) {
   out.line("<h2 id=\"environment\">Environment</h2>");
   out.table({"what", "value"});
-  out.row({"run", code(run.id)});
+  out.row({"run", code_element(run.id)});
   out.row({"started", esc(run.started)});
   out.row({"master seed", std::to_string(run.master_seed)});
   for (const auto& [name, value] : view::environment(run)) out.row({esc(name), breakable(value)});
   for (const auto& flag : view::flags(run)) {
-    out.row({code(flag.name), breakable(flag.value + (flag.origin.empty() ? "" : " (" + flag.origin + ")"))});
+    out.row({code_element(flag.name), breakable(flag.value + (flag.origin.empty() ? "" : " (" + flag.origin + ")"))});
   }
   out.end_table();
 }

@@ -144,7 +144,7 @@ std::string breakable(const std::string& text) {
   return out;
 }
 
-std::string code(const std::string& text) { return "<code>" + breakable(text) + "</code>"; }
+std::string code_element(const std::string& text) { return "<code>" + breakable(text) + "</code>"; }
 
 std::string status_word(Status status) {
   return fmt::format("<b class=\"{}\">{}</b>", tone(status), to_string(status));

@@ -44,6 +44,6 @@ class Html {
 // Escaped text. Long names and paths may break behind their own marks, and so need not break within a word; what has no
 // marks, a hash for instance, may break where no word reaches.
 [[nodiscard]] std::string breakable(const std::string& text);
-[[nodiscard]] std::string code(const std::string& text);
+[[nodiscard]] std::string code_element(const std::string& text);
 
 }  // namespace reports::html

@@ -30,11 +30,21 @@ function(nsa_compile_options target)
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endfunction()
 
-# Eight files of a target are compiled as one. Names in anonymous namespaces therefore differ within a target.
-option(NSA_VALIDATE_UNITY "Compile eight files as one: the whole build is faster, the build after a small change slower" ON)
+# Up to sixteen files of a library are compiled as one, eight of a program, and about as many each time. Names in anonymous
+# namespaces therefore differ within a target.
+option(NSA_VALIDATE_UNITY "Compile several files as one: the whole build is faster, the build after a small change slower" ON)
 function(nsa_joins_files target)
   if(NSA_VALIDATE_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    get_target_property(type ${target} TYPE)
+    get_target_property(sources ${target} SOURCES)
+    list(LENGTH sources count)
+    set(most 16)
+    if(type STREQUAL "EXECUTABLE")
+      set(most 8)
+    endif()
+    math(EXPR units "(${count} + ${most} - 1) / ${most}")
+    math(EXPR each "(${count} + ${units} - 1) / ${units}")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${each})
     # An included source is taken for a header; and a local name may be that of a neighbour's own.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage -Wno-shadow -Wshadow=local)
   endif()
@@ -44,6 +54,12 @@ endfunction()
 # its first line: it takes the precompiled header (LibTorch.cmake).
 function(nsa_sees_torch target)
   target_precompile_headers(${target} REUSE_FROM nsa_torch_precompiled${NSA_OPTIMISATION})
+  nsa_joins_files(${target})
+endfunction()
+
+# The same for code that checks (-O1) and sees no LibTorch, but json and fmt (Json.cmake).
+function(nsa_sees_json target)
+  target_precompile_headers(${target} REUSE_FROM nsa_json_precompiled)
   nsa_joins_files(${target})
 endfunction()
 

@@ -1,4 +1,8 @@
-// Device code outside sm_90a: loud, not empty.
+// Which kernels a device has code of. What it never launches is not compiled for it, and loud: __trap().
+//   Namespace hopper: for sm_90a alone (`#if NSA_ON_HOPPER`).
+//   mma.sync, where plans leave it to namespace hopper if there is wgmma (plan/README.md: dQ, dK, dV, and the selected
+//   branch forward): for all others (`if constexpr (kLeftToHopper<Dk>) return __trap();`).
+// The emulation has both.
 #pragma once
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -9,10 +13,6 @@
 
 namespace nsa::kernels {
 
-// Two kinds of kernels, and what a device never launches is not compiled for it (plan/README.md says who launches
-// what). Those in namespace hopper: `#if NSA_ON_HOPPER`. Those of mma.sync that a device with wgmma leaves to the
-// former: they begin with `if constexpr (kLeftToHopper<Dk>) return __trap();`. On the CPU, where everything runs,
-// never.
 #if NSA_ON_HOPPER && defined(__CUDA_ARCH__)
 template <int Dk>
 inline constexpr bool kLeftToHopper = Dk % 64 == 0;

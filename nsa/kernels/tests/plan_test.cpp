@@ -167,7 +167,9 @@ TEST_F(EveryPlan, NeedsNoWgmmaWhereThereIsNone) {
 TEST_F(EveryPlan, LaunchesNothingThatHopperHasNoCodeOf) {
   for_all({.hopper = true, .sm_count = 132}, [](const Problem& x, const Plans& plans) {
     if (x.Dk % 64 != 0) return;
-    if (x.mask == Mask::selected) EXPECT_NE(plans.forward.variant, mma_sync);
+    if (x.mask == Mask::selected) {
+      EXPECT_NE(plans.forward.variant, mma_sync);
+    }
     EXPECT_NE(plans.backward.variant, mma_sync);
   });
 }
