@@ -26,8 +26,8 @@ namespace nsa::kernels::hopper {
 template <typename S>
 __device__ inline void produce_keys(const SelectWork<S>& work, const SelectPlaces<S>& places, const CUtensorMap& k) {
   Ring<S::kStages> ring;
-  for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
-    const TokenTile tile = work.tile(number);
+  for (Rounds round(work.tiles); round.more(); round.advance()) {
+    const TokenTile tile = work.tile(round.number());
     for (int token = 0; token < tile.count;) {
       const DocumentTokens document(work.p, tile, token);
       const int keys = work.steps(document) * S::kStepKeys;
@@ -61,8 +61,8 @@ __device__ inline void produce_queries(const SelectWork<S>& work, const SelectPl
     }
   };
   Ring<S::kQStages> ring;
-  for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
-    const TokenTile tile = work.tile(number);
+  for (Rounds round(work.tiles); round.more(); round.advance()) {
+    const TokenTile tile = work.tile(round.number());
     if (!work.scored(tile)) continue;
     const int place = ring.place();
     mbarrier_wait(places.q_empty(place), ring.parity() ^ 1);
@@ -142,8 +142,8 @@ __device__ inline void consume(const SelectWork<S>& work, const SelectPlaces<S>&
       }
   };
 #pragma unroll 1
-  for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
-    const TokenTile tile = work.tile(number);
+  for (Rounds round(work.tiles); round.more(); round.advance()) {
+    const TokenTile tile = work.tile(round.number());
     bool loaded = false;
 #pragma unroll 1
     for (int token = 0; token < tile.count;) {

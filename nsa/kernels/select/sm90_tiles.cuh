@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "nsa/kernels/device/ring.cuh"
+#include "nsa/kernels/device/rounds.cuh"
 #include "nsa/kernels/device/slab.cuh"
 #include "nsa/kernels/select/rows.cuh"
 

@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "nsa/kernels/plan/select_plan.hpp"
+#include "nsa/kernels/tests/emulation/cuda.hpp"
+// It wants CUDA's words.
+#include "nsa/kernels/device/rounds.cuh"
 
 namespace nsa::kernels {
 namespace {
@@ -180,6 +183,25 @@ TEST(AttentionPlan, CountsItsKernels) {
   // Two that decide and go jointly; for each chunk of 4096 tokens behind the first one and each of 4 groups two more.
   EXPECT_GE(plans_of({.S = 65536}).forward.launches, 2 + 15 * 4 * 2);
   EXPECT_LE(plans_of({.S = 65536}).forward.launches, 200);
+}
+
+// Note [There and back]
+TEST(Rounds, TakeEveryTileOnceAndShareFallingCosts) {
+  for (const int ctas : {1, 2, 3, 132})
+    for (const int tiles : {1, 2, 5, 131, 132, 133, 1024}) {
+      std::vector<int> taken(static_cast<std::size_t>(tiles));
+      std::vector<std::int64_t> cost(static_cast<std::size_t>(ctas));
+      for (int cta = 0; cta < ctas; ++cta)
+        for (int round = 0, tile = 0; (tile = hopper::tile_of_round(round, cta, ctas)) < tiles; ++round) {
+          ++taken[static_cast<std::size_t>(tile)];
+          cost[static_cast<std::size_t>(cta)] += tiles - tile;
+        }
+      EXPECT_TRUE(std::all_of(taken.begin(), taken.end(), [](int times) { return times == 1; }))
+          << tiles << " " << ctas;
+      if (tiles < 7 * ctas) continue;
+      const double mean = 0.5 * tiles * (tiles + 1) / ctas;
+      EXPECT_LE(static_cast<double>(*std::max_element(cost.begin(), cost.end())), 1.03 * mean) << tiles << " " << ctas;
+    }
 }
 
 TEST(AttentionPlan, RefusesWidthsThatNoKernelHas) {

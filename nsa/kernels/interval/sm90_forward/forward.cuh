@@ -35,8 +35,8 @@ template <typename S>
 __device__ inline void produce_keys(const Work<S>& work, const Places<S>& places, const CUtensorMap& k,
                                     const CUtensorMap& v) {
   Ring<S::kStages> ring;
-  for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
-    const TileOfRows tile = work.tile(number);
+  for (Rounds round(work.tiles); round.more(); round.advance()) {
+    const TileOfRows tile = work.tile(round.number());
 #pragma unroll 1
     for (int first = tile.begin; first < tile.end; first += S::kKeys, ring.advance()) {
       const int place = ring.place();
@@ -58,8 +58,8 @@ __device__ inline void produce_queries(const Work<S>& work, const Places<S>& pla
   const int chunk = loader % kChunks, h = work.heads.h;
   const std::uint32_t column = chunk / 8 * (S::kRows * S::kSlabRow);
   Ring<S::kQStages> ring;
-  for (int number = blockIdx.x; number < work.tiles; number += gridDim.x, ring.advance()) {
-    const TileOfRows tile = work.tile(number);
+  for (Rounds round(work.tiles); round.more(); round.advance(), ring.advance()) {
+    const TileOfRows tile = work.tile(round.number());
     const T* q = static_cast<const T*>(p.q.data) + tile.b * p.q.batch + tile.group * h * p.q.head + chunk * 8;
     mbarrier_wait(places.q_empty(ring.place()), ring.parity() ^ 1);
     const std::uint32_t destination = places.q(ring.place()) + column;
@@ -214,8 +214,8 @@ __device__ inline void consume(const Work<S>& work, const Combine& sum, const Pl
   Ring<S::kQStages> q_ring;
   Ring<S::kStages> ring;
 #pragma unroll 1
-  for (int number = blockIdx.x; number < work.tiles; number += gridDim.x, q_ring.advance()) {
-    const TileOfRows tile = work.tile(number);
+  for (Rounds round(work.tiles); round.more(); round.advance(), q_ring.advance()) {
+    const TileOfRows tile = work.tile(round.number());
     const int steps = uniform(work.steps(tile)), first_row = tile.first_row + warpgroup * 64;
     const OwnRows own(work, first_row);
     RunningSoftmax softmax;

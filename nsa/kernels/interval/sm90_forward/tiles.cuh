@@ -4,6 +4,7 @@
 #include "nsa/kernels/device/heads.cuh"
 #include "nsa/kernels/device/interval.cuh"
 #include "nsa/kernels/device/ring.cuh"
+#include "nsa/kernels/device/rounds.cuh"
 #include "nsa/kernels/device/wgmma.cuh"
 
 namespace nsa::kernels::hopper {

@@ -48,8 +48,8 @@ __device__ inline void produce_keys(const JointWork<S>& work, const JointPlaces<
                                     const CUtensorMap& v) {
   Ring<S::kPlaces> ring;
   Ring<S::kChoices> choices;
-  for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
-    const JointTile tile = work.tile(number);
+  for (Rounds round(work.tiles); round.more(); round.advance()) {
+    const JointTile tile = work.tile(round.number());
     if (!work.has_any(tile)) continue;
     const JointChoice<S> choice(work.p, places.base, choices.place());
     mbarrier_wait(places.choice_full(choices.place()), choices.parity());
@@ -96,8 +96,8 @@ __device__ inline void produce_rows(const JointWork<S>& work, const JointPlaces<
   const int warpgroup = loader / 32;
   Ring<S::kChoices> choices;
   Ring<1> q;
-  for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
-    const JointTile tile = work.tile(number);
+  for (Rounds round(work.tiles); round.more(); round.advance()) {
+    const JointTile tile = work.tile(round.number());
     if (!work.has_any(tile)) continue;
     mbarrier_wait(places.choice_empty(choices.place()), choices.parity() ^ 1);
     JointChoice<S>(work.p, places.base, choices.place()).collect(work, tile, places.base, loader);
@@ -153,8 +153,8 @@ class JointConsumer {
     Ring<S::kChoices> choices;
     Ring<1> rows;
 #pragma unroll 1
-    for (int number = blockIdx.x; number < work.tiles; number += gridDim.x) {
-      const JointTile tile = work.tile(number);
+    for (Rounds round(work.tiles); round.more(); round.advance()) {
+      const JointTile tile = work.tile(round.number());
       if (!work.has_any(tile)) continue;
       const bool own_tile = work.has(tile, warpgroup);
       const JointChoice<S> choice(work.p, places.base, choices.place());

@@ -6,6 +6,7 @@
 
 #include "nsa/kernels/device/heads.cuh"
 #include "nsa/kernels/device/ring.cuh"
+#include "nsa/kernels/device/rounds.cuh"
 #include "nsa/kernels/device/slab.cuh"
 #include "nsa/kernels/selected/ways.hpp"
 
