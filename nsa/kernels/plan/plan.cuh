@@ -60,6 +60,22 @@ AttentionBackward slice(const AttentionBackward& p, const Slice& x) {
   return own;
 }
 
+// Into how many pieces, `most` at most, each of `tiles` tiles of keys is cut when all are seen by so many rows. Their
+// CTAs go in waves of as many as a chip of this kind holds at a time, so a cut may cost more than it brings. Costs are
+// counted in tiles of 64 rows: a CTA's beginning and end are three; what adds the pieces is a launch, four, and reads
+// what was written, one for 128 pieces.
+inline std::int64_t pieces_of_equal_tiles(std::int64_t tiles, std::int64_t rows, std::int64_t most) {
+  constexpr std::int64_t kAtATime = 264;
+  const auto cost = [&](std::int64_t pieces) {
+    const std::int64_t ctas = tiles * pieces;
+    return tiles_of(ctas, kAtATime) * (tiles_of(rows, 64 * pieces) + 3) + (pieces > 1 ? 4 + ctas / 128 : 0);
+  };
+  std::int64_t best = 1;
+  for (std::int64_t pieces = 2; pieces <= most; ++pieces)
+    if (cost(pieces) < cost(best)) best = pieces;
+  return best;
+}
+
 // How the queries of every tile of keys are cut, and the sums of the pieces.
 template <int Dk, int Dv>
 struct DkvPlan {
@@ -83,11 +99,12 @@ struct DkvPlan {
       slots = (2 * entries / pieces.tokens + 2) * pieces.tiles_a_block;
     } else {
       tiles = tiles_of(f.N, kKeyTile);
-      const std::int64_t rows = static_cast<std::int64_t>(f.S) * h;
-      const std::int64_t longest =
-          f.mask == Mask::window ? std::min<std::int64_t>(rows, (f.geometry.w + kKeyTile) * h) : rows;
-      pieces.count = static_cast<int>(std::clamp<std::int64_t>(kWantedCtas / std::max<std::int64_t>(tiles * pairs, 1),
-                                                               1, std::max<std::int64_t>(1, longest / 512)));
+      const std::int64_t rows = static_cast<std::int64_t>(f.S) * h, all = std::max<std::int64_t>(tiles * pairs, 1);
+      const bool window = f.mask == Mask::window;
+      const std::int64_t longest = window ? std::min<std::int64_t>(rows, (f.geometry.w + kKeyTile) * h) : rows;
+      const std::int64_t most =
+          std::clamp<std::int64_t>(kWantedCtas / all, 1, std::max<std::int64_t>(1, longest / 512));
+      pieces.count = static_cast<int>(window ? pieces_of_equal_tiles(all, longest, most) : most);
       slots = tiles * pairs * pieces.count;
     }
     if (pieces.count > 1) partials = arena.take<float>(slots * kKeyTile * (Dk + Dv));

@@ -185,6 +185,19 @@ TEST(AttentionPlan, CountsItsKernels) {
   EXPECT_LE(plans_of({.S = 65536}).forward.launches, 200);
 }
 
+// Where CTAs of a window's tiles of keys fill whole waves nothing is cut, and no launch adds pieces.
+TEST(AttentionPlan, AWindowIsCutAsWavesWant) {
+  const auto launches = [](int S, int B) {
+    return plans_of({.S = S, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .B = B, .mask = Mask::window}).backward.launches;
+  };
+  EXPECT_EQ(launches(2048, 1), 3);  // 64 tiles of keys
+  EXPECT_EQ(launches(2048, 2), 3);
+  EXPECT_EQ(launches(2048, 4), 2);  // 256
+  EXPECT_EQ(launches(2048, 8), 2);
+  EXPECT_EQ(launches(8192, 1), 2);
+  EXPECT_EQ(launches(65536, 1), 2);
+}
+
 // Note [There and back]
 TEST(Rounds, TakeEveryTileOnceAndShareFallingCosts) {
   for (const int ctas : {1, 2, 3, 132})
