@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <string>
 #include <utility>
@@ -64,15 +65,8 @@ AttentionOutput output_like(const at::Tensor& q, const at::Tensor& v, const Atte
           into.stats.defined() ? into.stats : empty({q.size(0), q.size(2), q.size(1), 2}, at::kFloat, q)};
 }
 
-// Whether dQ's kernels, which do not fill a GPU, had better run beside those of dK and dV. Only in a CUDA graph:
-// between kernels that are started one by one events would cost the host more than the GPU gains.
-bool leaves_room_beside(const Pass& pass) {
-  constexpr std::int64_t kFewRows = 65536;  // (token, head): a thousand tiles
-  const auto& p = pass.parameters;
-  const auto& f = p.forward;
-  return p.dq.data && (p.dk.data || p.dv.data) && std::int64_t{f.B} * f.S * f.Hq <= kFewRows &&
-         c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
-}
+// Between kernels that are started one by one events would cost the host more than the GPU gains.
+bool is_captured() { return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }
 
 // `blocks` is optional, not undefined: apply() asks every tensor that it is given for its device.
 struct Attend : torch::autograd::Function<Attend> {
@@ -185,19 +179,24 @@ void run_backward(std::span<const Pass> passes, const at::Tensor& q) {
     if (problem.on_launch) problem.on_launch("backward " + std::string(to_string(plan.variant)));
     return room;
   };
-  if (passes.empty() || !q.is_cuda() || !std::all_of(passes.begin(), passes.end(), leaves_room_beside)) {
-    for (const auto& [problem, pass] : passes) run(problem, pass, device.stream());
-    return;
-  }
-  Beside beside;
+  const bool captured = q.is_cuda() && is_captured();
+  const auto apart = [&](const Pass& x) { return captured && kernels::goes_beside(x.parameters, x.problem.device); };
   std::vector<at::Tensor> rooms;  // live until what runs beside is done
-  for (const auto& [problem, pass] : passes) {
-    auto rows = pass, keys = pass;
-    rows.dk = rows.dv = keys.dq = {};
-    rooms.push_back(run(problem, rows, beside.stream()));
-    rooms.push_back(run(problem, keys, device.stream()));
+  std::deque<Beside> sides;
+  for (const Pass& x : passes) {
+    if (!apart(x)) continue;
+    auto keys = x.parameters;
+    keys.dq = {};
+    sides.emplace_back(/*first=*/true);
+    rooms.push_back(run(x.problem, keys, sides.back().stream()));
   }
-  beside.join();
+  for (const Pass& x : passes) {
+    auto rows = x.parameters;
+    if (apart(x)) rows.dk = rows.dv = {};
+    const auto room = run(x.problem, rows, device.stream());
+    if (!sides.empty()) rooms.push_back(room);
+  }
+  for (Beside& side : sides) side.join();
 }
 
 Gradients attend_backward(const AttentionKept& kept, const at::Tensor& dout, const Problem& problem,

@@ -62,8 +62,13 @@ struct Pass {
 [[nodiscard]] Pass backward_pass(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const at::Tensor& blocks, const at::Tensor& stats, const at::Tensor& dout,
                                  const at::Tensor& delta, Problem problem, const Gradients& to);
-// Backward passes of the same rows, one after the other: each may add to the dQ of the one before. In a CUDA graph
-// small ones have dQ's kernels beside those of dK and dV.
+// Backward passes of the same rows, one after the other: each may add to the dQ of the one before.
+//
+// Note [Keys beside rows]
+// No launch of a short problem fills the GPU to its end: the last CTAs of dK and dV leave a sixth of it idle, sums of
+// pieces and query lists nearly all. But dQ's chain of launches and each pass's dK and dV know nothing of each other.
+// So in a CUDA graph each pass's keys have a stream of their own (kernels::goes_beside). They come first: their CTAs
+// are long, and what dQ's shorter ones fill up is what these leave.
 void run_backward(std::span<const Pass> passes, const at::Tensor& q);
 
 }  // namespace nsa::cuda

@@ -31,7 +31,8 @@ void wait_for(const c10::cuda::CUDAStream& later, const c10::cuda::CUDAStream& e
 
 }  // namespace
 
-Beside::Beside() : current_(c10::cuda::getCurrentCUDAStream()), stream_(c10::cuda::getStreamFromPool()) {
+Beside::Beside(bool first)
+    : current_(c10::cuda::getCurrentCUDAStream()), stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/first)) {
   wait_for(stream_, current_);
 }
 

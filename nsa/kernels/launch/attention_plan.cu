@@ -176,4 +176,16 @@ AttentionPlan plan_backward(const AttentionBackward& p, const Device& device) {
   return plan;
 }
 
+bool goes_beside(const AttentionBackward& p, const Device& device) {
+  // (token, head). Few do not fill a GPU: two kernels at once are then faster than one of both. Of more than many a
+  // launch is so long that its last CTAs do not matter.
+  constexpr std::int64_t kFew = 65536, kMany = 524288;
+  if (!p.dq.data || !(p.dk.data || p.dv.data)) return false;
+  const std::int64_t rows = std::int64_t{p.forward.B} * p.forward.S * p.forward.Hq;
+  if (rows <= kFew) return true;
+  if (rows > kMany) return false;
+  const Variant whole = plan_backward(p, device).variant;
+  return whole != Variant::merged_intervals && !is_merged(whole);
+}
+
 }  // namespace nsa::kernels

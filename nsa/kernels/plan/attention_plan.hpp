@@ -44,5 +44,8 @@ struct AttentionPlan {
 // Both throw std::invalid_argument for head widths that no kernel has.
 [[nodiscard]] AttentionPlan plan_forward(const AttentionForward& p, const Device& device);
 [[nodiscard]] AttentionPlan plan_backward(const AttentionBackward& p, const Device& device);
+// Whether a backward pass had better be two, dQ and, beside it on another stream, dK and dV: where a launch's last CTAs
+// leave much of the GPU idle and no kernel would have made all three. Both parts are then to be planned by themselves.
+[[nodiscard]] bool goes_beside(const AttentionBackward& p, const Device& device);
 
 }  // namespace nsa::kernels

@@ -198,6 +198,37 @@ TEST(AttentionPlan, AWindowIsCutAsWavesWant) {
   EXPECT_EQ(launches(65536, 1), 2);
 }
 
+TEST(AttentionPlan, DqGoesBesideDkAndDvWhereNoKernelMakesAll) {
+  const auto beside = [](const Problem& x) {
+    const Rows some{const_cast<Problem*>(&x), 1 << 30, 8192, 128};
+    AttentionBackward p{{}, some, nullptr, x.dq ? some : Rows{}, x.dk ? some : Rows{}, x.dv ? some : Rows{}, nullptr};
+    AttentionForward& f = p.forward;
+    f.q = f.k = f.v = some, f.mask = x.mask;
+    f.B = x.B, f.S = x.S, f.N = x.S, f.Hq = x.h * x.G, f.G = x.G, f.Dk = x.Dk, f.Dv = x.Dv;
+    return goes_beside(p, x.device);
+  };
+  for (const Mask mask : {Mask::window, Mask::compressed, Mask::selected}) {
+    const auto m7c = [&](int S, int B) {
+      return Problem{.S = S, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .B = B, .mask = mask};
+    };
+    EXPECT_TRUE(beside(m7c(2048, 1)));
+    EXPECT_TRUE(beside(m7c(2048, 8)));
+    EXPECT_TRUE(beside(m7c(2048, 21)));
+    EXPECT_FALSE(beside(m7c(2048, 22)));  // too long for the last CTAs to matter
+    Problem some = m7c(2048, 8);
+    some.dq = false;
+    EXPECT_FALSE(beside(some));
+    some.dq = true, some.dk = false;
+    EXPECT_TRUE(beside(some));
+    some.dv = false;
+    EXPECT_FALSE(beside(some));
+    // One kernel makes all three, but for the selected branch up to 80 tiles of keys.
+    EXPECT_EQ(beside({.S = 4096, .mask = mask}), mask == Mask::selected);
+    EXPECT_FALSE(beside({.S = 8192, .h = 8, .mask = mask}));
+    EXPECT_TRUE(beside({.S = 1024, .mask = mask}));  // few rows, whatever kernel
+  }
+}
+
 // Note [There and back]
 TEST(Rounds, TakeEveryTileOnceAndShareFallingCosts) {
   for (const int ctas : {1, 2, 3, 132})
