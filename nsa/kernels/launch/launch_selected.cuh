@@ -43,13 +43,16 @@ struct SelectedLaunches {
     if constexpr (Dk % 64 == 0) {
       using Shape = hopper::JointShape<Dk, Dv, Backward>;
       const auto kernel = hopper::joint_kernel<T, Dk, Dv, Backward>;
-      const auto bytes = static_cast<int>(Shape::shared_bytes(p.selection.J, p.geometry.n, p.Hq / p.G));
+      const int J = p.selection.J, n = p.geometry.n, h = p.Hq / p.G;
+      const bool ahead = Shape::shared_bytes_ahead(J, n, h) <= device.limits.joint_bytes;
+      const auto bytes = static_cast<int>(ahead ? Shape::shared_bytes_ahead(J, n, h) : Shape::shared_bytes(J, n, h));
       allow_shared(kernel, bytes);
       const auto k_map = hopper::tensor_map(p.k, p.storage, p.B, p.S, p.G, Dk, kKeyTile);
       const auto v_map = hopper::tensor_map(p.v, p.storage, p.B, p.S, p.G, Dv, kKeyTile);
       const std::int64_t tiles = tiles_of(static_cast<std::int64_t>(p.S) * (p.Hq / p.G), Shape::kRows) * p.B * p.G;
       hopper::Joint problem;
       problem.forward = p, problem.out = out, problem.ways = ways;
+      if (ahead) problem.second_rows = static_cast<int>(Shape::second_rows_at(J, n, h));
       if (backward) problem.dout = backward->dout, problem.delta = backward->delta, problem.adds = backward->adds_dq;
       launch(false, kernel, grid(std::min<std::int64_t>(tiles, device.sm_count)), Shape::kThreads, bytes, stream,
              problem, k_map, v_map);

@@ -8,7 +8,7 @@
 //   CTA: a producer warpgroup and three consumer warpgroups of 64 rows each (two for dQ of 192/128);
 //   one per SM, tile after tile
 //   producers: warp 0 has TMA fill the ring of K and V, 64 keys a place; the others find the next tile's
-//   blocks together (JointChoice), and each copies Q (and dO) of one consumer warpgroup
+//   blocks together (JointChoice), and each copies Q (and dO) of one consumer warpgroup, a tile ahead where two fit
 //   consumer warpgroups: scores and sums in registers; as in Note [Three warpgroups]
 //   (interval/sm90_forward/forward.cuh)
 //
@@ -40,6 +40,7 @@ struct Joint {
   Rows out;
   bool adds = false;  // to what `out` holds
   Ways ways;
+  int second_rows = 0;  // where the rows have a second place (JointShape::second_rows_at); 0: none
 };
 
 // One thread: K and V of every tile's blocks.
@@ -95,7 +96,7 @@ __device__ inline void produce_rows(const JointWork<S>& work, const JointPlaces<
                                     int loader) {
   const int warpgroup = loader / 32;
   Ring<S::kChoices> choices;
-  Ring<1> q;
+  JointRowRing rows = places.row_ring();
   for (Rounds round(work.tiles); round.more(); round.advance()) {
     const JointTile tile = work.tile(round.number());
     if (!work.has_any(tile)) continue;
@@ -104,15 +105,16 @@ __device__ inline void produce_rows(const JointWork<S>& work, const JointPlaces<
     mbarrier_arrive(places.choice_full(choices.place()));
     choices.advance();
     if (!work.has(tile, warpgroup)) continue;
-    mbarrier_wait(places.q_empty(warpgroup), q.parity() ^ 1);
+    mbarrier_wait(places.q_empty(warpgroup, rows.place()), rows.parity() ^ 1);
     const int first_row = tile.first_row + warpgroup * S::kWarpgroupRows;
-    copy_rows_of<T, typename S::Q>(places.q(warpgroup), work.p.q, work, tile, first_row);
-    if constexpr (Backward) copy_rows_of<T, typename S::O>(places.o(warpgroup), dout, work, tile, first_row);
+    const std::uint32_t q = places.q(warpgroup, rows.place());
+    copy_rows_of<T, typename S::Q>(q, work.p.q, work, tile, first_row);
+    if constexpr (Backward) copy_rows_of<T, typename S::O>(places.o_of(q), dout, work, tile, first_row);
     cp_async_commit();
     cp_async_wait<0>();
     fence_proxy_async();
-    mbarrier_arrive(places.q_full(warpgroup));
-    q.advance();
+    mbarrier_arrive(places.q_full(warpgroup, rows.place()));
+    rows.advance();
   }
 }
 
@@ -141,17 +143,11 @@ class JointConsumer {
   using S = JointShape<Dk, Dv, Backward>;
 
   __device__ JointConsumer(const JointWork<S>& all, const JointPlaces<S>& addresses, const Joint& problem, int own)
-      : work(all),
-        places(addresses),
-        joint(problem),
-        warpgroup(own),
-        q(uniform(places.q(warpgroup))),
-        o(uniform(places.o(warpgroup))),
-        factor(work.p.scale * kLog2E) {}
+      : work(all), places(addresses), joint(problem), warpgroup(own), factor(work.p.scale * kLog2E) {}
 
   __device__ void run() {
     Ring<S::kChoices> choices;
-    Ring<1> rows;
+    JointRowRing rows = places.row_ring();
 #pragma unroll 1
     for (Rounds round(work.tiles); round.more(); round.advance()) {
       const JointTile tile = work.tile(round.number());
@@ -160,13 +156,15 @@ class JointConsumer {
       const JointChoice<S> choice(work.p, places.base, choices.place());
       mbarrier_wait(places.choice_full(choices.place()), choices.parity());
       begin(tile);
-      if (own_tile) mbarrier_wait(places.q_full(warpgroup), rows.parity());
+      q = uniform(places.q(warpgroup, rows.place()));
+      o = uniform(places.o_of(q));
+      if (own_tile) mbarrier_wait(places.q_full(warpgroup, rows.place()), rows.parity());
       walk(choice);
       __syncwarp();  // every lane has read what it chose
       release(places.choice_empty(choices.place()));
       choices.advance();
       if (!own_tile) continue;
-      release(places.q_empty(warpgroup));
+      release(places.q_empty(warpgroup, rows.place()));
       rows.advance();
       write(tile);
     }
@@ -177,8 +175,9 @@ class JointConsumer {
   const JointWork<S>& work;
   const JointPlaces<S>& places;
   const Joint& joint;
-  const int warpgroup, q, o;
+  const int warpgroup;
   const float factor;
+  int q, o;  // of this tile
   Ring<S::kPlaces> ring;
   int first_t, t[2];  // of the tile, of the thread's rows
   bool sees_keys[2];
@@ -325,7 +324,8 @@ __global__ void __launch_bounds__(JointShape<Dk, Dv, Backward>::kThreads, 1)
   using S = JointShape<Dk, Dv, Backward>;
   extern __shared__ char shared[];
   const std::uint32_t before = shared_address(shared);
-  const JointPlaces<S> places{shared + ((before + S::kAlignment - 1) / S::kAlignment * S::kAlignment - before)};
+  const JointPlaces<S> places{shared + ((before + S::kAlignment - 1) / S::kAlignment * S::kAlignment - before),
+                              joint.second_rows};
   const JointWork<S> work(joint.forward, joint.ways);
   if (threadIdx.x == 0) places.start_barriers();
   __syncthreads();

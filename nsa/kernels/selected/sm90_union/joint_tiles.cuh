@@ -30,11 +30,12 @@ struct JointShape {
   using K = Slab<kKeyTile, Dk>;
   using V = Slab<kKeyTile, Dv>;
 
-  // Shared memory: Q and dO of every warpgroup, the ring of K and V, barriers, and what JointChoice needs.
+  // Shared memory: Q and dO of every warpgroup, the ring of K and V, barriers, and what JointChoice needs. Then, where
+  // the launch has room, Q and dO once more: they so come a tile ahead.
   static constexpr int kRowBytes = Q::kBytes + (Backward ? O::kBytes : 0), kKeyBytes = K::kBytes + V::kBytes;
   static constexpr int kPlaces = std::min(6, (200 * 1024 - kWarpgroups * kRowBytes) / kKeyBytes), kChoices = 2;
   static constexpr int kKeysAt = kWarpgroups * kRowBytes, kBarriersAt = kKeysAt + kPlaces * kKeyBytes;
-  static constexpr int kChoicesAt = kBarriersAt + 8 * (2 * kWarpgroups + 2 * kChoices + 2 * kPlaces);
+  static constexpr int kChoicesAt = kBarriersAt + 8 * (4 * kWarpgroups + 2 * kChoices + 2 * kPlaces);
   static constexpr int kAlignment = 1024;
   static_assert(kPlaces >= 3);
 
@@ -51,6 +52,13 @@ struct JointShape {
   __host__ __device__ static int bit_words(int bits) { return (bits + 31) / 32; }
   static std::int64_t shared_bytes(int blocks, int n, int h) {
     return kAlignment + kChoicesAt + 4 * (kChoices * std::int64_t{choice_words(blocks, n, h)} + 2 * bit_words(blocks));
+  }
+  // The second place of Q and dO, and the bytes of all with it.
+  static std::int64_t second_rows_at(int blocks, int n, int h) {
+    return (shared_bytes(blocks, n, h) - 1) / kAlignment * kAlignment;
+  }
+  static std::int64_t shared_bytes_ahead(int blocks, int n, int h) {
+    return kAlignment + second_rows_at(blocks, n, h) + kKeysAt;
   }
 };
 
@@ -216,27 +224,42 @@ class JointChoice {
   __device__ unsigned* words(int i) const { return count_ + 1 + i * entry_words_; }
 };
 
+// The places of a warpgroup's rows, one or two (`ahead`: 0, 1), as a ring.
+struct JointRowRing {
+  unsigned ahead, step = 0;
+  __device__ int place() const { return static_cast<int>(step & ahead); }
+  __device__ std::uint32_t parity() const { return step >> ahead & 1; }
+  __device__ void advance() { ++step; }
+};
+
 template <typename S>
 struct JointPlaces {
   char* base;
+  int second_rows;  // 0: none
+
+  __device__ JointRowRing row_ring() const { return {second_rows > 0 ? 1U : 0U}; }
 
   __device__ std::uint32_t at(int offset) const { return shared_address(base) + offset; }
-  __device__ std::uint32_t q(int warpgroup) const { return at(warpgroup * S::kRowBytes); }
-  __device__ std::uint32_t o(int warpgroup) const { return q(warpgroup) + S::Q::kBytes; }
+  __device__ std::uint32_t q(int warpgroup, int place) const {
+    return at((place ? second_rows : 0) + warpgroup * S::kRowBytes);
+  }
+  __device__ static std::uint32_t o_of(std::uint32_t q) { return q + S::Q::kBytes; }
   __device__ std::uint32_t k(int place) const { return at(S::kKeysAt + place * S::kKeyBytes); }
   __device__ std::uint32_t v(int place) const { return k(place) + S::K::kBytes; }
   __device__ std::uint32_t barrier(int i) const { return at(S::kBarriersAt + i * 8); }
-  __device__ std::uint32_t q_full(int warpgroup) const { return barrier(warpgroup); }
-  __device__ std::uint32_t q_empty(int warpgroup) const { return barrier(S::kWarpgroups + warpgroup); }
-  __device__ std::uint32_t choice_full(int place) const { return barrier(2 * S::kWarpgroups + place); }
+  __device__ std::uint32_t q_full(int warpgroup, int place) const {
+    return barrier(place * S::kWarpgroups + warpgroup);
+  }
+  __device__ std::uint32_t q_empty(int warpgroup, int place) const { return q_full(warpgroup, 2 + place); }
+  __device__ std::uint32_t choice_full(int place) const { return barrier(4 * S::kWarpgroups + place); }
   __device__ std::uint32_t choice_empty(int place) const { return choice_full(S::kChoices + place); }
   __device__ std::uint32_t full(int place) const { return choice_full(2 * S::kChoices + place); }
   __device__ std::uint32_t empty(int place) const { return full(S::kPlaces + place); }
 
   __device__ void start_barriers() const {
-    for (int i = 0; i < S::kWarpgroups; ++i) {
-      mbarrier_init(q_full(i), 32);
-      mbarrier_init(q_empty(i), 4);
+    for (int i = 0; i < 2 * S::kWarpgroups; ++i) {  // of both places
+      mbarrier_init(q_full(i, 0), 32);
+      mbarrier_init(q_empty(i, 0), 4);
     }
     for (int i = 0; i < S::kChoices; ++i) {
       mbarrier_init(choice_full(i), S::kLoaders);
