@@ -74,7 +74,7 @@ function(nsa_component name)
 endfunction()
 
 # nsa_tests(NAME [TORCH] [SAMPLED] SOURCES... DEPENDS targets... [LABEL name] [MAY_SKIP patterns...]): one GoogleTest executable;
-# every test is a CTest of its own, and a GTEST_SKIP is shown as skipped. TORCH: eight tests are one CTest; SAMPLED: half of them run,
+# every test is a CTest of its own, and a GTEST_SKIP is shown as skipped. TORCH: eight tests are one CTest; SAMPLED: a third of them run,
 # by a seed (TestGroups.cmake). One thread each: CTest
 # runs as many at once as there are cores. The label is "unit" unless said otherwise, and only one: gtest_discover_tests()
 # loses the others.
