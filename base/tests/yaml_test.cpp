@@ -9,7 +9,7 @@ namespace base {
 namespace {
 
 // What is said of a text that is refused, as "line:column: reason" counted from one; "" when it was read.
-std::string refusal(const std::string& text, const YamlLimits& limits = {}) {
+std::string refusal_of_yaml(const std::string& text, const YamlLimits& limits = {}) {
   try {
     (void)load_yaml(text, limits);
     return "";
@@ -29,7 +29,7 @@ TEST(Yaml, DocumentsAreReadAsTheyStand) {
 }
 
 TEST(Yaml, FortyBytesThatYamlCppTurnsIntoDocumentsWithoutEndAreRefused) {
-  EXPECT_EQ(refusal("  a: 1\n, b\nmodel:\n  x: 1\n"), "2:1: what stands here belongs to nothing before it");
+  EXPECT_EQ(refusal_of_yaml("  a: 1\n, b\nmodel:\n  x: 1\n"), "2:1: what stands here belongs to nothing before it");
 }
 
 TEST(Yaml, AliasesCountAsWhatTheyStandFor) {
@@ -40,28 +40,28 @@ TEST(Yaml, AliasesCountAsWhatTheyStandFor) {
     for (int j = 1; j < 10; ++j) laughs += ", " + before;
     laughs += "]\n";
   }
-  EXPECT_THAT(refusal(laughs), testing::HasSubstr("more than 100000 values"));
-  EXPECT_THAT(refusal("a: &x [*x]\n"), testing::HasSubstr("an alias within its own anchor"));
+  EXPECT_THAT(refusal_of_yaml(laughs), testing::HasSubstr("more than 100000 values"));
+  EXPECT_THAT(refusal_of_yaml("a: &x [*x]\n"), testing::HasSubstr("an alias within its own anchor"));
 }
 
 TEST(Yaml, DepthNodesAndBytesAreBounded) {
   const YamlLimits limits{.bytes = 200, .nodes = 10, .depth = 4};
-  EXPECT_EQ(refusal("[[[[1]]]]", limits), "");
-  EXPECT_THAT(refusal("[[[[[1]]]]]", limits), testing::HasSubstr("1:5: nested more than 4 levels deep"));
-  EXPECT_EQ(refusal("[1, 2, 3, 4, 5, 6, 7, 8, 9]", limits), "");
-  EXPECT_THAT(refusal("[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]", limits), testing::HasSubstr("more than 10 values"));
-  EXPECT_EQ(refusal(std::string(200, ' '), limits), "");
-  EXPECT_THAT(refusal(std::string(201, ' '), limits), testing::HasSubstr("longer than 200 bytes"));
-  EXPECT_NE(refusal(std::string(100'000, '[')), "");  // and no stack overflow within the parser
-  EXPECT_NE(refusal(std::string(100'000, '{')), "");
+  EXPECT_EQ(refusal_of_yaml("[[[[1]]]]", limits), "");
+  EXPECT_THAT(refusal_of_yaml("[[[[[1]]]]]", limits), testing::HasSubstr("1:5: nested more than 4 levels deep"));
+  EXPECT_EQ(refusal_of_yaml("[1, 2, 3, 4, 5, 6, 7, 8, 9]", limits), "");
+  EXPECT_THAT(refusal_of_yaml("[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]", limits), testing::HasSubstr("more than 10 values"));
+  EXPECT_EQ(refusal_of_yaml(std::string(200, ' '), limits), "");
+  EXPECT_THAT(refusal_of_yaml(std::string(201, ' '), limits), testing::HasSubstr("longer than 200 bytes"));
+  EXPECT_NE(refusal_of_yaml(std::string(100'000, '[')), "");  // and no stack overflow within the parser
+  EXPECT_NE(refusal_of_yaml(std::string(100'000, '{')), "");
   std::string blocks;
   for (int depth = 0; depth < 700; ++depth) blocks += std::string(static_cast<std::size_t>(depth), ' ') + "a:\n";
-  EXPECT_NE(refusal(blocks), "");
+  EXPECT_NE(refusal_of_yaml(blocks), "");
 }
 
-TEST(Yaml, WhatIsNoTextSaysWhere) { EXPECT_EQ(refusal("a: 1\nb: x\xb5\n"), "2:5: not UTF-8"); }
+TEST(Yaml, WhatIsNoTextSaysWhere) { EXPECT_EQ(refusal_of_yaml("a: 1\nb: x\xb5\n"), "2:5: not UTF-8"); }
 
-TEST(Yaml, WhatIsNoYamlSaysWhere) { EXPECT_THAT(refusal("a: 1\nb: [1\nc: 2\n"), testing::HasSubstr("3:")); }
+TEST(Yaml, WhatIsNoYamlSaysWhere) { EXPECT_THAT(refusal_of_yaml("a: 1\nb: [1\nc: 2\n"), testing::HasSubstr("3:")); }
 
 }  // namespace
 }  // namespace base

@@ -24,7 +24,7 @@ CommandLine parse(std::vector<std::string> words) {
   return harness::parse_command_line(program, static_cast<int>(words.size()), argv.data());
 }
 
-std::string error_of(const std::vector<std::string>& words) {
+std::string error_of_words(const std::vector<std::string>& words) {
   try {
     (void)parse(words);
   } catch (const UsageError& error) {
@@ -58,8 +58,8 @@ TEST(CommandLine, AVerbOfTheProgramIsInTheHelpAndStandsFirst) {
   EXPECT_THAT(parse({"--help"}).help, testing::ContainsRegex("knit +knits a scarf"));
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
            {"--quiet", "knit", "--color=never"}, {"run", "knit"}, {"--quiet", "knit", "3"}})
-    EXPECT_THAT(error_of(words), HasSubstr("prog knit"));
-  EXPECT_THAT(error_of({"knitt"}), HasSubstr("did you mean 'knit'?"));
+    EXPECT_THAT(error_of_words(words), HasSubstr("prog knit"));
+  EXPECT_THAT(error_of_words({"knitt"}), HasSubstr("did you mean 'knit'?"));
 }
 
 TEST(CommandLine, RepeatableOptionsKeepTheirOrder) {
@@ -83,26 +83,26 @@ TEST(CommandLine, SugarIsASettingWithItsFlagAsOrigin) {
 }
 
 TEST(CommandLine, ErrorsNameTheWordAndTheNearestOne) {
-  EXPECT_THAT(error_of({"--suit", "smoke"}), HasSubstr("unknown option '--suit'; did you mean '--suite'?"));
-  EXPECT_THAT(error_of({"--forse=1"}), HasSubstr("did you mean '--force'?"));
-  EXPECT_THAT(error_of({"lits"}), HasSubstr("unknown verb 'lits'; did you mean 'list'?"));
-  EXPECT_THAT(error_of({"--color", "pink"}), HasSubstr("--color"));
-  EXPECT_THAT(error_of({"--set", "novalue"}), HasSubstr("'novalue' is not KEY=VALUE"));
-  EXPECT_THAT(error_of({"--suite"}), HasSubstr("--suite"));
-  EXPECT_THAT(error_of({"explain"}), HasSubstr("CODE"));
-  EXPECT_THAT(error_of({"run", "run"}), HasSubstr("the verb is 'run' already; 'run' after it has no meaning"));
-  EXPECT_THAT(error_of({"run", "list"}), HasSubstr("the verb is 'run' already; 'list' after it has no meaning"));
-  EXPECT_THAT(error_of({"--out", "", "--dry-run"}), HasSubstr("--out: '' names no folder"));
-  EXPECT_THAT(error_of({"report", "dir", "--suite", "smoke"}),
+  EXPECT_THAT(error_of_words({"--suit", "smoke"}), HasSubstr("unknown option '--suit'; did you mean '--suite'?"));
+  EXPECT_THAT(error_of_words({"--forse=1"}), HasSubstr("did you mean '--force'?"));
+  EXPECT_THAT(error_of_words({"lits"}), HasSubstr("unknown verb 'lits'; did you mean 'list'?"));
+  EXPECT_THAT(error_of_words({"--color", "pink"}), HasSubstr("--color"));
+  EXPECT_THAT(error_of_words({"--set", "novalue"}), HasSubstr("'novalue' is not KEY=VALUE"));
+  EXPECT_THAT(error_of_words({"--suite"}), HasSubstr("--suite"));
+  EXPECT_THAT(error_of_words({"explain"}), HasSubstr("CODE"));
+  EXPECT_THAT(error_of_words({"run", "run"}), HasSubstr("the verb is 'run' already; 'run' after it has no meaning"));
+  EXPECT_THAT(error_of_words({"run", "list"}), HasSubstr("the verb is 'run' already; 'list' after it has no meaning"));
+  EXPECT_THAT(error_of_words({"--out", "", "--dry-run"}), HasSubstr("--out: '' names no folder"));
+  EXPECT_THAT(error_of_words({"report", "dir", "--suite", "smoke"}),
               HasSubstr("'--suite' has no meaning for the verb 'report'"));
 }
 
 TEST(CommandLine, AFlagTakesNoValue) {
   for (const char* word : {"--fail-fast=3", "--fail-fast=false", "--require-cuda=0", "--quiet=no", "--force=2"})
-    EXPECT_THAT(error_of({word}),
+    EXPECT_THAT(error_of_words({word}),
                 HasSubstr(std::string(word).substr(0, std::string(word).find('=')) + " takes no value"))
         << word;
-  EXPECT_THAT(error_of({"list", "--json=0"}), HasSubstr("--json takes no value"));
+  EXPECT_THAT(error_of_words({"list", "--json=0"}), HasSubstr("--json takes no value"));
   EXPECT_TRUE(parse({"--fail-fast"}).fail_fast);
   EXPECT_FALSE(parse({}).fail_fast);
 }

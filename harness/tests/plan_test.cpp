@@ -42,7 +42,7 @@ std::vector<std::string> ids(const Selection& selection) {
   return result;
 }
 
-std::string error_of(const Selection& selection) {
+std::string error_of_selection(const Selection& selection) {
   try {
     (void)ids(selection);
   } catch (const UsageError& error) {
@@ -171,20 +171,22 @@ TEST(Plan, ACaseThatIsBroughtByAnUnknownSettingIsAMistakeOfTheProgram) {
 }
 
 TEST(Plan, UnknownNamesAreErrorsWithTheNearest) {
-  EXPECT_THAT(error_of({{"eary"}, "", {}, {}}), HasSubstr("unknown suite or level 'eary'; did you mean 'early'?"));
-  EXPECT_THAT(error_of({{"smoke", "free"}, "", {}, {}}), HasSubstr("'smoke' is a level and stands alone"));
-  EXPECT_THAT(error_of({{"smoke", "standard"}, "", {}, {}}), HasSubstr("stands alone"));
-  EXPECT_THAT(error_of({{"smoke"}, "standard", {}, {}}), HasSubstr("stands alone"));
-  EXPECT_THAT(error_of({{}, "standad", {}, {}}), HasSubstr("did you mean 'standard'?"));
-  EXPECT_THAT(error_of({{}, "", {"free/quik"}, {}}), HasSubstr("no case 'free/quik'; did you mean 'free/quick'?"));
-  EXPECT_THAT(error_of({{}, "", {}, {"nothing*"}}), HasSubstr("--exclude: no case 'nothing*'"));
+  EXPECT_THAT(error_of_selection({{"eary"}, "", {}, {}}),
+              HasSubstr("unknown suite or level 'eary'; did you mean 'early'?"));
+  EXPECT_THAT(error_of_selection({{"smoke", "free"}, "", {}, {}}), HasSubstr("'smoke' is a level and stands alone"));
+  EXPECT_THAT(error_of_selection({{"smoke", "standard"}, "", {}, {}}), HasSubstr("stands alone"));
+  EXPECT_THAT(error_of_selection({{"smoke"}, "standard", {}, {}}), HasSubstr("stands alone"));
+  EXPECT_THAT(error_of_selection({{}, "standad", {}, {}}), HasSubstr("did you mean 'standard'?"));
+  EXPECT_THAT(error_of_selection({{}, "", {"free/quik"}, {}}),
+              HasSubstr("no case 'free/quik'; did you mean 'free/quick'?"));
+  EXPECT_THAT(error_of_selection({{}, "", {}, {"nothing*"}}), HasSubstr("--exclude: no case 'nothing*'"));
 }
 
 TEST(Plan, ALevelWithoutCasesOfItsOwnIsRefused) {
   for (const std::string level : {"full", "soak"}) {
-    EXPECT_THAT(error_of({{level}, "", {}, {}}), HasSubstr("unknown suite or level '" + level + "'"));
-    EXPECT_THAT(error_of({{level}, "", {}, {}}), HasSubstr("levels: smoke, standard)"));
-    EXPECT_THAT(error_of({{}, level, {}, {}}), HasSubstr("--level: unknown level '" + level + "'"));
+    EXPECT_THAT(error_of_selection({{level}, "", {}, {}}), HasSubstr("unknown suite or level '" + level + "'"));
+    EXPECT_THAT(error_of_selection({{level}, "", {}, {}}), HasSubstr("levels: smoke, standard)"));
+    EXPECT_THAT(error_of_selection({{}, level, {}, {}}), HasSubstr("--level: unknown level '" + level + "'"));
   }
 }
 

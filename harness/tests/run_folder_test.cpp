@@ -19,7 +19,7 @@ using harness::RunFolder;
 using harness::tests::TempFolder;
 using testing::HasSubstr;
 
-std::string error_of(const std::function<void()>& act) {
+std::string error_of_folder(const std::function<void()>& act) {
   try {
     act();
   } catch (const harness::UsageError& error) {
@@ -57,7 +57,8 @@ TEST(RunFolder, AnOldRunNeedsForceAndForeignFilesStay) {
     temp.write(std::string("run/") + name, "old");
   temp.write("run/mine.txt", "precious");
   const fs::path run = temp.path() / "run";
-  EXPECT_THAT(error_of([&] { RunFolder(run, "id", false); }), HasSubstr("holds an old run; --force replaces it"));
+  EXPECT_THAT(error_of_folder([&] { RunFolder(run, "id", false); }),
+              HasSubstr("holds an old run; --force replaces it"));
   EXPECT_TRUE(fs::exists(run / "events.jsonl"));
   RunFolder(run, "id", true).create();
   EXPECT_FALSE(fs::exists(run / "events.jsonl"));
@@ -74,7 +75,7 @@ TEST(RunFolder, ForceTakesNoFolderThatNoJournalProves) {
   temp.write("p/suites/mine.cpp", "precious");
   temp.write("p/logs/worker-1.log", "precious");
   const auto refused = [&](const char* why) {
-    EXPECT_THAT(error_of([&] { RunFolder(p, "id", true); }),
+    EXPECT_THAT(error_of_folder([&] { RunFolder(p, "id", true); }),
                 testing::AllOf(HasSubstr("not empty and not an old run"), HasSubstr(why)));
     EXPECT_EQ(harness::tests::read_text(p / "suites/mine.cpp"), "precious");
     EXPECT_EQ(harness::tests::read_text(p / "logs/worker-1.log"), "precious");
@@ -142,7 +143,7 @@ TEST(RunFolder, ForceFollowsNoLinkAndRemovesNoFolder) {
     const fs::path run = temp.path() / (std::string("run-") + name);
     temp.write(run.filename().string() + "/events.jsonl", kBegin);
     fs::create_directory_symlink(temp.path() / "elsewhere", run / name);
-    EXPECT_THAT(error_of([&] { RunFolder(run, "id", true); }),
+    EXPECT_THAT(error_of_folder([&] { RunFolder(run, "id", true); }),
                 testing::AllOf(HasSubstr(std::string(name) + " is a link"), HasSubstr("nothing was removed")));
     fs::remove(run / name);
     EXPECT_TRUE(fs::exists(run / "events.jsonl"));
@@ -150,7 +151,8 @@ TEST(RunFolder, ForceFollowsNoLinkAndRemovesNoFolder) {
   EXPECT_EQ(harness::tests::read_text(temp.path() / "elsewhere/worker-1.log"), "precious");
   temp.write("run/events.jsonl", kBegin);
   temp.write("run/report.md/mine.txt", "precious");
-  EXPECT_THAT(error_of([&] { RunFolder(temp.path() / "run", "id", true); }), HasSubstr("report.md is no regular file"));
+  EXPECT_THAT(error_of_folder([&] { RunFolder(temp.path() / "run", "id", true); }),
+              HasSubstr("report.md is no regular file"));
   EXPECT_EQ(harness::tests::read_text(temp.path() / "run/report.md/mine.txt"), "precious");
 }
 
@@ -161,7 +163,7 @@ TEST(RunFolder, ALockThatIsNoFileIsRefusedByName) {
   temp.write("run/events.jsonl", kBegin);
   const auto refused = [&](const char* is) {
     for (const bool force : {false, true})
-      EXPECT_THAT(error_of([&] { RunFolder(run, "id", force); }),
+      EXPECT_THAT(error_of_folder([&] { RunFolder(run, "id", force); }),
                   testing::AllOf(HasSubstr(".run.lock is "), HasSubstr(is), HasSubstr("a run makes a file there")));
     fs::remove(lock);
   };
@@ -175,11 +177,12 @@ TEST(RunFolder, ALockThatIsNoFileIsRefusedByName) {
   refused("no regular file");
   RunFolder late(run, "id", true);  // looked before it came
   fs::create_symlink("../precious", lock);
-  EXPECT_THAT(error_of([&] { late.create(); }), HasSubstr(".run.lock is a link"));
+  EXPECT_THAT(error_of_folder([&] { late.create(); }), HasSubstr(".run.lock is a link"));
   fs::remove(lock);
   fs::remove(run / "events.jsonl");
   fs::create_symlink("../precious", lock);
-  EXPECT_THAT(error_of([&] { RunFolder(run, "id", false); }), HasSubstr(".run.lock is a link")) << "an empty folder";
+  EXPECT_THAT(error_of_folder([&] { RunFolder(run, "id", false); }), HasSubstr(".run.lock is a link"))
+      << "an empty folder";
   EXPECT_EQ(harness::tests::read_text(temp.path() / "precious"), "keep");
   EXPECT_FALSE(fs::exists(run / "nowhere"));
 }
@@ -202,7 +205,7 @@ TEST(RunFolder, AJournalThatWasCutInItsFirstLineIsARunThatHardlyBegan) {
 TEST(RunFolder, ARunThatDiedBeforeItsFirstEventIsAnOldRun) {
   const TempFolder temp;
   RunFolder(temp.path() / "run", "id", false).create();
-  EXPECT_THAT(error_of([&] { RunFolder(temp.path() / "run", "id", false); }), HasSubstr("--force"));
+  EXPECT_THAT(error_of_folder([&] { RunFolder(temp.path() / "run", "id", false); }), HasSubstr("--force"));
   RunFolder(temp.path() / "run", "id", true).create();
 }
 
@@ -214,12 +217,12 @@ TEST(RunFolder, ARunThatIsGoingOnIsNotTouchedWhateverIsAsked) {
   first->create();
   temp.write("run/events.jsonl", kBegin);
   for (const bool force : {false, true})
-    EXPECT_THAT(error_of([&] { RunFolder(run, "id-2", force); }),
+    EXPECT_THAT(error_of_folder([&] { RunFolder(run, "id-2", force); }),
                 testing::AllOf(HasSubstr("is in use by run id-1, process "), HasSubstr("--force does not touch it")));
-  EXPECT_THAT(error_of([&] { late.create(); }), HasSubstr("is in use by run id-1"));
+  EXPECT_THAT(error_of_folder([&] { late.create(); }), HasSubstr("is in use by run id-1"));
   EXPECT_EQ(harness::tests::read_text(run / "events.jsonl"), kBegin);
   first.reset();
-  EXPECT_THAT(error_of([&] { RunFolder(run, "id-2", false).create(); }), HasSubstr("holds an old run"));
+  EXPECT_THAT(error_of_folder([&] { RunFolder(run, "id-2", false).create(); }), HasSubstr("holds an old run"));
   late.create();
   EXPECT_FALSE(fs::exists(run / "events.jsonl"));
 }
@@ -229,8 +232,8 @@ TEST(RunFolder, WhatCameMeanwhileIsSeenUnderTheLock) {
   RunFolder run(temp.path() / "run", "id", false), foreign(temp.path() / "foreign", "id", true);
   temp.write("run/events.jsonl", kBegin);  // of one that began and ended meanwhile
   temp.write("foreign/mine.txt", "precious");
-  EXPECT_THAT(error_of([&] { run.create(); }), HasSubstr("holds an old run"));
-  EXPECT_THAT(error_of([&] { foreign.create(); }), HasSubstr("not empty and not an old run"));
+  EXPECT_THAT(error_of_folder([&] { run.create(); }), HasSubstr("holds an old run"));
+  EXPECT_THAT(error_of_folder([&] { foreign.create(); }), HasSubstr("not empty and not an old run"));
 }
 
 TEST(RunFolder, ALinkIsFollowedOnce) {
@@ -247,18 +250,20 @@ TEST(RunFolder, ALinkIsFollowedOnce) {
 TEST(RunFolder, ForceIsNoLicenceToUseAnyFolder) {
   const TempFolder temp;
   temp.write("home/mine.txt", "precious");
-  EXPECT_THAT(error_of([&] { RunFolder(temp.path() / "home", "id", true); }),
+  EXPECT_THAT(error_of_folder([&] { RunFolder(temp.path() / "home", "id", true); }),
               HasSubstr("not empty and not an old run"));
-  EXPECT_THAT(error_of([&] { RunFolder(temp.path() / "home/mine.txt", "id", true); }), HasSubstr("is not a folder"));
-  EXPECT_THAT(error_of([&] { RunFolder(temp.path() / "home/mine.txt/run", "id", true); }), HasSubstr("--out: "));
+  EXPECT_THAT(error_of_folder([&] { RunFolder(temp.path() / "home/mine.txt", "id", true); }),
+              HasSubstr("is not a folder"));
+  EXPECT_THAT(error_of_folder([&] { RunFolder(temp.path() / "home/mine.txt/run", "id", true); }), HasSubstr("--out: "));
 }
 
 TEST(RunFolder, UnwritableIsSaidWithPathAndReason) {
   if (geteuid() == 0) {
-    EXPECT_THAT(error_of([] { RunFolder("/proc/nothing/run", "id", false).create(); }), HasSubstr("--out: /proc"));
+    EXPECT_THAT(error_of_folder([] { RunFolder("/proc/nothing/run", "id", false).create(); }),
+                HasSubstr("--out: /proc"));
     return;
   }
-  EXPECT_THAT(error_of([] { RunFolder("/usr/run", "id", false); }),
+  EXPECT_THAT(error_of_folder([] { RunFolder("/usr/run", "id", false); }),
               HasSubstr("/usr cannot be written: Permission denied"));
 }
 

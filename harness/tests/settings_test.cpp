@@ -39,7 +39,7 @@ Settings sample() {
        spec("sweep.scales", SettingType::real_list, "[]"), spec("sweep.names", SettingType::text_list, "[a, 'b, c']")});
 }
 
-std::string error_of(const std::function<void()>& act) {
+std::string error_of_settings(const std::function<void()>& act) {
   try {
     act();
   } catch (const UsageError& error) {
@@ -78,7 +78,7 @@ TEST(Settings, AllProblemsOfAFileAtOnceEachWithItsLine) {
   const harness::tests::TempFolder folder;
   const auto file = folder.write("bad.yaml", "model:\n  layer: 3\n  dtype: fp16\nrate: fast\nmodle:\n  a: 1\n  b: 2\n");
   Settings s = sample();
-  const std::string text = error_of([&] { s.load_file(file); });
+  const std::string text = error_of_settings([&] { s.load_file(file); });
   const std::string at = file.string();
   EXPECT_THAT(text, HasSubstr(at + ":2: unknown key 'model.layer'; did you mean 'model.layers'?"));
   EXPECT_THAT(text, HasSubstr(at + ":3: model.dtype is 'fp16', allowed is one of fp32, bf16"));
@@ -90,17 +90,20 @@ TEST(Settings, AllProblemsOfAFileAtOnceEachWithItsLine) {
 TEST(Settings, FilesThatAreNotMappings) {
   const harness::tests::TempFolder folder;
   Settings s = sample();
-  EXPECT_THAT(error_of([&] { s.load_file(folder.path() / "none.yaml"); }), HasSubstr("no such configuration file"));
-  EXPECT_THAT(error_of([&] { s.load_file(folder.path()); }), HasSubstr("is a directory, and no configuration file"));
-  EXPECT_THAT(error_of([&] { s.load_file("/dev/zero"); }), HasSubstr("is no regular file, and no configuration file"));
+  EXPECT_THAT(error_of_settings([&] { s.load_file(folder.path() / "none.yaml"); }),
+              HasSubstr("no such configuration file"));
+  EXPECT_THAT(error_of_settings([&] { s.load_file(folder.path()); }),
+              HasSubstr("is a directory, and no configuration file"));
+  EXPECT_THAT(error_of_settings([&] { s.load_file("/dev/zero"); }),
+              HasSubstr("is no regular file, and no configuration file"));
   const auto broken = folder.write("broken.yaml", "rate: 1\nmodel: [1, 2\n");
-  EXPECT_THAT(error_of([&] { s.load_file(broken); }), HasSubstr(broken.string() + ":"));
+  EXPECT_THAT(error_of_settings([&] { s.load_file(broken); }), HasSubstr(broken.string() + ":"));
   const auto list = folder.write("list.yaml", "- 1\n- 2\n");
-  EXPECT_THAT(error_of([&] { s.load_file(list); }), HasSubstr("mapping"));
+  EXPECT_THAT(error_of_settings([&] { s.load_file(list); }), HasSubstr("mapping"));
   const auto twice = folder.write("twice.yaml", "rate: 1\nrate: 2\n");
-  EXPECT_THAT(error_of([&] { s.load_file(twice); }), HasSubstr(":2: key 'rate' stands twice"));
+  EXPECT_THAT(error_of_settings([&] { s.load_file(twice); }), HasSubstr(":2: key 'rate' stands twice"));
   const auto map = folder.write("map.yaml", "rate: {a: 1}\n");
-  EXPECT_THAT(error_of([&] { s.load_file(map); }), HasSubstr("rate is"));
+  EXPECT_THAT(error_of_settings([&] { s.load_file(map); }), HasSubstr("rate is"));
   s.load_file(folder.write("empty.yaml", "# nothing\n"));
   EXPECT_DOUBLE_EQ(s.real("rate"), 0.5);
 }
@@ -124,7 +127,8 @@ TEST(Settings, ValuesThatAreRefused) {
                                                                                    {"sweep.lengths", "{a: 1}"},
                                                                                    {"model.dtype", "[bf16]"},
                                                                                    {"model.layers", "[1]"}}) {
-    EXPECT_THAT(error_of([&] { s.set(key, value, "--set"); }), HasSubstr("--set: " + key + " is '" + value + "'"));
+    EXPECT_THAT(error_of_settings([&] { s.set(key, value, "--set"); }),
+                HasSubstr("--set: " + key + " is '" + value + "'"));
   }
   EXPECT_EQ(s.integer("model.layers"), 12) << "a refused value must not stay";
 }

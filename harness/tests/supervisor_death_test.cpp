@@ -1,4 +1,5 @@
 // How a run ends that is interrupted or killed, whose worker is, or that has no more memory or disk.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -2,6 +2,7 @@
 #include "harness/supervisor.hpp"
 
 #include <dirent.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -70,7 +70,7 @@ TEST(TwoRuns, ALiveRunIsShownAndLeftAlone) {
       << "a lock ends with its process: " << other.err();
 }
 
-struct Harm {
+struct Damage {
   const char* name;
   std::function<void(const fs::path& journal, const std::string& good)> act;
 };
@@ -79,7 +79,7 @@ TEST(TwoRuns, AJournalThatIsTakenAwayEndsTheRunWithoutAVerdict) {
   FakeRun good;
   ASSERT_EQ(good({"--suite", "good", "--out", "run"}), 0);
   const std::string whole = read_text(good.run_folder() / "events.jsonl");
-  const std::vector<Harm> harms{
+  const std::vector<Damage> harms{
       {"deleted", [](const fs::path& journal, const std::string&) { fs::remove(journal); }},
       {"the folder deleted",
        [](const fs::path& journal, const std::string&) { fs::remove_all(journal.parent_path()); }},
@@ -94,7 +94,7 @@ TEST(TwoRuns, AJournalThatIsTakenAwayEndsTheRunWithoutAVerdict) {
       {"lines added", [](const fs::path& journal, const std::string&) {
          std::ofstream(journal, std::ios::app) << R"({"event":"run_end"})" << '\n';
        }}};
-  for (const Harm& harm : harms) {
+  for (const Damage& harm : harms) {
     FakeRun fake;
     const pid_t pid = fake.start({"--suite", "gate,stuck", "--gate", "block", "--hang", "6", "--out", "run"});
     wait_for_cases(fake, 2);

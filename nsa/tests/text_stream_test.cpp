@@ -28,7 +28,7 @@ std::string bytes_of(std::size_t count) {
   return text;
 }
 
-StreamOptions options(const std::filesystem::path& file, std::int64_t S, std::int64_t B = 1) {
+StreamOptions text_options(const std::filesystem::path& file, std::int64_t S, std::int64_t B = 1) {
   StreamOptions options;
   options.data = file.string();
   options.batch_size = B;
@@ -36,14 +36,14 @@ StreamOptions options(const std::filesystem::path& file, std::int64_t S, std::in
   return options;
 }
 
-StreamOptions packed(const std::filesystem::path& file, std::int64_t S) {
-  auto made = options(file, S);
+StreamOptions packed_text(const std::filesystem::path& file, std::int64_t S) {
+  auto made = text_options(file, S);
   made.packed = true;
   return made;
 }
 
 StreamOptions crops(const std::filesystem::path& file, std::int64_t S, std::int64_t B = 1) {
-  auto made = options(file, S, B);
+  auto made = text_options(file, S, B);
   made.order = Order::random_crops;
   return made;
 }
@@ -53,7 +53,7 @@ TEST(TextStream, EveryByteIsReadInOrderWhateverTheLength) {
   for (const std::size_t size : {2, 7, 8, 9, 14, 15, 16, 50, 700})
     for (const std::int64_t B : {1, 2, 3}) {
       const std::string text = bytes_of(size);
-      const auto stream = open_stream(options(write_file("text", text), S, B));
+      const auto stream = open_stream(text_options(write_file("text", text), S, B));
       const auto batches = drain(*stream);
       EXPECT_EQ(joined(rows_of(batches)), text) << size;
       for (std::size_t i = 0; i + 1 < batches.size(); ++i) EXPECT_LE(batches[i + 1].tokens.size(0), B);
@@ -64,7 +64,7 @@ TEST(TextStream, EveryByteIsReadInOrderWhateverTheLength) {
 
 // 3 whole rows, and 5 bytes more: a batch of two, one of one, and the tail by itself.
 TEST(TextStream, TheLastBatchesAreSmallerAndNotPadded) {
-  const auto batches = drain(*open_stream(options(write_file("text", bytes_of(3 * 10 + 1 + 5)), 10, 2)));
+  const auto batches = drain(*open_stream(text_options(write_file("text", bytes_of(3 * 10 + 1 + 5)), 10, 2)));
   ASSERT_EQ(batches.size(), 3U);
   EXPECT_EQ(batches[0].tokens.sizes(), (at::IntArrayRef{2, 11}));
   EXPECT_EQ(batches[1].tokens.sizes(), (at::IntArrayRef{1, 11}));
@@ -77,7 +77,8 @@ TEST(TextStream, TheLastBatchesAreSmallerAndNotPadded) {
 
 TEST(TextStream, RowsDoNotDependOnTheBatchSize) {
   const auto file = write_file("text", bytes_of(500));
-  EXPECT_EQ(rows_of(drain(*open_stream(options(file, 7, 1)))), rows_of(drain(*open_stream(options(file, 7, 4)))));
+  EXPECT_EQ(rows_of(drain(*open_stream(text_options(file, 7, 1)))),
+            rows_of(drain(*open_stream(text_options(file, 7, 4)))));
   EXPECT_EQ(rows_of(drain(*open_stream(crops(file, 7, 1)), 60)), rows_of(drain(*open_stream(crops(file, 7, 4)), 15)));
 }
 
@@ -90,7 +91,7 @@ TEST(TextStream, CropsAreThoseOfTheTextInMemory) {
 
 // The documents of a text, each as it is read.
 std::vector<std::string> paragraphs(const std::string& text) {
-  const auto batch = open_stream(packed(write_file("text", text), 1000))->next();
+  const auto batch = open_stream(packed_text(write_file("text", text), 1000))->next();
   std::vector<std::string> found;
   const auto ends = offsets(batch);
   for (std::size_t i = 0; i + 1 < ends.size(); ++i)
@@ -119,7 +120,7 @@ TEST(TextStream, ARowAnywhereKnowsItsDocuments) {
   const auto all = paragraph_begins(bytes, 0);
   ASSERT_GT(all.size(), 20U);
   for (std::int32_t S = 1; S < 150; S += S < 20 ? 1 : 13) {
-    const auto batches = drain(*open_stream(packed(write_file("text", text), S)));
+    const auto batches = drain(*open_stream(packed_text(write_file("text", text), S)));
     std::size_t rows = 0;
     for (std::int32_t row = 0; row * S + 1 < static_cast<std::int32_t>(text.size()); ++row) {
       const std::int32_t begin = row * S, end = std::min(begin + S + 1, static_cast<std::int32_t>(text.size()));
@@ -138,7 +139,7 @@ TEST(TextStream, ARowAnywhereKnowsItsDocuments) {
 }
 
 TEST(TextStream, ARowWithoutAPredictionIsPassedOver) {
-  const auto batches = drain(*open_stream(packed(write_file("text", "x\n\nyz"), 1)));
+  const auto batches = drain(*open_stream(packed_text(write_file("text", "x\n\nyz"), 1)));
   EXPECT_THAT(rows_of(batches), ElementsAre("x\n", "\n\n", "yz"));  // "\ny" would predict y from another document
 }
 
@@ -146,7 +147,7 @@ TEST(TextStream, TrainingAndValidationShareNoByte) {
   const std::string text = bytes_of(1000);
   const auto file = write_file("text", text);
   for (const double share : {0.002, 0.1, 0.3333, 0.9}) {
-    auto train = options(file, 16, 2), validation = train;
+    auto train = text_options(file, 16, 2), validation = train;
     train.validation_share = validation.validation_share = share;
     validation.split = Split::validation;
     const auto first = joined(rows_of(drain(*open_stream(train))));
@@ -169,8 +170,8 @@ TEST(TextStream, CropsOfTheSplitsShareNoByte) {
 
 TEST(TextStream, GoesOnAtEveryPosition) {
   const auto file = write_file("text", "one\n\ntwo three\n\n\nfour\n" + bytes_of(80));
-  expect_resumable([&] { return open_stream(options(file, 9, 2)); });
-  expect_resumable([&] { return open_stream(packed(file, 9)); });
+  expect_resumable([&] { return open_stream(text_options(file, 9, 2)); });
+  expect_resumable([&] { return open_stream(packed_text(file, 9)); });
   expect_resumable([&] { return open_stream(crops(file, 9, 2)); }, 20);
 }
 
@@ -198,7 +199,7 @@ TEST(TextStream, RefusesThePositionOfOtherData) {
   EXPECT_THAT(refusal("generator", nullptr), HasSubstr("generator is missing"));
   EXPECT_THAT(refusal("generator", -1), HasSubstr("allowed: an integer from 0"));
   EXPECT_THAT(thrown<std::invalid_argument>([&] { stream->seek("7"); }), HasSubstr("is no object"));
-  const auto sequential = open_stream(options(file, 9));
+  const auto sequential = open_stream(text_options(file, 9));
   auto beyond = sequential->position();
   beyond["row"] = 12;  // 11 rows: the end is position 11
   EXPECT_THAT(thrown<std::invalid_argument>([&] { sequential->seek(beyond); }),
@@ -208,18 +209,18 @@ TEST(TextStream, RefusesThePositionOfOtherData) {
 
 TEST(TextStream, AFileThatGrowsIsReadAsItWas) {
   const auto file = write_file("text", bytes_of(30));
-  const auto stream = open_stream(options(file, 10));
+  const auto stream = open_stream(text_options(file, 10));
   (void)stream->next();
   const auto saved = stream->position();
   append(file, "more");
   EXPECT_EQ(drain(*stream).size(), 2U);  // bytes 10 to 29
-  EXPECT_THAT(thrown<std::invalid_argument>([&] { open_stream(options(file, 10))->seek(saved); }),
+  EXPECT_THAT(thrown<std::invalid_argument>([&] { open_stream(text_options(file, 10))->seek(saved); }),
               HasSubstr("file_bytes is 30, here it is 34"));
 }
 
 TEST(TextStream, AFileThatShrinksIsAnErrorAndNoEndOfData) {
   const auto file = write_file("text", bytes_of(100));
-  const auto stream = open_stream(options(file, 10));
+  const auto stream = open_stream(text_options(file, 10));
   (void)stream->next();
   const auto before = stream->position();
   std::filesystem::resize_file(file, 15);
@@ -233,26 +234,27 @@ TEST(TextStream, RefusesFilesThatCannotServe) {
   const auto refusal = [](const StreamOptions& made) {
     return thrown<std::runtime_error>([&] { (void)open_stream(made); });
   };
-  EXPECT_EQ(refusal(options("no/such/text", 5)), "text no/such/text: does not exist");
-  EXPECT_THAT(refusal(options(testing::TempDir(), 5)), HasSubstr("is not a regular file"));
-  EXPECT_THAT(refusal(options(write_file("empty", ""), 5)), HasSubstr("is empty"));
-  EXPECT_THAT(refusal(options(write_file("one", "x"), 5)), HasSubstr("its training split has 1 of 1 bytes"));
+  EXPECT_EQ(refusal(text_options("no/such/text", 5)), "text no/such/text: does not exist");
+  EXPECT_THAT(refusal(text_options(testing::TempDir(), 5)), HasSubstr("is not a regular file"));
+  EXPECT_THAT(refusal(text_options(write_file("empty", ""), 5)), HasSubstr("is empty"));
+  EXPECT_THAT(refusal(text_options(write_file("one", "x"), 5)), HasSubstr("its training split has 1 of 1 bytes"));
   EXPECT_THAT(refusal(crops(write_file("short", "12345"), 5)), HasSubstr("a random crop with seq_len 5 needs 6"));
-  auto validation = options(write_file("hundred", bytes_of(100)), 5);
+  auto validation = text_options(write_file("hundred", bytes_of(100)), 5);
   validation.split = Split::validation;
   validation.validation_share = 0.01;
   EXPECT_THAT(refusal(validation), HasSubstr("its validation split has 1 of 100 bytes"));
   const auto pipe = write_file("x", "").parent_path() / "pipe";
   std::filesystem::remove(pipe);
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_THAT(refusal(options(pipe, 5)), HasSubstr("is not a regular file"));
+  EXPECT_THAT(refusal(text_options(pipe, 5)), HasSubstr("is not a regular file"));
 }
 
 TEST(TextStream, AFileWithoutPermissionIsNamed) {
   if (geteuid() == 0) GTEST_SKIP() << "root may read everything";
   const auto file = write_file("secret", "text");
   std::filesystem::permissions(file, std::filesystem::perms::none);
-  EXPECT_THAT(thrown<std::runtime_error>([&] { (void)open_stream(options(file, 2)); }), HasSubstr("Permission denied"));
+  EXPECT_THAT(thrown<std::runtime_error>([&] { (void)open_stream(text_options(file, 2)); }),
+              HasSubstr("Permission denied"));
 }
 
 }  // namespace

@@ -11,12 +11,11 @@ namespace reports {
 namespace {
 
 using sample::finding;
+using sample::kSeverities;
+using sample::kStatuses;
 using sample::run_of;
 using testing::Contains;
 using testing::HasSubstr;
-
-constexpr int kStatuses = static_cast<int>(Status::cancelled) + 1;
-constexpr int kSeverities = static_cast<int>(Severity::isolate) + 1;
 
 void expect_verdict(const Run& run, Verdict verdict, ExitCode code) {
   const Assessment a = assess(run);
@@ -59,7 +58,7 @@ std::vector<Combination> combinations() {
   return all;
 }
 
-Run run_with(const Combination& x) {
+Run run_like(const Combination& x) {
   reports::Run run = x.with_pass ? run_of({x.status, Status::pass}) : run_of({x.status});
   Case& c = run.suites[0].cases[0];
   c.required = x.required;
@@ -93,7 +92,7 @@ TEST(Assess, ReadyIsExitCodeZeroAndNothingElseOverAllCombinations) {
   for (const auto& x : combinations()) {
     for (const bool complete : {true, false}) {
       for (const bool interrupted : {false, true}) {
-        reports::Run run = run_with(x);
+        reports::Run run = run_like(x);
         run.complete = complete;
         if (interrupted) run.interruption = ExitCode::interrupted;
         const Assessment a = assess(run);
@@ -114,7 +113,7 @@ TEST(Assess, ReadyIsExitCodeZeroAndNothingElseOverAllCombinations) {
 
 TEST(Assess, FailedTallyNeverComesWithAReadyRequiredCase) {
   for (const auto& x : combinations()) {
-    const reports::Run run = run_with(x);
+    const reports::Run run = run_like(x);
     const Totals totals = count(run.suites);
     int all = 0;
     for (const auto& [status, n] : totals.by_status) all += n;

@@ -38,7 +38,7 @@ Case failed(std::vector<Finding> findings) {
   return c;
 }
 
-Run run_of(const Case& c) {
+Run run_that_has(const Case& c) {
   Run run;
   run.id = "r1";
   run.level = "smoke";
@@ -61,7 +61,7 @@ Run run_of(const Case& c) {
 
 Json sealed_bundle() {
   const Case c = failed({finding("A", Severity::block, {{"stage", "layers.0.o"}, {"row", 5}})});
-  Json json = bundle_of(run_of(c), c, {}, Json::array());
+  Json json = bundle_of(run_that_has(c), c, {}, Json::array());
   json["seal"] = "0123456789abcdef";
   return json;
 }
@@ -88,7 +88,7 @@ TEST(Bundle, HoldsWhatRepeatsTheCaseAndNothingTwice) {
 TEST(Bundle, ManyFindingsAndLongOnesAreBounded) {
   std::vector<Finding> findings(100, finding("A", Severity::block, {{"large", std::string(1 << 20, 'x')}}));
   const Case c = failed(findings);
-  const Json json = bundle_of(run_of(c), c, {}, Json::array());
+  const Json json = bundle_of(run_that_has(c), c, {}, Json::array());
   EXPECT_EQ(json["findings"].size(), 32U);
   EXPECT_EQ(json["findings_left_out"], 68);
   EXPECT_LT(dump(json).size(), 64U << 10);
@@ -133,7 +133,7 @@ TEST(Bundle, APathStaysBelow) {
 TEST(Bundle, TheReportsNameItWhereItIsAndOnlyThere) {
   Case c = failed({finding("A", Severity::block, {{"stage", "x"}})});
   c.repro = "the command";
-  reports::Run run = run_of(c);
+  reports::Run run = run_that_has(c);
   for (const std::string& text : {to_markdown(run), to_html(run), dump(to_json(run))})
     EXPECT_THAT(text, Not(HasSubstr("bundle")));
   run.bundles[c.id] = {"bundles/x", "p replay /r/bundles/x"};

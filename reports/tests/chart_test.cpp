@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 Chart ladder() {
   return {"tokens per second by length",
@@ -31,7 +31,7 @@ std::string drawing(const Chart& chart) {
   return std::regex_replace(svg(chart), kTooltip, "");
 }
 
-std::size_t count(const std::string& text, const std::string& word) {
+std::size_t times_in(const std::string& text, const std::string& word) {
   std::size_t n = 0;
   for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++n;
   return n;
@@ -39,7 +39,7 @@ std::size_t count(const std::string& text, const std::string& word) {
 
 TEST(Chart, GoesThroughJsonAndBack) {
   Chart chart = ladder();
-  chart.series[0].y[1] = kNan;
+  chart.series[0].y[1] = kNoNumber;
   const auto back = chart_of(Json::parse(dump(to_json(chart))));
   ASSERT_TRUE(back);
   EXPECT_EQ(to_json(*back), to_json(chart));
@@ -59,11 +59,11 @@ TEST(Chart, WhatIsNoChartIsNone) {
 
 TEST(Chart, EveryPointIsDrawnTheNonFiniteAsACross) {
   Chart chart = ladder();
-  EXPECT_EQ(count(svg(chart), "r=\"2.5\""), 5U);
+  EXPECT_EQ(times_in(svg(chart), "r=\"2.5\""), 5U);
   chart.series[0].y[1] = std::numeric_limits<double>::infinity();
   const std::string picture = drawing(chart);
-  EXPECT_EQ(count(picture, "r=\"2.5\""), 4U);
-  EXPECT_EQ(count(picture, "class=\"bad\""), 1U);
+  EXPECT_EQ(times_in(picture, "r=\"2.5\""), 4U);
+  EXPECT_EQ(times_in(picture, "class=\"bad\""), 1U);
   EXPECT_THAT(picture, Not(HasSubstr("inf")));
   EXPECT_THAT(picture, Not(HasSubstr("nan")));
   EXPECT_THAT(picture, HasSubstr("a &lt;b&gt; &amp; c"));
@@ -78,7 +78,7 @@ TEST(Chart, TheTickAtZeroIsZero) {
 TEST(Chart, DegenerateOnesAreDrawnToo) {
   for (const Chart& chart : {Chart{}, Chart{"one", {"x", "", true}, {"y", "", true}, {{"s", {1}, {0}}}},
                              Chart{"flat", {"x", "", false}, {"y", "", true}, {{"s", {1, 2}, {5, 5}}}},
-                             Chart{"no number", {}, {}, {{"s", {1, 2}, {kNan, kNan}}}}}) {
+                             Chart{"no number", {}, {}, {{"s", {1, 2}, {kNoNumber, kNoNumber}}}}}) {
     const std::string picture = drawing(chart);
     EXPECT_THAT(picture, Not(HasSubstr("nan"))) << chart.title;
     EXPECT_THAT(picture, Not(HasSubstr("inf"))) << chart.title;

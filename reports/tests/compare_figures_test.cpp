@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include "reports/tests/support/compared.hpp"
 
 namespace reports {
@@ -11,11 +9,10 @@ namespace {
 
 using sample::Compared;
 using sample::interval;
+using sample::kNaN;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // What comes to be of one metric that has these values in the runs.
 Figure::Step change(const Json& before, const Json& after, const Json& fact_before = {}, const Json& fact_after = {}) {

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include "reports/schema.hpp"
 #include "reports/tests/support/compared.hpp"
 #include "reports/tests/support/sample.hpp"
@@ -15,14 +13,13 @@ namespace {
 
 using sample::Compared;
 using sample::interval;
+using sample::kNaN;
 using sample::names;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // -- three runs, unfinished ones, and what cannot be compared
 

@@ -19,12 +19,12 @@ const std::string kCaseBegin = R"({"event": "case_begin", "case": "a/one", "work
 const std::string kCaseEnd = R"({"event": "case_end", "case": "a/one", "status": "pass", "duration_s": 1})";
 const std::string kRunEnd = R"({"event": "run_end", "duration_s": 2, "case_s": 1})";
 
-struct Refusal {
+struct JournalRefusal {
   std::string what = "was accepted";
   bool incompatible = false;
 };
 
-Refusal refusal(const std::string& text) {
+JournalRefusal refusal_of_journal(const std::string& text) {
   try {
     (void)read_journal(Journal::write(text));
   } catch (const JournalError& error) {
@@ -71,48 +71,49 @@ TEST(Journal, CutAtAnyByteItGivesAReport) {
     EXPECT_NE(assess(run).verdict, Verdict::ready);
     EXPECT_EQ(count(run.suites).planned, 7);
   }
-  EXPECT_THAT(refusal(text.substr(0, first / 2)).what, HasSubstr("no run_begin"));
+  EXPECT_THAT(refusal_of_journal(text.substr(0, first / 2)).what, HasSubstr("no run_begin"));
 }
 
 TEST(Journal, OtherGarbageIsAnErrorWithItsPlace) {
-  EXPECT_THAT(refusal(Journal().raw("garbage\n").add(kRunEnd).text()).what,
+  EXPECT_THAT(refusal_of_journal(Journal().raw("garbage\n").add(kRunEnd).text()).what,
               AllOf(HasSubstr("events.jsonl:2"), HasSubstr("not an event")));
-  EXPECT_THAT(refusal(Journal().raw("garbage\n").text()).what, HasSubstr("events.jsonl:2"));
-  EXPECT_THAT(refusal(Journal().raw("garbage").text()).what, HasSubstr("events.jsonl:2"));
-  EXPECT_THAT(refusal(Journal().raw("{\"event\": \"pha\n").add(kRunEnd).text()).what,
+  EXPECT_THAT(refusal_of_journal(Journal().raw("garbage\n").text()).what, HasSubstr("events.jsonl:2"));
+  EXPECT_THAT(refusal_of_journal(Journal().raw("garbage").text()).what, HasSubstr("events.jsonl:2"));
+  EXPECT_THAT(refusal_of_journal(Journal().raw("{\"event\": \"pha\n").add(kRunEnd).text()).what,
               HasSubstr("events.jsonl:2: not an event: cut off"));
-  EXPECT_THAT(refusal(Journal().raw("\n").add(kRunEnd).text()).what, HasSubstr("events.jsonl:2"));
-  EXPECT_THAT(refusal(Journal().raw("[1, 2]\n").text()).what, HasSubstr("not a JSON object"));
-  EXPECT_THAT(refusal(Journal().raw("{\"event\": x}\n").text()).what, HasSubstr("invalid JSON"));
-  EXPECT_THAT(refusal(Journal().raw("{\"event\": 1e999, \"seq\": 1}\n").text()).what, HasSubstr("not an event"));
-  EXPECT_THAT(refusal(Journal().raw("{} {}\n").text()).what, HasSubstr("invalid JSON"));
+  EXPECT_THAT(refusal_of_journal(Journal().raw("\n").add(kRunEnd).text()).what, HasSubstr("events.jsonl:2"));
+  EXPECT_THAT(refusal_of_journal(Journal().raw("[1, 2]\n").text()).what, HasSubstr("not a JSON object"));
+  EXPECT_THAT(refusal_of_journal(Journal().raw("{\"event\": x}\n").text()).what, HasSubstr("invalid JSON"));
+  EXPECT_THAT(refusal_of_journal(Journal().raw("{\"event\": 1e999, \"seq\": 1}\n").text()).what,
+              HasSubstr("not an event"));
+  EXPECT_THAT(refusal_of_journal(Journal().raw("{} {}\n").text()).what, HasSubstr("invalid JSON"));
 }
 
 TEST(Journal, IllFormedUtf8IsAnError) {
-  EXPECT_THAT(refusal(Journal().raw("{\"event\": \"x\xff\", \"t\": \"2026\", \"seq\": 1}\n").text()).what,
+  EXPECT_THAT(refusal_of_journal(Journal().raw("{\"event\": \"x\xff\", \"t\": \"2026\", \"seq\": 1}\n").text()).what,
               HasSubstr("events.jsonl:2"));
-  EXPECT_THAT(refusal(std::string("\xff\xfe") + Journal().text()).what, HasSubstr("events.jsonl:1"));
+  EXPECT_THAT(refusal_of_journal(std::string("\xff\xfe") + Journal().text()).what, HasSubstr("events.jsonl:1"));
 }
 
 TEST(Journal, TheSequenceMustNotJumpOrRepeat) {
   const std::string begin = Journal().text();
   for (const int seq : {0, 2, 7}) {
-    const auto bad = refusal(begin + R"({"event": "x", "t": "2026", "seq": )" + std::to_string(seq) + "}\n");
+    const auto bad = refusal_of_journal(begin + R"({"event": "x", "t": "2026", "seq": )" + std::to_string(seq) + "}\n");
     EXPECT_THAT(bad.what, AllOf(HasSubstr("events.jsonl:2"), HasSubstr("expected 1")));
   }
-  EXPECT_THAT(refusal(begin + "{\"event\": \"x\", \"t\": \"2026\"}\n").what, HasSubstr("seq"));
-  EXPECT_THAT(refusal(begin + begin).what, HasSubstr("expected 1"));
+  EXPECT_THAT(refusal_of_journal(begin + "{\"event\": \"x\", \"t\": \"2026\"}\n").what, HasSubstr("seq"));
+  EXPECT_THAT(refusal_of_journal(begin + begin).what, HasSubstr("expected 1"));
 }
 
 TEST(Journal, AnEventOfAnUnplannedCaseIsAnError) {
-  const auto bad = refusal(Journal().add(R"({"event": "phase", "case": "a/nine", "name": "x"})").text());
+  const auto bad = refusal_of_journal(Journal().add(R"({"event": "phase", "case": "a/nine", "name": "x"})").text());
   EXPECT_THAT(bad.what, AllOf(HasSubstr("events.jsonl:2"), HasSubstr("a/nine")));
 }
 
 TEST(Journal, RunBeginMustComeFirst) {
-  EXPECT_THAT(refusal("").what, HasSubstr("no run_begin"));
-  EXPECT_THAT(refusal(R"({"event": "run_end", "t": "2026", "seq": 0, "duration_s": 1, "case_s": 1})"
-                      "\n")
+  EXPECT_THAT(refusal_of_journal("").what, HasSubstr("no run_begin"));
+  EXPECT_THAT(refusal_of_journal(R"({"event": "run_end", "t": "2026", "seq": 0, "duration_s": 1, "case_s": 1})"
+                                 "\n")
                   .what,
               HasSubstr("before run_begin"));
 }
@@ -123,18 +124,18 @@ TEST(Journal, AnotherMajorIsIncompatibleAndOnlyThat) {
     event["schema_version"] = version;
     return event.dump() + "\n";
   };
-  EXPECT_EQ(refusal(with_version("1.7.3")).what, "was accepted");
-  EXPECT_TRUE(refusal(with_version("2.0.0")).incompatible);
-  EXPECT_THAT(refusal(with_version("2.0.0")).what, AllOf(HasSubstr("2.0.0"), HasSubstr("1.x")));
-  EXPECT_TRUE(refusal(with_version("10.0.0")).incompatible);
+  EXPECT_EQ(refusal_of_journal(with_version("1.7.3")).what, "was accepted");
+  EXPECT_TRUE(refusal_of_journal(with_version("2.0.0")).incompatible);
+  EXPECT_THAT(refusal_of_journal(with_version("2.0.0")).what, AllOf(HasSubstr("2.0.0"), HasSubstr("1.x")));
+  EXPECT_TRUE(refusal_of_journal(with_version("10.0.0")).incompatible);
   for (const std::string version : {"", "1", "1.", "1.1", "1.1.", "1.1.0.", "1.1.0x", "1.99999999999999999999.0",
                                     "1.x.0", "1..0", " 1.1.0", "one", "-1.0.0"}) {
-    EXPECT_THAT(refusal(with_version(version)).what, HasSubstr("schema_version")) << version;
-    EXPECT_FALSE(refusal(with_version(version)).incompatible);
+    EXPECT_THAT(refusal_of_journal(with_version(version)).what, HasSubstr("schema_version")) << version;
+    EXPECT_FALSE(refusal_of_journal(with_version(version)).incompatible);
   }
   Json other = Json::parse(Journal().text());
   other["schema"] = "somebody/else";
-  EXPECT_THAT(refusal(other.dump() + "\n").what, HasSubstr("somebody/else"));
+  EXPECT_THAT(refusal_of_journal(other.dump() + "\n").what, HasSubstr("somebody/else"));
 }
 
 TEST(Journal, FilesThatAreNone) {
@@ -149,7 +150,7 @@ TEST(Journal, FilesThatAreNone) {
 }
 
 TEST(Journal, WhatHasNoEndIsNotReadToIt) {
-  EXPECT_THAT(refusal(Journal().text() + std::string(kMostLineBytes + 1, '\0')).what,
+  EXPECT_THAT(refusal_of_journal(Journal().text() + std::string(kMostLineBytes + 1, '\0')).what,
               AllOf(HasSubstr("events.jsonl:2"), HasSubstr("longer than 16 MiB")));
   const auto folder = sample::fresh_folder();
   std::filesystem::create_symlink("/dev/zero", folder / "zero");
@@ -173,12 +174,12 @@ TEST(Journal, BracketsNestOnlySoDeep) {
         .raw(R"({"event": "fact", "t": "2026", "seq": 2, "case": "a/one", "key": "k", "value": )" + value + "}\n")
         .text();
   };
-  EXPECT_EQ(refusal(with_fact(kMostDepth - 1)).what, "was accepted");
+  EXPECT_EQ(refusal_of_journal(with_fact(kMostDepth - 1)).what, "was accepted");
   for (const std::size_t depth : {kMostDepth, std::size_t{400000}})
-    EXPECT_THAT(refusal(with_fact(depth)).what,
+    EXPECT_THAT(refusal_of_journal(with_fact(depth)).what,
                 HasSubstr("events.jsonl:3: not an event: brackets nest deeper than 1000"));
   const std::string begin = Journal().text(), deep = std::string(400000, '[') + std::string(400000, ']');
-  EXPECT_THAT(refusal("{\"provenance\": " + deep + ", " + begin.substr(1)).what,
+  EXPECT_THAT(refusal_of_journal("{\"provenance\": " + deep + ", " + begin.substr(1)).what,
               HasSubstr("events.jsonl:1: not an event: br"));
 }
 

@@ -17,13 +17,13 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-struct Refusal {
+struct ReportRefusal {
   std::string what = "was accepted";
   bool incompatible = false;
 };
 
 template <typename Read>
-Refusal refusal_of(Read read) {
+ReportRefusal refusal_of(Read read) {
   try {
     (void)read();
   } catch (const JournalError& error) {
@@ -32,7 +32,7 @@ Refusal refusal_of(Read read) {
   return {};
 }
 
-Refusal refusal(const std::string& text) {
+ReportRefusal refusal_of_report(const std::string& text) {
   std::istringstream in(text);
   return refusal_of([&] { return read_report(in, "some/report.json"); });
 }
@@ -89,57 +89,63 @@ TEST(ReadReport, ReadsValuesAsDeepAsAJournalHasThem) {
 
 TEST(ReadReport, ADamagedOneIsNamedWithItsPlace) {
   const std::string whole = dump(good(), 2);
-  EXPECT_THAT(refusal("").what, HasSubstr("some/report.json: it is empty"));
-  EXPECT_THAT(refusal(" \n").what, HasSubstr("it is empty"));
+  EXPECT_THAT(refusal_of_report("").what, HasSubstr("some/report.json: it is empty"));
+  EXPECT_THAT(refusal_of_report(" \n").what, HasSubstr("it is empty"));
   for (const std::size_t size : {std::size_t{1}, whole.size() / 3, whole.size() - 1})
-    EXPECT_THAT(refusal(whole.substr(0, size)).what, HasSubstr("cut off after " + std::to_string(size) + " bytes"));
-  EXPECT_THAT(refusal(whole.substr(1)).what, HasSubstr("not a report: invalid JSON at byte"));
-  EXPECT_THAT(refusal("[1, 2]").what, HasSubstr("not a JSON object"));
-  EXPECT_THAT(refusal("{\"a\": 1e999}").what, HasSubstr("not a report"));
-  EXPECT_THAT(refusal("{\"a\": \"\xff\"}").what, HasSubstr("invalid JSON"));
-  EXPECT_THAT(refusal(std::string(400000, '[')).what, HasSubstr("brackets nest too deep"));
-  EXPECT_THAT(refusal("[\"" + std::string(4000, '[') + "\\\"]\"]").what, HasSubstr("not a JSON object")) << "in a text";
+    EXPECT_THAT(refusal_of_report(whole.substr(0, size)).what,
+                HasSubstr("cut off after " + std::to_string(size) + " bytes"));
+  EXPECT_THAT(refusal_of_report(whole.substr(1)).what, HasSubstr("not a report: invalid JSON at byte"));
+  EXPECT_THAT(refusal_of_report("[1, 2]").what, HasSubstr("not a JSON object"));
+  EXPECT_THAT(refusal_of_report("{\"a\": 1e999}").what, HasSubstr("not a report"));
+  EXPECT_THAT(refusal_of_report("{\"a\": \"\xff\"}").what, HasSubstr("invalid JSON"));
+  EXPECT_THAT(refusal_of_report(std::string(400000, '[')).what, HasSubstr("brackets nest too deep"));
+  EXPECT_THAT(refusal_of_report("[\"" + std::string(4000, '[') + "\\\"]\"]").what, HasSubstr("not a JSON object"))
+      << "in a text";
 }
 
 TEST(ReadReport, AFieldThatIsWrongIsNamedWithItsPlace) {
-  EXPECT_THAT(refusal(with("/suites/1/cases/0/status", "passed")).what,
+  EXPECT_THAT(refusal_of_report(with("/suites/1/cases/0/status", "passed")).what,
               AllOf(HasSubstr("suites[1]: cases[0]: field 'status'"), HasSubstr("passed")));
-  EXPECT_THAT(refusal(with("/suites/1/cases/0/metrics/0/value", "fast")).what, HasSubstr("metrics[0]: field 'value'"));
-  EXPECT_THAT(refusal(with("/suites/1/cases/0/findings/0/severity", "fatal")).what, HasSubstr("field 'severity'"));
-  EXPECT_THAT(refusal(with("/suites/0/cases/0", 3)).what, HasSubstr("suites[0]: cases[0]: is no object"));
-  EXPECT_THAT(refusal(with("/suites/0/name", "../x")).what, HasSubstr("field 'name'"));
-  EXPECT_THAT(refusal(with("/suites/0/name", "s_sweep")).what, HasSubstr("suite 's_sweep' stands twice"));
-  EXPECT_THAT(refusal(with("/suites/0/cases/0/id", "preflight/cuda")).what, HasSubstr("'preflight/cuda' stands twice"));
-  EXPECT_THAT(refusal(with("/run/interruption", 77)).what, HasSubstr("run: field 'interruption'"));
+  EXPECT_THAT(refusal_of_report(with("/suites/1/cases/0/metrics/0/value", "fast")).what,
+              HasSubstr("metrics[0]: field 'value'"));
+  EXPECT_THAT(refusal_of_report(with("/suites/1/cases/0/findings/0/severity", "fatal")).what,
+              HasSubstr("field 'severity'"));
+  EXPECT_THAT(refusal_of_report(with("/suites/0/cases/0", 3)).what, HasSubstr("suites[0]: cases[0]: is no object"));
+  EXPECT_THAT(refusal_of_report(with("/suites/0/name", "../x")).what, HasSubstr("field 'name'"));
+  EXPECT_THAT(refusal_of_report(with("/suites/0/name", "s_sweep")).what, HasSubstr("suite 's_sweep' stands twice"));
+  EXPECT_THAT(refusal_of_report(with("/suites/0/cases/0/id", "preflight/cuda")).what,
+              HasSubstr("'preflight/cuda' stands twice"));
+  EXPECT_THAT(refusal_of_report(with("/run/interruption", 77)).what, HasSubstr("run: field 'interruption'"));
   for (const char* key : {"/run", "/run/id", "/run/complete", "/run/exit_code", "/run/duration_s", "/provenance",
                           "/suites", "/verdict", "/totals", "/findings", "/suites/0/cases", "/suites/0/cases/0/status",
                           "/suites/0/cases/0/seed", "/suites/0/cases/0/facts", "/suites/1/cases/0/checks"})
-    EXPECT_THAT(refusal(with(key, nullptr)).what, AllOf(HasSubstr("some/report.json: "), HasSubstr("is missing")))
+    EXPECT_THAT(refusal_of_report(with(key, nullptr)).what,
+                AllOf(HasSubstr("some/report.json: "), HasSubstr("is missing")))
         << key;
 }
 
 TEST(ReadReport, OneThatContradictsItselfIsDamaged) {
   Json report = good();
   report["suites"][0]["cases"].erase(0);
-  EXPECT_THAT(refusal(report.dump()).what, HasSubstr("contradicts itself: its totals say"));
-  EXPECT_THAT(refusal(with("/verdict", "CONDITIONAL")).what,
+  EXPECT_THAT(refusal_of_report(report.dump()).what, HasSubstr("contradicts itself: its totals say"));
+  EXPECT_THAT(refusal_of_report(with("/verdict", "CONDITIONAL")).what,
               AllOf(HasSubstr("contradicts itself"), HasSubstr("says CONDITIONAL"), HasSubstr("events.jsonl")));
-  EXPECT_THAT(refusal(with("/run/exit_code", 0)).what, HasSubstr("contradicts itself"));
+  EXPECT_THAT(refusal_of_report(with("/run/exit_code", 0)).what, HasSubstr("contradicts itself"));
 }
 
 TEST(ReadReport, AnotherMajorIsIncompatibleAndOnlyThat) {
-  EXPECT_EQ(refusal(with("/schema_version", "1.9.0")).what, "was accepted");
-  EXPECT_TRUE(refusal(with("/schema_version", "2.0.0")).incompatible);
-  EXPECT_THAT(refusal(with("/schema_version", "2.0.0")).what,
+  EXPECT_EQ(refusal_of_report(with("/schema_version", "1.9.0")).what, "was accepted");
+  EXPECT_TRUE(refusal_of_report(with("/schema_version", "2.0.0")).incompatible);
+  EXPECT_THAT(refusal_of_report(with("/schema_version", "2.0.0")).what,
               AllOf(HasSubstr("some/report.json: the report has schema version 2.0.0"), HasSubstr("1.x")));
   for (const char* version : {"", "1", "new"}) {
-    EXPECT_THAT(refusal(with("/schema_version", version)).what, HasSubstr("schema_version"));
-    EXPECT_FALSE(refusal(with("/schema_version", version)).incompatible);
+    EXPECT_THAT(refusal_of_report(with("/schema_version", version)).what, HasSubstr("schema_version"));
+    EXPECT_FALSE(refusal_of_report(with("/schema_version", version)).incompatible);
   }
-  EXPECT_THAT(refusal(with("/schema", "somebody/else")).what, HasSubstr("schema is 'somebody/else'"));
-  EXPECT_THAT(refusal(with("/schema", nullptr)).what, HasSubstr("schema is ''"));
+  EXPECT_THAT(refusal_of_report(with("/schema", "somebody/else")).what, HasSubstr("schema is 'somebody/else'"));
+  EXPECT_THAT(refusal_of_report(with("/schema", nullptr)).what, HasSubstr("schema is ''"));
   const reports::Run run = sample::mixed();
-  EXPECT_THAT(refusal(dump(suite_to_json(run, run.suites[0]))).what, HasSubstr("is the report of one suite"));
+  EXPECT_THAT(refusal_of_report(dump(suite_to_json(run, run.suites[0]))).what, HasSubstr("is the report of one suite"));
 }
 
 TEST(ReadRun, OfAFolderItsJournalElseItsReport) {

@@ -12,11 +12,10 @@ namespace reports {
 namespace {
 
 using sample::finding;
+using sample::kSeverities;
+using sample::kStatuses;
 using sample::run_of;
 using testing::IsEmpty;
-
-constexpr int kStatuses = static_cast<int>(Status::cancelled) + 1;
-constexpr int kSeverities = static_cast<int>(Severity::isolate) + 1;
 
 // As a reader sees it: through the text.
 Json emitted(const Json& report) { return Json::parse(dump(report, 2)); }

@@ -22,7 +22,7 @@ RunBuilder told(const std::vector<std::string>& events) {
   return builder;
 }
 
-std::string refusal(const std::vector<std::string>& events) {
+std::string refusal_of_events(const std::vector<std::string>& events) {
   try {
     (void)told(events);
   } catch (const std::invalid_argument& error) {
@@ -37,8 +37,8 @@ TEST(RunBuilder, RefusesAnEventWhoseBracketsNestTooDeep) {
     return R"({"event": "fact", "case": "a/one", "key": "k", "value": )" + std::string(depth, '[') +
            std::string(depth, ']') + "}";
   };
-  EXPECT_EQ(refusal({fact(kMostDepth - 1)}), "was accepted");
-  EXPECT_THAT(refusal({fact(kMostDepth)}), HasSubstr("brackets nest deeper than 1000"));
+  EXPECT_EQ(refusal_of_events({fact(kMostDepth - 1)}), "was accepted");
+  EXPECT_THAT(refusal_of_events({fact(kMostDepth)}), HasSubstr("brackets nest deeper than 1000"));
 }
 
 TEST(RunBuilder, AFailedCheckWithoutAFindingIsAFailureWhateverTheCaseCallsItself) {
@@ -117,7 +117,7 @@ TEST(RunBuilder, ACaseThatBeginsAnewKeepsItsFindingsAlone) {
   EXPECT_TRUE(one.facts.is_object());
   EXPECT_EQ(one.last_phase, "");
   EXPECT_EQ(one.findings.size(), 1U);
-  EXPECT_THAT(refusal({R"({"event": "retry", "case": "a/one"})"}), testing::HasSubstr("reason"));
+  EXPECT_THAT(refusal_of_events({R"({"event": "retry", "case": "a/one"})"}), testing::HasSubstr("reason"));
 }
 
 TEST(RunBuilder, ACaseOpenAtTheEndWasInterruptedAndKeepsWhatItHad) {
@@ -140,35 +140,37 @@ TEST(RunBuilder, ACaseOpenAtTheEndWasInterruptedAndKeepsWhatItHad) {
 TEST(RunBuilder, RecordsTheInterruption) {
   const auto run = told({R"({"event": "run_end", "duration_s": 1, "case_s": 0, "interruption": 130})"}).finish(false);
   EXPECT_EQ(run.interruption, ExitCode::interrupted);
-  EXPECT_THAT(refusal({R"({"event": "run_end", "duration_s": 1, "case_s": 0, "interruption": 0})"}),
+  EXPECT_THAT(refusal_of_events({R"({"event": "run_end", "duration_s": 1, "case_s": 0, "interruption": 0})"}),
               HasSubstr("'interruption' is 0"));
-  EXPECT_THAT(refusal({R"({"event": "run_end", "duration_s": 1, "case_s": 0, "interruption": 99})"}),
+  EXPECT_THAT(refusal_of_events({R"({"event": "run_end", "duration_s": 1, "case_s": 0, "interruption": 99})"}),
               HasSubstr("is 99"));
 }
 
 TEST(RunBuilder, RefusesWhatCannotBe) {
-  EXPECT_THAT(refusal({R"({"event": "case_begin", "case": "a/three", "seed": 1})"}),
+  EXPECT_THAT(refusal_of_events({R"({"event": "case_begin", "case": "a/three", "seed": 1})"}),
               HasSubstr("'case' is \"a/three\""));
-  EXPECT_THAT(refusal({R"({"event": "case_end", "case": "a/one", "status": "passed"})"}),
+  EXPECT_THAT(refusal_of_events({R"({"event": "case_end", "case": "a/one", "status": "passed"})"}),
               HasSubstr("'status' is \"passed\""));
-  EXPECT_THAT(refusal({R"({"event": "finding", "code": "T", "severity": "fatal", "message": "m"})"}),
+  EXPECT_THAT(refusal_of_events({R"({"event": "finding", "code": "T", "severity": "fatal", "message": "m"})"}),
               HasSubstr("allowed: info, warn"));
-  EXPECT_THAT(refusal({R"({"event": "metric", "case": "a/one", "name": "m", "value": "fast"})"}),
+  EXPECT_THAT(refusal_of_events({R"({"event": "metric", "case": "a/one", "name": "m", "value": "fast"})"}),
               HasSubstr("'value' is \"fast\""));
-  EXPECT_THAT(refusal({R"({"event": "check", "case": "a/one", "name": "c", "pass": true, "comparator": "<="})"}),
-              HasSubstr("'measured' is missing"));
-  EXPECT_THAT(refusal({R"({"event": "case_end", "case": "a/one", "status": "pass", "duration_s": -1})"}),
+  EXPECT_THAT(
+      refusal_of_events({R"({"event": "check", "case": "a/one", "name": "c", "pass": true, "comparator": "<="})"}),
+      HasSubstr("'measured' is missing"));
+  EXPECT_THAT(refusal_of_events({R"({"event": "case_end", "case": "a/one", "status": "pass", "duration_s": -1})"}),
               HasSubstr("duration_s"));
-  EXPECT_THAT(refusal({R"({"event": "run_end", "duration_s": 1, "case_s": 0})",
-                       R"({"event": "phase", "case": "a/one", "name": "x"})"}),
+  EXPECT_THAT(refusal_of_events({R"({"event": "run_end", "duration_s": 1, "case_s": 0})",
+                                 R"({"event": "phase", "case": "a/one", "name": "x"})"}),
               HasSubstr("after run_end"));
 }
 
 TEST(RunBuilder, EmptyProseIsNoReasonToLoseAReport) {
-  EXPECT_EQ(refusal({R"({"event": "phase", "case": "a/one", "name": ""})",
-                     R"({"event": "metric", "case": "a/one", "name": "", "value": 1})",
-                     R"({"event": "finding", "case": "a/one", "code": "T", "severity": "warn", "message": ""})"}),
-            "was accepted");
+  EXPECT_EQ(
+      refusal_of_events({R"({"event": "phase", "case": "a/one", "name": ""})",
+                         R"({"event": "metric", "case": "a/one", "name": "", "value": 1})",
+                         R"({"event": "finding", "case": "a/one", "code": "T", "severity": "warn", "message": ""})"}),
+      "was accepted");
 }
 
 TEST(RunBuilder, ARefusedEventLeavesTheModelAsItWas) {
@@ -195,8 +197,8 @@ TEST(RunBuilder, ReadsWhetherTheSelectionIsPartial) {
 }
 
 TEST(RunBuilder, IgnoresUnknownKindsAndFields) {
-  EXPECT_EQ(refusal({R"({"event": "telemetry", "case": "b/unknown"})",
-                     R"({"event": "phase", "case": "a/one", "name": "x", "more": 1})"}),
+  EXPECT_EQ(refusal_of_events({R"({"event": "telemetry", "case": "b/unknown"})",
+                               R"({"event": "phase", "case": "a/one", "name": "x", "more": 1})"}),
             "was accepted");
 }
 

@@ -5,11 +5,13 @@
 #include <set>
 #include <string>
 
+#include "reports/tests/support/sample.hpp"
+
 namespace reports {
 namespace {
 
-constexpr int kStatuses = static_cast<int>(Status::cancelled) + 1;
-constexpr int kSeverities = static_cast<int>(Severity::isolate) + 1;
+using sample::kSeverities;
+using sample::kStatuses;
 
 TEST(Status, WordsAreDistinctAndReadBack) {
   std::set<std::string_view> words;

@@ -1,12 +1,15 @@
 // Runs to compare with each other, for tests: the same two cases in each, on a GPU.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "reports/compare.hpp"
 
 namespace reports::sample {
+
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // What a run on a GPU records; every kind of value that a provider writes.
 [[nodiscard]] Json provenance();

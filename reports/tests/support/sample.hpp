@@ -9,6 +9,10 @@
 
 namespace reports::sample {
 
+// How many there are.
+inline constexpr int kStatuses = static_cast<int>(Status::cancelled) + 1;
+inline constexpr int kSeverities = static_cast<int>(Severity::isolate) + 1;
+
 // A complete run with one suite "alpha" of `statuses.size()` cases "alpha/case0", "alpha/case1", ...
 [[nodiscard]] Run run_of(const std::vector<Status>& statuses);
 [[nodiscard]] Finding finding(Severity severity, const std::string& category = "numerics");

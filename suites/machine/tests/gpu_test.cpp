@@ -7,12 +7,12 @@
 namespace suites::machine {
 namespace {
 
-constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+constexpr std::uint64_t kUnsignedGiB = std::uint64_t{1} << 30;
 
 GpuState healthy() {
   GpuState s;
   s.name = "NVIDIA H200";
-  s.memory = probes::GpuMemory{140 * kGiB, 139 * kGiB, kGiB};
+  s.memory = probes::GpuMemory{140 * kUnsignedGiB, 139 * kUnsignedGiB, kUnsignedGiB};
   s.clocks = probes::GpuClocks{345, 1980, 3201};
   s.power = probes::GpuPower{75, 700, 700};
   s.celsius = 31;
@@ -81,15 +81,15 @@ TEST(Clocks, NoSamplesCannotTell) {
 probes::GpuCensus census(std::vector<probes::ProcessOnGpu> processes, std::uint64_t used) {
   probes::GpuCensus c;
   c.processes = std::move(processes);
-  c.memory = probes::GpuMemory{140 * kGiB, 140 * kGiB - used, used};
+  c.memory = probes::GpuMemory{140 * kUnsignedGiB, 140 * kUnsignedGiB - used, used};
   return c;
 }
 
 TEST(Foreign, IsNamedWithPidBytesAndHowToEndIt) {
   probes::ForeignProcesses foreign;
   foreign.can_tell = true;
-  foreign.foreign = {{777, "python", 10 * kGiB, "python train.py", "ada", 'S'}};
-  const Inspection found = judge_foreign(census(foreign.foreign, 11 * kGiB), foreign, 0);
+  foreign.foreign = {{777, "python", 10 * kUnsignedGiB, "python train.py", "ada", 'S'}};
+  const Inspection found = judge_foreign(census(foreign.foreign, 11 * kUnsignedGiB), foreign, 0);
   const std::string text = failed(found, codes::kForeignProcess);
   EXPECT_NE(text.find("pid 777 (python) with 10737418240 bytes [of ada; kill 777, and kill -9 777 if it stays]"),
             std::string::npos)
@@ -100,14 +100,15 @@ TEST(Foreign, IsNamedWithPidBytesAndHowToEndIt) {
 TEST(Foreign, NobodyIsSoundAndCannotTellIsNot) {
   probes::ForeignProcesses nobody;
   nobody.can_tell = true;
-  EXPECT_TRUE(judge_foreign(census({}, kGiB), nobody, 0).sound());
+  EXPECT_TRUE(judge_foreign(census({}, kUnsignedGiB), nobody, 0).sound());
   probes::ForeignProcesses blind;
   blind.why_not = "a container";
-  const Inspection few = judge_foreign(census({}, kGiB), blind, 0);
+  const Inspection few = judge_foreign(census({}, kUnsignedGiB), blind, 0);
   EXPECT_TRUE(few.cannot_tell);
   EXPECT_TRUE(few.sound());
-  EXPECT_NE(
-      failed(judge_foreign(census({}, 12 * kGiB), blind, static_cast<std::int64_t>(kGiB)), codes::kForeignProcess), "");
+  EXPECT_NE(failed(judge_foreign(census({}, 12 * kUnsignedGiB), blind, static_cast<std::int64_t>(kUnsignedGiB)),
+                   codes::kForeignProcess),
+            "");
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace suites::machine {
 namespace {
 
-constexpr double kGiB = 1 << 30;
+constexpr double kGiBAsDouble = 1 << 30;
 
 // As sdpa computes it, which gathers the chosen blocks.
 PlannedStep seeds_model() {
@@ -48,14 +48,14 @@ TEST(LowerCount, TheSelectedBranchDominatesUnlessItIsMasked) {
   const double gathered = lower_count(step, 2048, 1).activations;
   step.flags.sel_mask = true;
   const double masked = lower_count(step, 2048, 1).activations;
-  EXPECT_DOUBLE_EQ(gathered - masked, 12 * (kGiB - 8 * 1024 * 1024));
+  EXPECT_DOUBLE_EQ(gathered - masked, 12 * (kGiBAsDouble - 8 * 1024 * 1024));
 }
 
 TEST(LowerCount, OurKernelsNeitherGatherNorMask) {
   PlannedStep step = seeds_model();
   const double gathered = lower_count(step, 2048, 1).activations;
   step.flags.use_cuda = true;
-  EXPECT_DOUBLE_EQ(gathered - lower_count(step, 2048, 1).activations, 12 * kGiB);
+  EXPECT_DOUBLE_EQ(gathered - lower_count(step, 2048, 1).activations, 12 * kGiBAsDouble);
 }
 
 TEST(LowerCount, RecomputationKeepsOneLayer) {
@@ -72,7 +72,8 @@ TEST(LowerCount, GrowsWithBatchAndLength) {
 }
 
 TEST(MemoryPlan, AStepThatFitsIsSoundAndSaysWhatElseWould) {
-  const Inspection found = judge_memory(seeds_model(), {"NVIDIA H200", 139 * kGiB, 140 * kGiB, false}, std::nullopt);
+  const Inspection found =
+      judge_memory(seeds_model(), {"NVIDIA H200", 139 * kGiBAsDouble, 140 * kGiBAsDouble, false}, std::nullopt);
   EXPECT_TRUE(found.sound());
   EXPECT_GT(found.seen["largest_B_at_this_S"].get<std::int64_t>(), 1);
   EXPECT_GT(found.seen["largest_S_at_this_B"].get<std::int64_t>(), 2048);
@@ -83,7 +84,7 @@ TEST(MemoryPlan, AStepThatDoesNotFitIsFoundWithWhatWould) {
   PlannedStep step = seeds_model();
   step.flags.sel_mask = true;
   step.config.train.batch_size = 8;
-  const double memory = 5 * kGiB;
+  const double memory = 5 * kGiBAsDouble;
   const Inspection found = judge_memory(step, {"a small GPU", memory, memory, true}, std::nullopt);
   const Judgement& fits = find(found, "memory.fits");
   ASSERT_FALSE(fits.holds);
@@ -100,28 +101,30 @@ TEST(MemoryPlan, AStepThatDoesNotFitIsFoundWithWhatWould) {
 TEST(MemoryPlan, ALargerBatchMayFitWhereASmallerDoesNot) {
   PlannedStep step = seeds_model();
   step.config.train.batch_size = 2;
-  const Inspection found = judge_memory(step, {"a small GPU", 16 * kGiB, 16 * kGiB, true}, std::nullopt);
+  const Inspection found =
+      judge_memory(step, {"a small GPU", 16 * kGiBAsDouble, 16 * kGiBAsDouble, true}, std::nullopt);
   EXPECT_FALSE(find(found, "memory.fits").holds);
   EXPECT_GT(found.seen["largest_B_at_this_S"].get<std::int64_t>(), 3);
 }
 
 TEST(MemoryPlan, AFittedLawWins) {
-  const FittedLaw law{[](double S, double B) { return kGiB + B * (1e6 * S); }, 1024, "measured"};
-  const Inspection found = judge_memory(seeds_model(), {"NVIDIA H200", 4 * kGiB, 140 * kGiB, true}, law);
-  EXPECT_EQ(found.seen["predicted_bytes"].get<double>(), kGiB + 2048e6);
-  EXPECT_EQ(found.seen["largest_S_at_B_1"].get<std::int64_t>(), static_cast<std::int64_t>(3 * kGiB / 1e6));
+  const FittedLaw law{[](double S, double B) { return kGiBAsDouble + B * (1e6 * S); }, 1024, "measured"};
+  const Inspection found =
+      judge_memory(seeds_model(), {"NVIDIA H200", 4 * kGiBAsDouble, 140 * kGiBAsDouble, true}, law);
+  EXPECT_EQ(found.seen["predicted_bytes"].get<double>(), kGiBAsDouble + 2048e6);
+  EXPECT_EQ(found.seen["largest_S_at_B_1"].get<std::int64_t>(), static_cast<std::int64_t>(3 * kGiBAsDouble / 1e6));
   EXPECT_EQ(found.seen["extrapolated_beyond_S"].get<double>(), 1024);
   EXPECT_TRUE(found.sound());
 }
 
 TEST(MemoryPlan, ATightFitWantsExpandableSegments) {
-  const FittedLaw law{[](double, double) { return 9 * kGiB; }, 1 << 20, "measured"};
+  const FittedLaw law{[](double, double) { return 9 * kGiBAsDouble; }, 1 << 20, "measured"};
   const auto judged = [&](bool expandable, double free) {
     return judge_memory(seeds_model(), {"a GPU", free, free, expandable}, law);
   };
-  EXPECT_FALSE(find(judged(false, 10 * kGiB), "memory.expandable_segments").holds);
-  EXPECT_TRUE(find(judged(true, 10 * kGiB), "memory.expandable_segments").holds);
-  EXPECT_TRUE(find(judged(false, 20 * kGiB), "memory.expandable_segments").holds);
+  EXPECT_FALSE(find(judged(false, 10 * kGiBAsDouble), "memory.expandable_segments").holds);
+  EXPECT_TRUE(find(judged(true, 10 * kGiBAsDouble), "memory.expandable_segments").holds);
+  EXPECT_TRUE(find(judged(false, 20 * kGiBAsDouble), "memory.expandable_segments").holds);
 }
 
 TEST(MemoryPlan, NoMemoryAtAllFitsNothing) {
