@@ -60,10 +60,14 @@ def save_tensors(tensors: Mapping[str, torch.Tensor], file: Union[str, os.PathLi
     checkpoint: nsa-train does not go on from it."""
     header, blobs, offset = {}, [], 0
     for name, tensor in sorted(tensors.items()):
-        if tensor.dtype not in _NAMES:
-            raise ValueError(f"{name}: is {tensor.dtype}; allowed: {', '.join(map(str, _NAMES))}")
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        blobs.append(bytes(flat.view(torch.uint8).untyped_storage()[: flat.numel() * flat.element_size()]))
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: is {type(tensor).__name__}; allowed: a tensor")
+        if tensor.dtype not in _NAMES or tensor.is_meta:
+            allowed = f"{', '.join(map(str, _NAMES))}, with memory"
+            raise ValueError(f"{name}: is {tensor.dtype} on {tensor.device}; allowed: {allowed}")
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        begin = flat.storage_offset()  # of a slice, or of a parameter that lies among others
+        blobs.append(bytes(flat.untyped_storage()[begin : begin + flat.numel()]))
         begin, offset = offset, offset + len(blobs[-1])
         header[prefix + name] = {
             "dtype": _NAMES[tensor.dtype],
@@ -89,7 +93,7 @@ def _header(file, content: bytearray) -> tuple[dict, int]:
         raise ValueError(f"{file}: is no file of tensors: its header is cut off")
     try:
         header = json.loads(content[8 : 8 + length].decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: is damaged or no file of tensors: its header makes no sense: {error}") from None
     if not isinstance(header, dict) or not isinstance(header.get("__metadata__", {}), dict):
         raise ValueError(f"{file}: is damaged or no file of tensors: its header holds no names with values")
@@ -115,7 +119,7 @@ def _entries(file, header: dict) -> list[_Entry]:
 
 
 def _size(value) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError
     return value
 

@@ -22,7 +22,7 @@ from typing import NamedTuple, Optional, Union
 import torch
 from torch import Tensor
 
-from nsa.arguments import BACKENDS, MOST_BLOCKS, MOST_TOKENS, check_options
+from nsa.arguments import check_options
 
 _OPS = torch.ops.nsa
 _ATTENTION = _OPS.attention_output.default
@@ -134,14 +134,18 @@ def compress(
     cu_seqlens = _packing(cu_seqlens)
     if phi_k is None and phi_v is None:
         return _called(_OPS.compress.default, k, v, cu_seqlens, geometry=geometry, backend=backend)
-    means = (None, None)
-    if phi_k is None or phi_v is None:
-        means = _called(_OPS.compress.default, k, v, cu_seqlens, geometry=geometry, backend=backend)
-    elif not _works(geometry) or backend not in BACKENDS:  # no operator asks
+    for name, phi in (("phi_k", phi_k), ("phi_v", phi_v)):
+        if phi is not None and not isinstance(phi, PhiWeights):
+            raise TypeError(f"{name}: is {_describe(phi)}; allowed: nsa.PhiWeights({', '.join(PhiWeights._fields)})")
+    # Also where both are learned: the operator looks at all that it is given, for one pass over k and v.
+    plain, means = "auto" if backend == "cuda" else backend, (None, None)
+    if phi_k is None or phi_v is None or cu_seqlens is None or not k.is_meta:
+        means = _called(_OPS.compress.default, k, v, cu_seqlens, geometry=geometry, backend=plain)
+    else:  # whose operator does not know how many blocks there are
         check_options(geometry, backend)
-        geometry = Geometry(*geometry)
     if backend == "cuda":
         raise NotImplementedError("compress: our kernels do not learn; backend='auto' or 'sdpa' serves phi_k, phi_v")
+    geometry = Geometry(*geometry)
     learned = (("k", k, phi_k), ("v", v, phi_v))
     return tuple(
         mean if phi is None else _learned(name, x, phi, geometry, cu_seqlens)
@@ -244,7 +248,7 @@ def _say(error: Exception, tokens: tuple, k: Branches, v: Branches, geometry: Ge
             check_options(geometry, backend)
     except (TypeError, ValueError) as own:
         error = own
-    if isinstance(error, (TypeError, ValueError)):
+    if isinstance(error, (TypeError, ValueError, NotImplementedError)):
         raise said(error, "attention", **_branch_names("k", k), **_branch_names("v", v)) from None
 
 
@@ -330,22 +334,15 @@ def _describe(value) -> str:
     return type(value).__name__
 
 
-def _works(geometry: Geometry) -> bool:
-    """Cheap; who says no says why by check_options."""
-    if not isinstance(geometry, Geometry) or not all(type(size) is int for size in geometry):
-        return False
-    l, d, l_sel, n_sel, w = geometry  # noqa: E741
-    fits = 1 <= d <= l <= l_sel <= MOST_TOKENS and l % d == 0 and l_sel % d == 0
-    return fits and 3 <= n_sel <= MOST_BLOCKS and 1 <= w <= MOST_TOKENS
-
-
 def _learned(name: str, x: Tensor, phi: PhiWeights, geometry: Geometry, cu_seqlens: Optional[Tensor]) -> Tensor:
-    if x.dim() != 4:
-        raise ValueError(f"compress: {name} is {_describe(x)}; allowed: a dense [B,S,G,D]")
+    if _casts(x):
+        x = x.to(torch.get_autocast_dtype(x.device.type))
     D = x.shape[3]
     shapes = {"position": (geometry.l, D), "fc1": (D, geometry.l * D), "fc2": (D, D)}
     for part, shape in shapes.items():
         weight = getattr(phi, part)
+        if not isinstance(weight, Tensor):
+            raise TypeError(f"phi_{name}.{part}: is {_describe(weight)}; allowed: a tensor")
         like = weight.dtype == x.dtype or _casts(x)
         if tuple(weight.shape) != shape or weight.device != x.device or not like:
             raise ValueError(

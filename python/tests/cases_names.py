@@ -74,7 +74,7 @@ def spoilt(name, x):
         yield "heads less", x[..., :-1, :] if x.dim() > 3 or name in "qkv" else x[..., :-1]
     else:
         yield "floats", x.double()
-        if name != "block_counts":  # more than there are: all of them
+        if name not in ("block_counts", "block_indices"):  # more than there are: all of them; behind the token: none
             yield "numbers that are none", torch.full_like(x, 2**20)
     if name not in ("q", "cu_seqlens", "cu_seqlens_q"):  # by q the others are judged
         yield "tokens less", x[1:] if x.dim() != 4 else x[:, 1:]

@@ -105,6 +105,12 @@ class Numbers(unittest.TestCase):
                         block = (x[0, start : start + 8] + w.position[:, None]).transpose(0, 1).flatten(1)  # [G,l*D]
                         rows.append(torch.nn.functional.silu(block @ w.fc1.T) @ w.fc2.T)
                 torch.testing.assert_close(own[0], torch.stack(rows), rtol=0, atol=1e-10)
+        with torch.autocast("cpu", torch.bfloat16):
+            single = [nsa.PhiWeights(*(part.float() for part in w)) for w in phi]
+            for dtype in (torch.float16, torch.float32):
+                x = k[0].to(dtype), v[0].to(dtype)
+                for own in nsa.compress(*x, geometry=SMALL, cu_seqlens=PACKED, phi_k=single[0], phi_v=single[1]):
+                    self.assertEqual(own.dtype, torch.bfloat16)
 
 
 class Others(unittest.TestCase):
@@ -132,6 +138,19 @@ class Others(unittest.TestCase):
         counts = torch.full((2, 96, 2), 3)
         own = parallel_nsa(q, k[0], v[0], g_slc=gates[1], block_indices=table, block_counts=counts, block_size=16)
         torch.testing.assert_close(own, gates[1].unsqueeze(-1) * last_three, rtol=0, atol=1e-6)
+
+    def test_blocks_behind_the_token_are_none_to_parallel_nsa(self):
+        q, k, v, _ = tensors(B=1, Dv=16, grad=False)
+        for bounds in (None, PACKED):
+            layout = {"geometry": nsa.Geometry(16, 16, 16, 4, 20), "cu_seqlens": bounds}
+            table = plain.select(q, plain.compress(k[0], v[0], **layout)[0], **layout).long()
+            self.assertTrue((table < 0).any())
+            sizes = {"block_counts": 4, "block_size": 16, "cu_seqlens": bounds}
+            wanted = parallel_nsa(q, k[0], v[0], block_indices=table, **sizes)
+            next_block = table.amax(-1, keepdim=True) + 1
+            for none in (torch.tensor(96), torch.tensor(2**40), next_block):  # FLA's callers pad with T
+                padded = torch.where(table < 0, none, table)
+                self.assertTrue(torch.equal(parallel_nsa(q, k[0], v[0], block_indices=padded, **sizes), wanted))
 
     def test_parallel_nsa_refuses_what_it_means_differently(self):
         q, k, v, _ = tensors(Dv=16, grad=False)

@@ -143,6 +143,34 @@ class Arguments(Refusals):
         words = "topk: is 65537; allowed: 0, or 3 to 65536"
         self.assert_refused(ValueError, words, compressed_attention, q[0], k[0], v[0], 8, 4, 16, 65537, bounds, bounds)
 
+        for words, options in (
+            ("block_counts: is -1; allowed: a whole number from 0", {"block_counts": -1}),
+            ("block_counts: is True; allowed: a whole number", {"block_counts": True}),
+            ("window_size: is True; allowed: a whole number", {"window_size": True}),
+        ):
+            self.assert_refused(ValueError, words, parallel_nsa, q, k, v, gate, gate, gate, block_size=16, **options)
+        self.assert_refused(TypeError, "scale: is 'x'; allowed: a number", parallel_nsa, q, k, v, gate, scale="x")
+        words = "topk: is 4.0; allowed: a whole number"
+        self.assert_refused(TypeError, words, compressed_attention, q[0], k[0], v[0], 8, 4, 16, 4.0, bounds, bounds)
+
+    def test_learned_compression_asks_what_the_mean_asks(self):
+        _, (k, *_), (v, *_), _ = tensors(B=1, grad=False, Dv=16)
+        phi = nsa.PhiWeights(*(torch.zeros(size).double() for size in ((8, 16), (16, 128), (16, 16))))
+        learned = {"phi_k": phi, "phi_v": phi}
+        for x, bounds in (
+            *(((k, v), torch.tensor(ends)) for ends in ([0, 50], [0, 20, 10, 96], [-20, 96], [5, 96], [[0, 96]])),
+            *((x, None) for x in ((k, v[:, :9]), (k, v[:, :, :1]), (k[:, :0], v[:, :0]), (k[0], v), (k.long(), v.long()))),
+            ((k.repeat(2, 1, 1, 1), v.repeat(2, 1, 1, 1)), torch.tensor([0, 96])),
+        ):
+            with self.subTest(shapes=[y.shape for y in x], bounds=bounds):
+                with self.assertRaises(ValueError) as mean:
+                    nsa.compress(*x, geometry=SMALL, cu_seqlens=bounds)
+                self.assert_refused(ValueError, str(mean.exception), nsa.compress, *x, geometry=SMALL, cu_seqlens=bounds, **learned)
+        words = "phi_k: is 3 things in a tuple; allowed: nsa.PhiWeights(position, fc1, fc2)"
+        self.assert_refused(TypeError, words, nsa.compress, k, v, geometry=SMALL, phi_k=tuple(phi))
+        words = "phi_v.fc2: is NoneType; allowed: a tensor"
+        self.assert_refused(TypeError, words, nsa.compress, k, v, geometry=SMALL, phi_v=phi._replace(fc2=None))
+
     def test_a_backend_is_one_of_three_words(self):
         q, *_, gates = tensors(grad=False)
         combine = lambda backend: nsa.combine(gates, q, q, q, backend=backend)  # noqa: E731
@@ -274,6 +302,22 @@ class Files(Refusals):
     def test_a_checkpoint_of_nsa_train_has_a_checksum(self):
         self.assert_damaged(self.checkpoint(checksum=False), "has no checksum; allowed: as its last tensor")
 
+    def test_what_lies_among_others_is_saved_as_it_is(self):
+        flat = torch.nn.utils.parameters_to_vector(self.model.parameters()).detach().clone()
+        torch.nn.utils.vector_to_parameters(flat, self.model.parameters())  # each a view of one buffer
+        given = self.model.state_dict() | {"row": torch.arange(6.0).view(2, 3)[1], "columns": torch.arange(6.0).view(2, 3)[:, 1:]}
+        nsa.save_tensors(given, self.file)
+        got = nsa.load_tensors(self.file, "model/")
+        self.assertEqual(set(got), set(given))
+        self.assertTrue(all(torch.equal(x, given[name]) for name, x in got.items()))
+
+    def test_what_cannot_be_saved_is_named(self):
+        self.assert_refused(TypeError, "a: is list; allowed: a tensor", nsa.save_tensors, {"a": [1]}, self.file)
+        for x in (torch.ones(2, device="meta"), torch.ones(2, dtype=torch.complex64)):
+            words = f"a: is {x.dtype} on {x.device}; allowed: "
+            self.assert_refused(ValueError, words, nsa.save_tensors, {"a": x}, self.file)
+        self.assertFalse(self.file.exists())
+
     def test_a_header_that_makes_no_sense_is_named(self):
         def file(header):
             text = header if isinstance(header, bytes) else json.dumps(header).encode()
@@ -288,14 +332,16 @@ class Files(Refusals):
             ([], "its header holds no names with values"),
             ({"a": 5}, "its header makes no sense: a is 5"),
             ({"a": {**entry, "dtype": "F31"}}, "its header makes no sense: a is {'dtype': 'F31'"),
+            (b'{"a": ' + b"[" * 100000, "its header makes no sense: "),
             ({"a": {**entry, "shape": [-4]}}, "its header makes no sense: a is "),
+            ({"a": {**entry, "shape": [0, 10**23], "data_offsets": [0, 0]}}, "its header makes no sense: a is "),
             ({"a": {**entry, "data_offsets": [0]}}, "its header makes no sense: a is "),
             ({"a": {**entry, "shape": [5]}}, "does not hold a where its header says"),
             ({"a": entry, "b": {**entry, "data_offsets": [8, 24]}}, "does not hold b where its header says"),
             ({"a": {**entry, "shape": [2], "data_offsets": [8, 16]}}, "does not hold a where its header says"),
             ({"a": {**entry, "shape": [5], "data_offsets": [0, 20]}}, "is cut off within a: 4 bytes of it are missing"),
         ):
-            with self.subTest(header):
+            with self.subTest(str(header)[:80]):
                 self.assert_damaged(file(header), words)
 
 

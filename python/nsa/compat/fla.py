@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nsa import functional as F
-from nsa.arguments import MOST_BLOCKS, MOST_TOKENS
+from nsa.arguments import MOST_BLOCKS, MOST_TOKENS, check_real
 
 _LEAST_BLOCKS = 3  # the first, the token's own, the one before
 
@@ -36,8 +36,9 @@ def parallel_nsa(
     """o [B,T,HQ,V].
 
     q [B,T,HQ,K], k [B,T,H,K], v [B,T,H,V]; gates [B,T,HQ]: of the compressed branch (None: there is none), of the
-    selected one (None: 1) and of the window (needed where window_size > 0). block_indices [B,T,H,S], -1 for none, of
-    which block_counts (an int, or [B,T,H]) from the front count; needed where g_cmp is None.
+    selected one (None: 1) and of the window (needed where window_size > 0). block_indices [B,T,H,S], of which
+    block_counts (an int, or [B,T,H]) from the front count; -1, and a block that begins behind its token (FLA's callers
+    pad with T), is none. Needed where g_cmp is None.
 
     Refused: a scale that is not 1/sqrt(K); two sets of cu_seqlens (a cache); block_counts that are no power of two
     where blocks are chosen (FLA rounds them up and takes them all), and fewer than 4 of them there.
@@ -65,7 +66,7 @@ def parallel_nsa(
 
 
 def _size(name: str, size: int, least: int) -> None:
-    if not isinstance(size, int) or not least <= size <= MOST_TOKENS:
+    if type(size) is not int or not least <= size <= MOST_TOKENS:
         raise ValueError(f"{name}: is {size!r}; allowed: a whole number from {least} to {MOST_TOKENS}")
 
 
@@ -80,7 +81,8 @@ def _gate(name: str, gate: Tensor, q: Tensor) -> None:
 def _computed(q, k, v, gates, block_indices, block_counts, block_size, window_size, cu_seqlens):
     g_cmp, g_slc, g_swa = gates
     cu_seqlens = F._packing(cu_seqlens)
-    count = _chosen(block_counts) if block_indices is None else max(_LEAST_BLOCKS, block_indices.shape[-1])
+    given = block_indices
+    count = _chosen(block_counts) if given is None else max(_LEAST_BLOCKS, given.shape[-1])
     last = {
         "geometry": F.Geometry(block_size, block_size, block_size, count, max(1, window_size)),
         "cu_seqlens": cu_seqlens,
@@ -90,12 +92,11 @@ def _computed(q, k, v, gates, block_indices, block_counts, block_size, window_si
     if g_cmp is not None:
         k_cmp, v_cmp = F.compress(k, v, **last)
         o_cmp = F.attend_compressed(q, k_cmp, v_cmp, **last)
-        if block_indices is None:
+        if given is None:
             block_indices = F.select(q, k_cmp, **last)
-        else:
-            block_indices = _ascending(block_indices, block_counts, count)
-    else:
-        block_indices = _ascending(block_indices, block_counts, count)
+    if given is not None:
+        behind = given > (_positions(q, cu_seqlens) // block_size).view(-1, 1, 1)
+        block_indices = _ascending(given.masked_fill(behind, -1), block_counts, count)
     o_slc = F.attend_selected(q, k, v, block_indices, **last)
     if window_size > 0:
         o_win = F.attend_window(q, k, v, **last)
@@ -104,13 +105,23 @@ def _computed(q, k, v, gates, block_indices, block_counts, block_size, window_si
     return F.combine(torch.stack([g.float() for g in gates], -1), o_cmp, o_slc, o_win)
 
 
+def _positions(q: Tensor, cu_seqlens: Optional[Tensor]) -> Tensor:
+    """[T]: of each token in its document."""
+    tokens = torch.arange(q.shape[1], device=q.device)
+    if cu_seqlens is None or cu_seqlens.numel() == 0:  # what is no good is the operators' to refuse
+        return tokens
+    bounds = cu_seqlens.reshape(-1).to(tokens)
+    return tokens - bounds[(torch.searchsorted(bounds, tokens, right=True) - 1).clamp(min=0)]
+
+
 def _indices(indices: Tensor, counts: Union[Tensor, int], k: Tensor) -> None:
     F._whole_numbers("block_indices", indices)
     if indices.dim() != 4 or indices.shape[:3] != k.shape[:3] or indices.device != k.device:
         raise ValueError(
             f"block_indices: is {F._describe(indices)}; allowed: [B,T,H,S], which begins {list(k.shape[:3])}, on {k.device}"
         )
-    if isinstance(counts, int):
+    if not isinstance(counts, Tensor):
+        _size("block_counts", counts, 0)
         return
     F._whole_numbers("block_counts", counts)
     if counts.shape != indices.shape[:3] or counts.device != k.device:
@@ -120,16 +131,20 @@ def _indices(indices: Tensor, counts: Union[Tensor, int], k: Tensor) -> None:
 
 
 def _own_scale(name: str, scale: Optional[float], q: Tensor) -> None:
+    if scale is None:
+        return
+    check_real(name, scale)
     own = q.shape[-1] ** -0.5
-    if scale is not None and not math.isclose(scale, own, rel_tol=1e-6):
+    if not math.isclose(scale, own, rel_tol=1e-6):
         raise NotImplementedError(
             f"{name}: is {scale}; allowed: None or 1/sqrt({q.shape[-1]}) = {own:.6g}. Multiply q by the rest, in its dtype"
         )
 
 
 def _chosen(counts: Union[Tensor, int]) -> int:
-    if not isinstance(counts, int):
+    if isinstance(counts, Tensor):
         raise NotImplementedError("block_counts: is a tensor without block_indices; allowed: an int where blocks are chosen")
+    _size("block_counts", counts, 0)
     if not 4 <= counts <= MOST_BLOCKS or counts & (counts - 1):
         raise NotImplementedError(
             f"block_counts: is {counts}; allowed: 4, 8, 16, ... {MOST_BLOCKS} where blocks are chosen: FLA takes the next power of two; "

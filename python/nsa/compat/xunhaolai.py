@@ -44,6 +44,8 @@ def compressed_attention(
     """
     rows = _rows(q=q, k=k, v=v)
     _own_scale("sm_scale", sm_scale, q)
+    if type(topk) is not int:
+        raise TypeError(f"topk: is {topk!r}; allowed: a whole number")
     for name, size in {"kernel_size": kernel_size, "kernel_stride": kernel_stride, "block_size": block_size}.items():
         _size(name, size, 1)
     if kernel_size % kernel_stride or block_size % kernel_stride or kernel_size > block_size:
