@@ -145,7 +145,7 @@ def markdown(rows, origin, peers, peers_origin):
     say("## Training")
     say("")
     say("    nsa-train --config configs/models/m7c_125m.yaml --set train.seq_len=2048 --set train.batch_size=B \\")
-    say("        --set train.precision=bf16 --set train.data=synthetic --steps 200 --out DIR")
+    say("        --set train.precision=bf16 --set train.data=synthetic --set train.warmup_steps=20 --set train.log_every=110 --steps 220 --out DIR")
     say("")
     say("The default step is captured as a CUDA graph; the ordinary one has `--set train.cuda_graph=false`.")
     say("")
