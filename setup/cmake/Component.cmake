@@ -73,16 +73,16 @@ function(nsa_component name)
   target_link_libraries(${name} PUBLIC ${arg_DEPENDS})
 endfunction()
 
-# nsa_tests(NAME [TORCH] [SAMPLED] SOURCES... DEPENDS targets... [LABEL name] [MAY_SKIP patterns...]): one GoogleTest executable;
-# every test is a CTest of its own, and a GTEST_SKIP is shown as skipped. TORCH: eight tests are one CTest; SAMPLED: a third of them run,
-# by a seed (TestGroups.cmake). One thread each: CTest
+# nsa_tests(NAME [TORCH] [SAMPLED] [GPU] SOURCES... DEPENDS targets... [LABEL name] [MAY_SKIP patterns...]): one GoogleTest executable;
+# every test is a CTest of its own, and a GTEST_SKIP is shown as skipped. TORCH: eight tests are one CTest; SAMPLED: a quarter of them
+# run, by a seed; GPU: most want one (TestGroups.cmake). One thread each: CTest
 # runs as many at once as there are cores. The label is "unit" unless said otherwise, and only one: gtest_discover_tests()
 # loses the others.
 function(nsa_tests name)
   if(NOT NSA_VALIDATE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;SAMPLED" "LABEL" "SOURCES;DEPENDS;MAY_SKIP")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;SAMPLED;GPU" "LABEL" "SOURCES;DEPENDS;MAY_SKIP")
   set(NSA_OPTIMISATION -O1)
   add_executable(${name} ${arg_SOURCES})
   nsa_compile_options(${name})
@@ -109,6 +109,7 @@ function(nsa_tests name)
     OUTPUT "${groups}"
     CONTENT
       "set(NAME ${name})\nset(EXECUTABLE \"$<TARGET_FILE:${name}>\")\nset(MAY_SKIP \".*(Gpu|/gpu).*;${arg_MAY_SKIP}\")\nset(LABEL \"${arg_LABEL}\")\nset(SAMPLED ${arg_SAMPLED})
+set(GPU ${arg_GPU})
 include(\"${PROJECT_SOURCE_DIR}/setup/cmake/TestGroups.cmake\")\n")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${groups}")
 endfunction()

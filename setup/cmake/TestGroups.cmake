@@ -3,7 +3,10 @@
 # A group whose output has a skip fails: a test that may skip is named by MAY_SKIP, a list of patterns of SUITE.TEST, and is a
 # CTest of its own, which is shown as skipped. Names with "Gpu" or "/gpu" in them are among those anyway.
 #
-# SAMPLED: tests that take seconds each, so every one is a CTest, and a third of them run: other ones every day. The seed is told, and
+# GPU: most of them want one. Where there is none, the tests of a suite that may skip are one CTest: skipped where all of them do,
+# passed where none does, and failed otherwise.
+#
+# SAMPLED: tests that take seconds each, so every one is a CTest, and a quarter of them run: other ones every day. The seed is told, and
 # NSA_TEST_SEED repeats it. `ctest -C emulated -L emulated` runs all.
 set(most 8)
 set(everything ON)
@@ -26,7 +29,7 @@ endif()
 function(nsa_add_group name filter skip_means)
   if(NOT everything)
     string(MD5 hash "${seed}/${filter}")
-    if(hash MATCHES "^[0-9a]")
+    if(hash MATCHES "^[0-9ab]")
       return()
     endif()
     math(EXPR chosen "${chosen} + 1")
@@ -51,7 +54,26 @@ macro(nsa_end_group)
   endif()
 endmacro()
 
+# And those that may skip, where nothing is gained by a CTest each.
+macro(nsa_end_suite)
+  nsa_end_group()
+  if(skipping)
+    list(JOIN skipping ":" filter)
+    list(LENGTH skipping size)
+    string(REGEX REPLACE "\\.$" "" name "${NAME}.${suite}")
+    nsa_add_group("${name}" "${filter}" SKIP)
+    set_tests_properties("${name}" PROPERTIES SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] ${size} tests?, listed"
+                                              FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\] [0-9]+ tests?, listed")
+    set(skipping "")
+  endif()
+endmacro()
+
+set(together OFF)
+if(GPU AND NOT EXISTS /dev/nvidiactl)
+  set(together ON)
+endif()
 set(group "")
+set(skipping "")
 set(found 0)
 set(chosen 0)
 string(REPLACE ";" "," listed "${listed}")
@@ -59,7 +81,7 @@ string(REPLACE "\n" ";" listed "${listed}")
 foreach(line IN LISTS listed)
   string(REGEX REPLACE " *#.*" "" line "${line}") # the value of a parameter
   if(line MATCHES "^([A-Za-z0-9_/]+\\.)$")
-    nsa_end_group()
+    nsa_end_suite()
     set(suite "${CMAKE_MATCH_1}")
     set(number 0)
   elseif(line MATCHES "^  ([A-Za-z0-9_/]+)$")
@@ -71,7 +93,9 @@ foreach(line IN LISTS listed)
         set(alone ON)
       endif()
     endforeach()
-    if(alone)
+    if(alone AND together)
+      list(APPEND skipping "${test}")
+    elseif(alone)
       nsa_add_group("${NAME}.${test}" "${test}" SKIP)
     else()
       list(APPEND group "${test}")
@@ -82,7 +106,7 @@ foreach(line IN LISTS listed)
     endif()
   endif()
 endforeach()
-nsa_end_group()
+nsa_end_suite()
 if(NOT everything)
   message("${NAME}: ${chosen} of ${found} tests, by NSA_TEST_SEED=${seed}")
 endif()
