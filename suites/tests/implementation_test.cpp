@@ -71,8 +71,7 @@ void PrintTo(const Lie& lie, std::ostream* out) { *out << lie.adapter; }
 class Implementation : public testing::Test {
  protected:
   void SetUp() override {
-    static const bool torch = std::system(NSA_TEST_PYTHON " -c 'import torch' 2>/dev/null") == 0;
-    if (!torch) GTEST_SKIP() << NSA_TEST_PYTHON << " cannot import torch";
+    if (!NSA_TEST_PYTHON_HAS_TORCH) GTEST_SKIP() << NSA_TEST_PYTHON << " cannot import torch";
   }
 };
 class Lying : public Implementation, public testing::WithParamInterface<Lie> {};

@@ -21,8 +21,7 @@ const nsa::Geometry kGeometry = {.l = 4, .d = 2, .l_sel = 4, .n_sel = 3, .w = 5}
 class SharedTest : public PythonTest, public testing::WithParamInterface<at::DeviceType> {
  protected:
   void SetUp() override {
-    static const bool torch = std::system(NSA_TEST_PYTHON " -c 'import torch' 2>/dev/null") == 0;
-    if (!torch) GTEST_SKIP() << NSA_TEST_PYTHON << " cannot import torch";
+    if (!NSA_TEST_PYTHON_HAS_TORCH) GTEST_SKIP() << NSA_TEST_PYTHON << " cannot import torch";
     if (!is_file() && !at::hasCUDA()) GTEST_SKIP() << "no GPU";
     at::manual_seed(7);
   }
