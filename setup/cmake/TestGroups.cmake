@@ -36,8 +36,11 @@ function(nsa_add_group name filter skip_means)
     set(chosen ${chosen} PARENT_SCOPE)
   endif()
   add_test("${name}" "${EXECUTABLE}" "--gtest_filter=${filter}")
+  set(FAIL_means "Running 0 tests")  # a filter that finds nothing
+  set(SKIP_means "")
+  list(APPEND ${skip_means}_means "\\[  SKIPPED \\]")
   set_tests_properties("${name}" PROPERTIES TIMEOUT 900 ENVIRONMENT OMP_NUM_THREADS=1 LABELS "${LABEL}"
-                                            ${skip_means}_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+                                            FAIL_REGULAR_EXPRESSION "${FAIL_means}" SKIP_REGULAR_EXPRESSION "${SKIP_means}")
 endfunction()
 
 # What was gathered of the suite at hand becomes a CTest.
@@ -63,7 +66,7 @@ macro(nsa_end_suite)
     string(REGEX REPLACE "\\.$" "" name "${NAME}.${suite}")
     nsa_add_group("${name}" "${filter}" SKIP)
     set_tests_properties("${name}" PROPERTIES SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] ${size} tests?, listed"
-                                              FAIL_REGULAR_EXPRESSION "\\[  SKIPPED \\] [0-9]+ tests?, listed")
+                                              FAIL_REGULAR_EXPRESSION "Running 0 tests;\\[  SKIPPED \\] [0-9]+ tests?, listed")
     set(skipping "")
   endif()
 endmacro()
@@ -81,8 +84,9 @@ string(REPLACE "\n" ";" listed "${listed}")
 foreach(line IN LISTS listed)
   string(REGEX REPLACE " *#.*" "" line "${line}") # the value of a parameter
   if(line MATCHES "^([A-Za-z0-9_/]+\\.)$")
+    set(next "${CMAKE_MATCH_1}")
     nsa_end_suite()
-    set(suite "${CMAKE_MATCH_1}")
+    set(suite "${next}")
     set(number 0)
   elseif(line MATCHES "^  ([A-Za-z0-9_/]+)$")
     set(test "${suite}${CMAKE_MATCH_1}")
