@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 import unittest
 
 import torch
@@ -161,6 +162,37 @@ class Kernels(unittest.TestCase):
         refused("geometry", at_13=2)
         refused("backend", at_15="none")
         refused("cu_seqlens", at_9=PACKED[:-1])
+
+    def test_threads_keep_what_they_keep_for_themselves(self):
+        """Memory, answers and graphs that wait for a thread's next call are no other thread's."""
+
+        def call(seed, B, dtype, grad):
+            q, k, v, gates = tensors(B=B, dtype=dtype, device=DEVICE, grad=grad, seed=seed, **SIZES)
+            o = nsa.attention(q, k, v, gates, geometry=GEOMETRY, backend="cuda")
+            return o, *(torch.autograd.grad(o.float().square().sum(), [q, *k, *v, gates]) if grad else ())
+
+        kinds = [(0, 1, torch.bfloat16, False), (1, 1, torch.bfloat16, False), (2, 2, torch.float16, False), (3, 1, torch.bfloat16, True)]
+        alone = {kind: call(*kind) for kind in kinds}
+        wrong, threads = [], 4
+
+        def work(number):
+            try:
+                for i in range(20 if GPU else 4):
+                    kind = kinds[(number + i * (1 + number % 2)) % len(kinds)]
+                    got = call(*kind)
+                    if GPU:
+                        torch.cuda.synchronize()
+                    if not all(torch.equal(a, b) for a, b in zip(got, alone[kind], strict=True)):
+                        wrong.append(kind)
+            except Exception as error:  # noqa: BLE001  (a thread's own would only be printed)
+                wrong.append(error)
+
+        running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        self.assertEqual(wrong, [])
 
     def test_o_alone_goes_straight_unless_someone_listens(self):
         def ran(call):

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <vector>
 
@@ -32,6 +33,9 @@ namespace {
 constexpr int kSharedUnasked = 48 << 10, kBase = 384, kBeyond = 4096;  // of an H100, bytes
 
 // ---- state
+
+// There is one GPU: the launches of several threads come one after the other.
+std::recursive_mutex gpu;
 
 struct Copy {
   std::uint32_t to;
@@ -177,15 +181,20 @@ void wake(int first, int count) {
 
 void set_order(std::uint64_t seed) { order.seed(seed); }
 
-Launched take_launched() { return std::exchange(launched, {}); }
+Launched take_launched() {
+  const std::lock_guard lock(gpu);
+  return std::exchange(launched, {});
+}
 
 cudaError_t allow_shared(const void* kernel, int bytes) {
+  const std::lock_guard lock(gpu);
   if (bytes > kSharedMost) throw Error("more shared memory than an SM has: " + std::to_string(bytes));
   allowed[kernel] = bytes;
   return cudaSuccess;
 }
 
 void launch(const void* kernel, const Grid& grid, const std::function<void()>& thread) {
+  const std::lock_guard lock(gpu);
   const auto limit = allowed.find(kernel);
   if (grid.shared_bytes > (limit == allowed.end() ? kSharedUnasked : limit->second))
     throw Error("a launch with more shared memory than it asked for: " + std::to_string(grid.shared_bytes));
@@ -324,7 +333,10 @@ void fence_proxy_async() {
 
 }  // namespace emulation
 
-void check_launch(const char* kernel) { emulation::launched.names.insert(kernel); }
+void check_launch(const char* kernel) {
+  const std::lock_guard lock(emulation::gpu);
+  emulation::launched.names.insert(kernel);
+}
 
 }  // namespace nsa::kernels
 
@@ -333,6 +345,7 @@ void check_launch(const char* kernel) { emulation::launched.names.insert(kernel)
 const char* cudaGetErrorString(cudaError_t) { return "an error that the emulation does not make"; }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
   using namespace nsa::kernels::emulation;
+  const std::lock_guard lock(gpu);
   const LaunchWatch watch(stream, false, std::source_location::current());
   launch_writes(to, bytes);
   std::memset(to, value, bytes);
