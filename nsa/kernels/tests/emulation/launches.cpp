@@ -5,6 +5,8 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "nsa/kernels/launch/fork.hpp"
@@ -38,8 +40,9 @@ std::uint32_t forked = 0;       // the first launch since the fork, or 0: there 
 // had waited: when the next one begins early, all before that launch have ended.
 std::uint32_t chains[kStreams];
 
-std::uint32_t own = 0;  // the launch that runs, or did last
-bool running = false, early = false;
+std::uint32_t own = 0;              // the launch that runs, or did last
+thread_local bool running = false;  // a launch of this host thread: another one is no thread of a CTA
+bool early = false;
 bool patient = false, hurries = false;  // let the next one begin: after the wait, before it
 std::uint32_t ended = 0;   // those before this one have, of its stream, as far as the thread that runs may know
 std::vector<bool> waited;  // of the CTA's threads
@@ -98,7 +101,11 @@ LaunchWatch::LaunchWatch(cudaStream_t stream, bool begins_early, const std::sour
   if (number != 0 && !forked) throw Error("a launch on the second stream without a fork");
   own = static_cast<std::uint32_t>(launches.size());
   launches.push_back({number, from});
-  early = begins_early;
+  // Behind another host thread's launch it begins as usual: what the host itself has written in between, which nobody
+  // watches, may lie where that launch wrote.
+  static std::thread::id last;
+  const auto host = std::this_thread::get_id();
+  early = std::exchange(last, host) == host && begins_early;
   patient = hurries = false;
   if (!early) chains[number] = own;
   if (all_have_ended()) shadow.forget_beyond(kMostPages);  // nothing is lost

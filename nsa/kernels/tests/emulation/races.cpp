@@ -50,8 +50,8 @@ Shadow<Page> shadow;
 
 Moment now;
 std::uint32_t interval = 0, launch_begin = 0, block_begin = 0;
-bool judging = false;        // in a launch
-const char* code = nullptr;  // that the plain access returns to
+thread_local bool judging = false;  // in a launch of this host thread: another one is no thread of a CTA
+const char* code = nullptr;         // that the plain access returns to
 std::array<std::uint32_t, 32> warp_intervals, steps;
 std::vector<Clock> clocks;  // of the CTA's threads, or none
 struct Block {
