@@ -72,7 +72,7 @@ macro(nsa_end_suite)
 endmacro()
 
 set(together OFF)
-if(GPU AND NOT EXISTS /dev/nvidiactl)
+if(GPU AND NOT EXISTS /dev/nvidiactl AND NOT EXISTS /dev/dxg)  # as the driver names it, under Windows the latter
   set(together ON)
 endif()
 set(group "")
