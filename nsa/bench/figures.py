@@ -6,11 +6,12 @@
     nsa/bench/figures.py --check                                         # is figures.md what its measurements give?
 
 The second form turns new measurements into rows of that file: JSON of nsa-bench (--benchmark_out=nsa.json
---benchmark_out_format=json), or the folder of an nsa-train run (run.json, metrics.csv). A later row replaces an earlier
-one of the same measurement.
+--benchmark_out_format=json) or of python/example/compare.py (--json), or the folder of an nsa-train run (run.json,
+metrics.csv). A later row replaces an earlier one of the same measurement.
 """
 import argparse
 import csv
+import datetime
 import json
 import pathlib
 import sys
@@ -55,6 +56,14 @@ def rows_of_train(folder, commit):
     graph = "graph" if start["device"]["type"] == "cuda" and config["train.cuda_graph"] != "false" else ""
     yield [commit or "unknown", start["time"][:10], "nsa-train", "step", config["model.name"], "",
            f"B={config['train.batch_size']}", config["train.seq_len"], graph, f"{float(last['tok_per_s']):.0f}", "tok/s"]
+
+
+def rows_of_compare(report, commit):
+    """Tokens a second of a PyTorch model in training, by the attention within it."""
+    for row in report["rows"]:
+        if "tok_per_s" in row:
+            yield [commit or "unknown", datetime.date.today().isoformat(), "compare.py", row["variant"], "m7c_125m", row["mode"],
+                   f"B={row['batch']}", report["S"], "", row["tok_per_s"], "tok/s"]
 
 
 class Table:
@@ -156,6 +165,21 @@ def markdown(rows, origin, peers, peers_origin):
             step = "captured" if row["graph"] else "ordinary"
             say(f"| {row['config']} | {row['mode']} | {row['S']} | {step} | {int(row['value']):,} | {row['commit']} |")
     say("")
+    say("## In PyTorch")
+    say("")
+    say("    python3 python/example/compare.py --modes eager,compile,graph --steps 40 --json compare.json")
+    say("")
+    say("The same model (S = 2048, bf16) with our wheel's layer, with the functions of mdy666/Scalable-Flash-Native-Sparse-Attention,")
+    say("whose layer has one key and value for all branches (ours one for each), and dense; tokens/s in one run.")
+    say("")
+    modes = ("eager", "compile", "graph")
+    say("| attention | batch | " + " | ".join(modes) + " | commit |")
+    say("|---|---|---|---|---|---|")
+    compared = {(row["subject"], row["mode"]): row for row in table.found.values() if row["program"] == "compare.py"}
+    for (subject, batch), row in compared.items():
+        of_modes = [table.get(subject, "m7c_125m", mode, batch, 2048, unit="tok/s", program="compare.py") for mode in modes]
+        say(f"| {subject} | {batch} | " + " | ".join(f"{int(x['value']):,}" if x else "-" for x in of_modes) + f" | {row['commit']} |")
+    say("")
     say("## Validation")
     say("")
     say("| command | result | figure | commit |")
@@ -171,14 +195,18 @@ def markdown(rows, origin, peers, peers_origin):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", nargs="*", type=pathlib.Path, help="JSON of nsa-bench, folders of nsa-train")
+    parser.add_argument("sources", nargs="*", type=pathlib.Path, help="JSON of nsa-bench and compare.py, folders of nsa-train")
     parser.add_argument("--commit", help="the commit that was measured")
     parser.add_argument("--check", action="store_true", help="compare with the committed figures.md")
     arguments = parser.parse_args()
     if arguments.sources:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         for source in arguments.sources:
-            rows = rows_of_train(source, arguments.commit) if source.is_dir() else rows_of_bench(json.loads(source.read_text()), arguments.commit)
+            if source.is_dir():
+                rows = rows_of_train(source, arguments.commit)
+            else:
+                report = json.loads(source.read_text())
+                rows = (rows_of_bench if "benchmarks" in report else rows_of_compare)(report, arguments.commit)
             writer.writerows(rows)
         return 0
     text = markdown(*read_csv(MEASURED), *read_csv(PEERS))
