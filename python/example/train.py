@@ -3,6 +3,9 @@
 
     python3 python/example/train.py fixtures/text/corpus.txt --steps 50          # m7c_125m, bf16
     python3 python/example/train.py fixtures/text/corpus.txt --steps 50 --tiny   # configs/train/tiny.yaml's sizes, fp32
+
+Its losses are those of nsa-train --config configs/models/m7c_125m.yaml --set train.steps=50 train.log_every=1 within
+0.002 in bf16, where kernels round at other places (one H200: 0.00035 at most, 0.0001 on average).
 """
 
 import argparse
