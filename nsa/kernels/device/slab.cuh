@@ -6,6 +6,11 @@
 
 namespace nsa::kernels::hopper {
 
+// The operand that lies so many bytes behind another one.
+__device__ inline std::uint64_t moved(std::uint64_t operand, int bytes) {
+  return (operand & ~std::uint64_t{0xffffffff}) | (static_cast<std::uint32_t>(operand) + (bytes >> 4));
+}
+
 template <int Count, int D>
 struct Slab {
   static_assert(D % 64 == 0 && Count % 8 == 0);
@@ -17,11 +22,18 @@ struct Slab {
   // The operand of step k when D is summed over: columns 16*k.. of all rows. A constant away from the first, so that
   // the steps of a product cost one addition each.
   __device__ static std::uint64_t columns(std::uint32_t base, int k) {
-    return wgmma_descriptor(base, 16, 1024) + static_cast<std::uint64_t>(k / 4 * (Count * 128) + k % 4 * 32) / 16;
+    return columns_from(wgmma_descriptor(base, 16, 1024), k);
+  }
+  // The same from the operand of step 0.
+  __device__ static std::uint64_t columns_from(std::uint64_t first, int k) {
+    return first + static_cast<std::uint64_t>(k / 4 * (Count * 128) + k % 4 * 32) / 16;
   }
   // The operand of step k when the rows are summed over: rows 16*k.. of all D columns.
   __device__ static std::uint64_t rows(std::uint32_t base, int k) {
-    return wgmma_descriptor(base, Count * 128, 1024) + static_cast<std::uint64_t>(k) * 128;
+    return rows_from(wgmma_descriptor(base, Count * 128, 1024), k);
+  }
+  __device__ static std::uint64_t rows_from(std::uint64_t first, int k) {
+    return first + static_cast<std::uint64_t>(k) * 128;
   }
 
   // The rows first.. below `end` of a matrix, `stride` elements apart; zeros beyond.
@@ -89,11 +101,17 @@ struct Slab {
 };
 
 // Starts c = x * y^T, x [64 x 16 * Steps] and y [N x 16 * Steps] being tiles whose columns are summed over.
+// Given are the tiles' addresses, or the operands of step 0.
+template <typename T, int Steps, int Tiles, typename X, typename Y>
+__device__ inline void product_of_operands(float (&c)[Tiles][4], X, std::uint64_t x, Y, std::uint64_t y) {
+  Wgmma<T, Tiles * 8>::template keys<0>(c, x, y);
+#pragma unroll
+  for (int k = 1; k < Steps; ++k)
+    Wgmma<T, Tiles * 8>::template keys<1>(c, X::columns_from(x, k), Y::columns_from(y, k));
+}
 template <typename T, int Steps, int Tiles, typename X, typename Y>
 __device__ inline void product_of_columns(float (&c)[Tiles][4], X, std::uint32_t x, Y, std::uint32_t y) {
-  Wgmma<T, Tiles * 8>::template keys<0>(c, X::columns(x, 0), Y::columns(y, 0));
-#pragma unroll
-  for (int k = 1; k < Steps; ++k) Wgmma<T, Tiles * 8>::template keys<1>(c, X::columns(x, k), Y::columns(y, k));
+  product_of_operands<T, Steps>(c, X(), X::columns(x, 0), Y(), Y::columns(y, 0));
 }
 
 }  // namespace nsa::kernels::hopper

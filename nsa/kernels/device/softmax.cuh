@@ -49,6 +49,25 @@ __device__ inline float2 stored_statistics(float maximum, float total, float fac
   return make_float2(scaled, total * exp2_fast(rest));
 }
 
+// Note [Late normaliser]
+// dS = P (dP - delta), and P a row's weights times its normaliser. Where rows are the result's rows too (dQ), the
+// normaliser goes into the result: an instruction a score less. Before it a row's largest weight is 1, as its origin is
+// the maximum: bf16 holds weight times (dP - delta) as well as dS. fp16 may not, whose losses are scaled until dO just
+// fits, and takes the normaliser into P.
+template <typename T>
+inline constexpr bool kNormalisesLate = kRoundsOrigin<T>;
+
+// A result times what its rows' earlier weights are to be multiplied with, which for most tiles of keys is 1 in all of
+// a warp's rows. By whole warps.
+template <int N>
+__device__ inline void rescale_rows(float (&c)[N][4], const float (&by)[2]) {
+  if (!__any_sync(0xffffffffu, by[0] != 1.f || by[1] != 1.f)) return;
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) c[n][i] *= by[i / 2];
+}
+
 // Two rows. `maximum` is of the plain scores, `sum` this thread's share of the sum of 2^(factor * (score - maximum)).
 struct RunningSoftmax {
   float maximum[2] = {-INFINITY, -INFINITY};
@@ -79,9 +98,10 @@ struct RunningSoftmax {
     }
   }
   // The same for weights that are rounded to T, with fewer instructions and shorter chains: for kernels with a warp or
-  // two a scheduler, where nothing else hides the latency of a chain. See Note [Rounded origins]; by whole warps.
+  // two a scheduler, where nothing else hides the latency of a chain. See Note [Rounded origins]; by whole warps. A row
+  // that does not count keeps what it has: its scores may be anything, and its weights are not to be used.
   template <typename T, int N>
-  __device__ void update_in_chains(float (&s)[N][4], float factor, float (&rescale)[2]) {
+  __device__ void update_in_chains(float (&s)[N][4], float factor, float (&rescale)[2], const bool (&counts)[2]) {
     float highest[2][2], origin[2];
     float farthest = 0;
 #pragma unroll
@@ -97,7 +117,8 @@ struct RunningSoftmax {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const float before = maximum[row];
-      const float now = quad_max(fmaxf(fmaxf(highest[row][0], highest[row][1]), before));
+      const float seen = fmaxf(highest[row][0], highest[row][1]);
+      const float now = quad_max(fmaxf(counts[row] ? seen : -INFINITY, before));
       origin[row] = origin_of(now);
       if constexpr (kRoundsOrigin<T>) {
         const float scaled = multiply_rounded(origin[row], factor);
@@ -128,8 +149,9 @@ struct RunningSoftmax {
         }
       }
     }
+    const float kept[2] = {sum[0] * rescale[0], sum[1] * rescale[1]};
 #pragma unroll
-    for (int row = 0; row < 2; ++row) sum[row] *= rescale[row];
+    for (int row = 0; row < 2; ++row) sum[row] = kept[row];
 #pragma unroll
     for (int n = 0; n < N; ++n)
 #pragma unroll
@@ -138,6 +160,12 @@ struct RunningSoftmax {
         s[n][i] = exp2_fast(kRoundsOrigin<T> ? fmaf(x, factor, -from) : (x - from) * factor);
         sum[i / 2] += s[n][i];
       }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) sum[row] = counts[row] ? sum[row] : kept[row];
+  }
+  template <typename T, int N>
+  __device__ void update_in_chains(float (&s)[N][4], float factor, float (&rescale)[2]) {
+    update_in_chains<T>(s, factor, rescale, {true, true});
   }
   // The quad's sum after update_in_chains<T>.
   template <typename T>

@@ -33,13 +33,13 @@ __device__ inline std::uint32_t anew(std::uint32_t x) {
   return x;
 }
 
-// ---- registers: warpgroups of one kernel share them unevenly
+// ---- registers: warpgroups of one kernel share them unevenly. Ctas: of an SM, as the kernel is bound to
 
-template <int Count>
+template <int Count, int Ctas = 1>
 __device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
 }
-template <int Count>
+template <int Count, int Ctas = 1>
 __device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
 }

@@ -20,9 +20,10 @@ void attention_forward_hopper(const AttentionForward& p, int sm_count, cudaStrea
 void window_and_combine_hopper(const AttentionForward& p, int sm_count, const Combine& sum, cudaStream_t stream);
 
 // The backward pass over intervals in one kernel (sm90_backward/backward.cuh): the contract is attention_backward's.
-// For widths (128, 128) where dQ, dK and dV are all wanted, without a packed batch, up to 64 heads a group, no
-// dimension of an input expanded, with work enough (Limits::interval_steps) and a workspace of Limits::interval_bytes
-// at most: 1 KiB for 64 rows, 1 KiB for a key of the compressed branch, and sums of dQ.
+// For widths (128, 128), and (64, 64) where at most 128 compressed keys are all of them, where dQ, dK and dV are all
+// wanted, without a packed batch, up to 64 heads a group, no dimension of an input expanded, with work enough
+// (Limits::interval_steps, few_keys_steps) and a workspace of Limits::interval_bytes at most: 1 KiB for 64 rows, 1 KiB
+// for a key of the compressed branch, and sums of dQ.
 [[nodiscard]] std::string_view attention_backward_hopper_refusal(const AttentionBackward& p, const Limits& limits);
 [[nodiscard]] std::int64_t attention_backward_hopper_workspace(const AttentionBackward& p, const Limits& limits);
 inline constexpr int kBackwardHopperLaunches = 3;  // of kernels, at most

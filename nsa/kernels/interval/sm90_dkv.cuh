@@ -1,4 +1,5 @@
-// dK and dV of tiles of 64 keys by wgmma; what interval/sm80_dkv.cuh does, and cut into pieces in the same way.
+// dK and dV of tiles of 64 keys by wgmma; what interval/sm80_dkv.cuh does, and cut into pieces in the same way. For
+// widths from 128 on: 64 has registers for sm90_dkv_narrow.cuh.
 //
 //   two warpgroups per SM: while one computes weights the other one's products run. A CTA of each, or,
 //   where shared memory has no room for two (Dk 192), one CTA of both: over intervals they are one team that shares

@@ -119,7 +119,10 @@ __global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kC
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] = exp2_fast(fmaf(s[n][i], factor, -origin[i / 2])) * inverse[i / 2];
+      for (int i = 0; i < 4; ++i) {
+        s[n][i] = exp2_fast(fmaf(s[n][i], factor, -origin[i / 2]));
+        if constexpr (!kNormalisesLate<T>) s[n][i] *= inverse[i / 2];
+      }
     wgmma_wait<0>();
     pin(dp);
 #pragma unroll
@@ -180,12 +183,13 @@ __global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kC
 
   char* staging = shared + (q_tile - start);
 #pragma unroll
-  for (int half = 0; half < 2; ++half)
+  for (int half = 0; half < 2; ++half) {
+    const float scale = kNormalisesLate<T> ? f.scale * inverse[half] : f.scale;
 #pragma unroll
     for (int n = 0; n < Dk / 8; ++n)
       *reinterpret_cast<std::uint32_t*>(staging + (Shape::Q::at(q_tile, warp * 16 + lane / 4 + 8 * half, n) - q_tile) +
-                                        lane % 4 * 4) =
-          pack<T>(dq[n][2 * half] * f.scale, dq[n][2 * half + 1] * f.scale);
+                                        lane % 4 * 4) = pack<T>(dq[n][2 * half] * scale, dq[n][2 * half + 1] * scale);
+  }
   __syncwarp();
   T* out = static_cast<T*>(p.dq.data) + b * p.dq.batch;
   for (int place = lane; place < 16 * (Dk / 8); place += 32) {

@@ -8,6 +8,7 @@
 #include "nsa/kernels/interval/sm80_dq.cuh"
 #include "nsa/kernels/interval/sm80_forward.cuh"
 #include "nsa/kernels/interval/sm90_dkv.cuh"
+#include "nsa/kernels/interval/sm90_dkv_narrow.cuh"
 #include "nsa/kernels/interval/sm90_dq.cuh"
 #include "nsa/kernels/launch/launch_selected.cuh"
 #include "nsa/kernels/launch/width.hpp"
@@ -74,8 +75,12 @@ struct Launches {
     };
     bool done = false;
     if constexpr (Dk % 64 == 0)
-      if ((done = plan.variant != Variant::mma_sync))
-        of_shape("attention_dkv_hopper", hopper::dkv_kernel<T, Dk, Dv, Lists>, hopper::DkvShape<Dk, Dv, Lists>());
+      if ((done = plan.variant != Variant::mma_sync)) {
+        if constexpr (Dk == 64 && Dv == 64)
+          of_shape("attention_dkv_hopper", hopper::narrow_dkv_kernel<T, Dk, Lists>, hopper::NarrowDkvShape<Dk>());
+        else
+          of_shape("attention_dkv_hopper", hopper::dkv_kernel<T, Dk, Dv, Lists>, hopper::DkvShape<Dk, Dv, Lists>());
+      }
     if (!done) of_shape("attention_dkv", attention_dkv_kernel<T, Dk, Dv, Lists>, DkvShape<Dk, Dv>());
     if (own.pieces.count == 1) return;
     // At most a CTA for every kSumThreads quads of a tile. At least four: of many lists only some are cut, and one

@@ -426,6 +426,9 @@ TEST(Engine, NeedsATensorMap) {
 }
 TEST(Emulator, RegistersAreTakenOfThoseGiven) {
   EXPECT_NO_THROW(cta(512, [] { threadIdx.x < 128 ? setmaxnreg(32, false) : setmaxnreg(160, true); })());
+  EXPECT_NO_THROW(cta(256, [] { threadIdx.x < 128 ? setmaxnreg(56, false, 2) : setmaxnreg(200, true, 2); })());
+  EXPECT_THAT(cta(256, [] { threadIdx.x < 128 ? setmaxnreg(56, false, 2) : setmaxnreg(208, true, 2); }),
+              ThrowsMessage<Error>(HasSubstr("for registers")));
   EXPECT_THAT(cta(512, [] { threadIdx.x < 128 ? setmaxnreg(32, false) : setmaxnreg(168, true); }),
               ThrowsMessage<Error>(HasSubstr("for registers")));
   EXPECT_THAT(cta(32, [] { setmaxnreg(100, false); }), ThrowsMessage<Error>(HasSubstr("setmaxnreg")));

@@ -22,9 +22,14 @@ std::int64_t steps_of(const AttentionForward& f) {
   return tiles_of(rows, 64) * tiles_of(seen, 128) * f.B * f.G;
 }
 
-using Shape = IntervalBackwardShape<128>;
+// All of them in one tile: nothing is added to dQ, and the rows are read once instead of twice.
+bool few_keys(const AttentionForward& f) {
+  return f.mask == Mask::compressed && f.N <= IntervalBackwardShape<64>::kKeys;
+}
 
+template <int D>
 struct Plan : IntervalBackwardPlan {
+  using Shape = IntervalBackwardShape<D>;
   std::int64_t turns_bytes;  // of the numbers, from row_turns on
 
   Plan(const AttentionForward& f, const Limits& limits, Arena& arena) {
@@ -39,6 +44,10 @@ struct Plan : IntervalBackwardPlan {
       chunk = row_tiles;
       period = longest = static_cast<int>(
           std::min<std::int64_t>(tiles_of(std::int64_t{f.geometry.w} + kKeys + 2, tokens) + 1, row_tiles));
+    } else if (D == 64) {
+      seen = f.N;
+      chunk = longest = static_cast<int>(tiles_of(row_tiles, std::clamp(limits.few_keys_items / pairs, 1, row_tiles)));
+      period = row_tiles;
     } else {
       seen = f.N;
       const std::int64_t wanted =
@@ -56,9 +65,12 @@ struct Plan : IntervalBackwardPlan {
     // 8 MiB are kept for the numbers below. Whether all is within the bound is looked at in the end
     // (attention_backward_hopper_refusal).
     const std::int64_t left = limits.interval_bytes - arena.used() - (std::int64_t{8} << 20);
-    ring = static_cast<int>(
-        std::clamp<std::int64_t>(std::min(limits.interval_sums_bytes, left) / a_place, longest, row_tiles));
-    sums = arena.take<float>(std::int64_t{pairs} * ring * Shape::kSums);
+    ring = row_tiles;
+    if (D > 64) {  // of 64 one tile has all keys, and nothing is added up
+      ring = static_cast<int>(
+          std::clamp<std::int64_t>(std::min(limits.interval_sums_bytes, left) / a_place, longest, row_tiles));
+      sums = arena.take<float>(std::int64_t{pairs} * ring * Shape::kSums);
+    }
     const std::int64_t numbers = std::int64_t{pairs} * ring + key_tiles_of_all + 1;
     row_turns = arena.take<int>(numbers);
     key_turns = row_turns + std::int64_t{pairs} * ring;
@@ -72,11 +84,12 @@ struct Plan : IntervalBackwardPlan {
   }
 };
 
-template <typename T>
+template <typename T, int D>
 void launch(const AttentionBackward& p, const Device& device, cudaStream_t stream) {
+  using Shape = IntervalBackwardShape<D>;
   const AttentionForward& f = p.forward;
   Arena arena(p.workspace);
-  const Plan plan(f, device.limits, arena);
+  const Plan<D> plan(f, device.limits, arena);
   end_collecting();
   cudaMemsetAsync(plan.row_turns, 0, static_cast<std::size_t>(plan.turns_bytes), stream);
   kernels::launch(false, describe_rows_kernel,
@@ -101,6 +114,12 @@ void launch(const AttentionBackward& p, const Device& device, cudaStream_t strea
   check_launch("attention_backward_hopper: sum_chunks");
 }
 
+// Calls action.operator()<D>() with the width.
+template <typename Action>
+auto with_width(const AttentionForward& f, Action&& action) {
+  return f.Dk == 64 ? action.template operator()<64>() : action.template operator()<128>();
+}
+
 }  // namespace
 }  // namespace hopper
 
@@ -109,7 +128,9 @@ std::string_view attention_backward_hopper_refusal(const AttentionBackward& p, c
   if (f.mask == Mask::selected) return "the selected branch is no interval";
   if (!p.dq.data || !p.dk.data || !p.dv.data) return "not all gradients are wanted";
   if (f.packed.first_token) return "the batch is packed";
-  if (f.Dk != 128 || f.Dv != 128) return "the widths are not 128/128";
+  const bool narrow = f.Dk == 64 && f.Dv == 64;
+  if (narrow && !hopper::few_keys(f)) return "two kernels are faster for 64/64 with more keys than a tile";
+  if (!narrow && (f.Dk != 128 || f.Dv != 128)) return "the widths are neither 128/128 nor 64/64";
   if (f.S <= 0 || f.N <= 0 || f.Hq % f.G != 0) return "there are no rows or no keys";
   if (f.Hq / f.G > 64) return "more than 64 heads a group";
   if (std::int64_t{f.S} * (f.Hq / f.G) >= std::int64_t{1} << 27 || std::int64_t{f.B} * f.G > 65535)
@@ -117,24 +138,31 @@ std::string_view attention_backward_hopper_refusal(const AttentionBackward& p, c
   const auto expanded = [&](const Rows& x, int tokens, int heads) { return hopper::expanded(x, f.B, tokens, heads); };
   if (expanded(f.q, f.S, f.Hq) || expanded(p.dout, f.S, f.Hq) || expanded(f.k, f.N, f.G) || expanded(f.v, f.N, f.G))
     return "Q, K, V or dO is expanded";
-  if (hopper::steps_of(f) < limits.interval_steps) return "too little work to fill a GPU";
-  Arena arena(nullptr);
-  if (!hopper::Plan(f, limits, arena).counts() || arena.most() > limits.interval_bytes)
-    return "its sums do not fit the workspace";
-  return "";
+  if (narrow && hopper::steps_of(f) < limits.few_keys_steps) return "width 64 goes so from few_keys_steps on";
+  if (!narrow && hopper::steps_of(f) < limits.interval_steps) return "too little work to fill a GPU";
+  return hopper::with_width(f, [&]<int D>() -> std::string_view {
+    Arena arena(nullptr);
+    if (!hopper::Plan<D>(f, limits, arena).counts() || arena.most() > limits.interval_bytes)
+      return "its sums do not fit the workspace";
+    return "";
+  });
 }
 
 std::int64_t attention_backward_hopper_workspace(const AttentionBackward& p, const Limits& limits) {
-  Arena arena(nullptr);
-  hopper::Plan(p.forward, limits, arena);
-  return arena.most();
+  return hopper::with_width(p.forward, [&]<int D>() {
+    Arena arena(nullptr);
+    hopper::Plan<D>(p.forward, limits, arena);
+    return arena.most();
+  });
 }
 
 void attention_backward_hopper(const AttentionBackward& p, const Device& device, cudaStream_t stream) {
-  if (p.forward.storage == Storage::bf16)
-    hopper::launch<bf16>(p, device, stream);
-  else
-    hopper::launch<fp16>(p, device, stream);
+  hopper::with_width(p.forward, [&]<int D>() {
+    if (p.forward.storage == Storage::bf16)
+      hopper::launch<bf16, D>(p, device, stream);
+    else
+      hopper::launch<fp16, D>(p, device, stream);
+  });
 }
 
 }  // namespace nsa::kernels

@@ -159,7 +159,8 @@ class IntervalConsumer {
     pin(dq);
     wgmma_fence();
     const std::uint32_t gradients = anew(places.ds(ds.last().place())),
-                        columns = anew(places.k() + warpgroup * S::kKeys * 128);  // half of them are a slab
+                        // half of them: a slab, or within one
+        columns = anew(places.k() + warpgroup * (D == 128 ? S::kKeys * 128 : kHalf * 2));
     Wgmma<T, kHalf>::template values<0, true>(dq, S::Ds::rows(gradients, 0), S::K::rows(columns, 0));
 #pragma unroll
     for (int kk = 1; kk < S::kKeys / 16; ++kk)

@@ -54,7 +54,7 @@ struct IntervalBackwardShape {
                        kDescriptions = kStaging + 2 * kHalfBytes,
                        kBarriers = kDescriptions + kQStages * static_cast<int>(sizeof(IntervalRows));
   static constexpr int kBarrierCount = 2 * (kQStages + kOStages + kItems) + 3 * kDsStages + 7;
-  static_assert(D == 128, "registers and shared memory are cut for it");
+  static_assert(D == 64 || D == 128, "registers and shared memory are cut for these");
   static constexpr int kAlignment = 1024, kSharedBytes = kBarriers + kBarrierCount * 8 + kAlignment;
 };
 
@@ -126,10 +126,11 @@ struct IntervalBackwardPlan {
   int pairs, tokens;  // of a tile of rows
   int row_tiles, key_tiles;
   int chunk, chunks, ring, period;  // tiles of rows
-  float* sums = nullptr;            // dQ [pairs, ring, S::kSums], in the order of the consumers' registers
-  float* key_sums = nullptr;        // [pairs, key_tiles, key_slots, S::kKeySums], too; where there are several chunks
-  int key_slots = 1;                // 1, or one for every chunk
-  IntervalRows* rows = nullptr;     // [pairs, row_tiles]
+  // dQ [pairs, ring, S::kSums], in the order of the consumers' registers; null for width 64.
+  float* sums = nullptr;
+  float* key_sums = nullptr;     // [pairs, key_tiles, key_slots, S::kKeySums], too; where there are several chunks
+  int key_slots = 1;             // 1, or one for every chunk
+  IntervalRows* rows = nullptr;  // [pairs, row_tiles]
   // Zero before the kernel starts. Whose turn it is: [pairs, ring] rounds of the ring * kRound + position,
   // [pairs, key_tiles] pieces that are done.
   int *row_turns = nullptr, *key_turns = nullptr, *ticket = nullptr;

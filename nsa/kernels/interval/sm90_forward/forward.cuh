@@ -253,10 +253,7 @@ __device__ inline void consume(const Work<S>& work, const Combine& sum, const Pl
       std::uint32_t weights[kSteps][4];
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) as_a<T>(weights[i], s, i);
-#pragma unroll
-      for (int n = 0; n < kO; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[n][i] *= rescale[i / 2];
+      rescale_rows(o, rescale);
 
       mbarrier_wait(places.v_full(place), ring.parity());
       pin(o);

@@ -137,13 +137,26 @@ struct JointRow {
 };
 
 // A consumer warpgroup.
+//
+// Note [A step ahead]
+// Of a step of 64 keys the products and exponentials are two thirds; the rest was what tells a warp what to do: places,
+// descriptions of operands, who chose what. None of it is much, but each instruction waits for the one before, and
+// three warps a scheduler do not hide that. So the ring keeps its place (KeptRing), operands are an addition from those
+// of place 0, and what a thread's rows see of the next tile of keys is found out under this one's scores.
 template <typename T, int Dk, int Dv, bool Backward>
 class JointConsumer {
  public:
   using S = JointShape<Dk, Dv, Backward>;
 
   __device__ JointConsumer(const JointWork<S>& all, const JointPlaces<S>& addresses, const Joint& problem, int own)
-      : work(all), places(addresses), joint(problem), warpgroup(own), factor(work.p.scale * kLog2E) {}
+      : work(all),
+        places(addresses),
+        joint(problem),
+        warpgroup(own),
+        leads(anew(threadIdx.x & 31) == 0),
+        factor(work.p.scale * kLog2E),
+        first_full(uniform(anew(places.full(0)))),
+        first_k(uniform(anew(places.k(0)))) {}
 
   __device__ void run() {
     Ring<S::kChoices> choices;
@@ -155,6 +168,7 @@ class JointConsumer {
       const bool own_tile = work.has(tile, warpgroup);
       const JointChoice<S> choice(work.p, places.base, choices.place());
       mbarrier_wait(places.choice_full(choices.place()), choices.parity());
+      if (Backward && asked.number != round.number()) ask(tile, round.number());
       begin(tile);
       q = uniform(places.q(warpgroup, rows.place()));
       o = uniform(places.o_of(q));
@@ -166,6 +180,9 @@ class JointConsumer {
       if (!own_tile) continue;
       release(places.q_empty(warpgroup, rows.place()));
       rows.advance();
+      Rounds after = round;
+      after.advance();
+      if (Backward && after.more()) ask(work.tile(after.number()), after.number());
       write(tile);
     }
   }
@@ -176,22 +193,40 @@ class JointConsumer {
   const JointPlaces<S>& places;
   const Joint& joint;
   const int warpgroup;
+  const bool leads;
   const float factor;
-  int q, o;  // of this tile
-  Ring<S::kPlaces> ring;
+  const int first_full, first_k;  // of place 0
+  int q, o;                       // of this tile
+  KeptRing<S::kPlaces> ring;
   int first_t, t[2];  // of the tile, of the thread's rows
-  bool sees_keys[2];
+  unsigned seen = 0;  // bit i: the thread's row i sees any key
   RunningSoftmax softmax;
+  // Of the rows of the tile with a number, asked for while the tile before is written.
+  struct {
+    int number = -1;
+    float2 statistics[2];
+    float delta[2];
+  } asked;
   float origin[2], inverse[2], own_delta[2];
   float result[kOut / 8][4], s[kTiles][4], dp[kTiles][4];
 
   __device__ void release(std::uint32_t barrier) const {
-    if ((threadIdx.x & 31) == 0) mbarrier_arrive(barrier);
+    if (leads) mbarrier_arrive(barrier);
   }
   __device__ int first_row(const JointTile& tile) const { return tile.first_row + warpgroup * S::kWarpgroupRows; }
 
+  __device__ void ask(const JointTile& tile, int number) {
+    asked.number = number;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const JointRow<S> row(work, tile, first_row(tile), half);
+      asked.statistics[half] = reinterpret_cast<const float2*>(work.p.stats)[row.statistics];
+      asked.delta[half] = joint.delta[row.statistics];
+    }
+  }
   __device__ void begin(const JointTile& tile) {
     first_t = work.heads.token(tile.first_row);
+    seen = 0;
     softmax = {};
 #pragma unroll
     for (int n = 0; n < kOut / 8; ++n)
@@ -201,117 +236,150 @@ class JointConsumer {
     for (int half = 0; half < 2; ++half) {
       const JointRow<S> row(work, tile, first_row(tile), half);
       t[half] = row.t;
-      sees_keys[half] = false;
       if constexpr (Backward) {
-        const float2 stats = reinterpret_cast<const float2*>(work.p.stats)[row.statistics];
+        const float2 stats = asked.statistics[half];
         origin[half] = stats.y == 0.f ? 0.f : stats.x;
-        inverse[half] = normaliser(stats.y);
-        own_delta[half] = joint.delta[row.statistics];
+        if constexpr (!kNormalisesLate<T>) inverse[half] = normaliser(stats.y);
+        own_delta[half] = asked.delta[half];
       }
     }
   }
 
+  // See Note [A step ahead].
   __device__ void walk(const JointChoice<S>& choice) {
     const int count = uniform(choice.count());
-    const auto chose = [&](int i) { return i < count ? choice.entry(i).warpgroups : 0; };
-    unsigned next = chose(0);  // asked for an entry ahead
+    if (count == 0) return;
+    int entries = count, part = 0;  // that are left, and of this one
+    auto words = choice.words_of(t[0] - first_t, t[1] - first_t);
+    words.read();
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const bool own = uniform(static_cast<int>(next)) >> warpgroup & 1;
-      next = chose(i + 1);
-#pragma unroll 1
-      for (int part = 0; part < work.parts; ++part, ring.advance()) {
-        mbarrier_wait(places.full(ring.place()), ring.parity());
-        if (own)
-          compute(choice.entry(i), part);
-        else
-          __syncwarp();  // no lane still waits for what the ring then overwrites
-        release(places.empty(ring.place()));
+    do {
+      const auto next = [&, now = part] {
+        const auto before = words;
+        if (++part == work.parts) {
+          part = 0;
+          if (--entries > 0) words.advance();
+        }
+        words.read();
+        return before.keys(now);
+      };
+      mbarrier_wait(first_full + ring.place() * 8, ring.parity());
+      if (uniform(static_cast<int>(words.warpgroups)) >> warpgroup & 1) {
+        compute(next);
+      } else {
+        __syncwarp();  // no lane still waits for what the ring then overwrites
+        next();
       }
-    }
+      release(first_full + (S::kPlaces + ring.place()) * 8);
+      ring.advance();
+    } while (entries > 0);
   }
-  __device__ void compute(const typename JointChoice<S>::Entry& entry, int part) {
-    const int k = uniform(places.k(ring.place())), v = uniform(places.v(ring.place()));
+  template <typename Next>
+  __device__ void compute(const Next& next) {
+    const int place = ring.place() * S::kKeyBytes;
     if constexpr (Backward) pin(dp);
     pin(s);
     wgmma_fence();
-    product_of_columns<T, Dk / 16>(s, typename S::Q(), q, typename S::K(), k);
-    if constexpr (Backward) product_of_columns<T, Dv / 16>(dp, typename S::O(), o, typename S::V(), v);
+    product_of_operands<T, Dk / 16>(s, typename S::Q(), S::Q::columns(q, 0), typename S::K(),
+                                    moved(S::K::columns(first_k, 0), place));
+    if constexpr (Backward)
+      product_of_operands<T, Dv / 16>(dp, typename S::O(), S::O::columns(o, 0), typename S::V(),
+                                      moved(S::V::columns(first_k + S::K::kBytes, 0), place));
     wgmma_commit();
-    const int first = entry.first + part * kKeyTile;
+    const auto keys = next();
     int end[2];  // each row sees the keys below its own end
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      end[half] = entry.has(t[half] - first_t) ? min(t[half] + 1, entry.last) : 0;
-      sees_keys[half] |= end[half] > first;
+      end[half] = keys.chosen[half] ? min(t[half] + 1, keys.last) : 0;
+      if (end[half] > keys.first) seen |= 1u << half;
     }
     wgmma_wait<0>();
     pin(s);
     if constexpr (Backward) pin(dp);
     std::uint32_t left[kSteps][4];  // P or dS
-    weigh(left, first, end);
+    weigh(left, keys.first, end);
     pin(result);
     wgmma_fence();
+    const std::uint64_t right = moved(Backward ? S::K::rows(first_k, 0) : S::V::rows(first_k + S::K::kBytes, 0), place);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
-      Wgmma<T, kOut>::values(result, left[step], Backward ? S::K::rows(k, step) : S::V::rows(v, step));
+      Wgmma<T, kOut>::values(result, left[step],
+                             Backward ? S::K::rows_from(right, step) : S::V::rows_from(right, step));
     wgmma_commit();
     wgmma_wait<0>();
     pin(result);
   }
-  // From S (and dP) to P or dS.
+  // From S (and dP) to P or dS. Most tiles of keys a row sees wholly or not at all: what it does not see is left out of
+  // the rounded weights, two at a time, and only a row's last keys are masked one by one.
   __device__ void weigh(std::uint32_t (&left)[kSteps][4], int first, const int (&end)[2]) {
-    // A warp whose rows chose nothing of it has no weights. (Of 16 heads a warp's rows are one token.) A branch in the
-    // backward pass would cost the registers that keep its products asynchronous.
-    if (!Backward && !__any_sync(0xffffffffu, max(end[0], end[1]) > first)) {
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) left[step][e] = 0;
-      return;
-    }
+    const bool sees[2] = {end[0] > first, end[1] > first};
     if constexpr (Backward) {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          s[n][e] = exp2_fast(fmaf(s[n][e], factor, -origin[e / 2])) * inverse[e / 2] * (dp[n][e] - own_delta[e / 2]);
-    }
-    if (min(end[0], end[1]) < first + kKeyTile) {
-      const int column = first + (threadIdx.x & 3) * 2;
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          if (column + n * 8 + e % 2 >= end[e / 2]) s[n][e] = Backward ? 0.f : -INFINITY;
-    }
-    if constexpr (!Backward) {
+        for (int e = 0; e < 4; ++e) {
+          s[n][e] = exp2_fast(fmaf(s[n][e], factor, -origin[e / 2]));
+          if constexpr (!kNormalisesLate<T>) s[n][e] *= inverse[e / 2];
+          s[n][e] *= dp[n][e] - own_delta[e / 2];
+        }
+      mask_last(first, end, sees);
+    } else if (__any_sync(0xffffffffu, sees[0] || sees[1])) {
+      // Else no row of the warp chose any. (Of 16 heads a warp's rows are one token.) Such a branch in the backward
+      // pass would cost the registers that keep its products asynchronous.
+      mask_last(first, end, sees);
       float rescale[2];
-      softmax.template update_in_chains<T>(s, factor, rescale);
-#pragma unroll
-      for (int n = 0; n < kOut / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) result[n][e] *= rescale[e / 2];
+      softmax.template update_in_chains<T>(s, factor, rescale, sees);
+      rescale_rows(result, rescale);
     }
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) as_a<T>(left[step], s, step);
+    for (int step = 0; step < kSteps; ++step) {
+      as_a<T>(left[step], s, step);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) left[step][e] = sees[e % 2] ? left[step][e] : 0;
+    }
+  }
+  __device__ void mask_last(int first, const int (&end)[2], const bool (&sees)[2]) {
+    if (!(sees[0] && end[0] < first + kKeyTile) && !(sees[1] && end[1] < first + kKeyTile)) return;
+    const int column = first + (threadIdx.x & 3) * 2;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (column + n * 8 + e % 2 >= end[e / 2]) s[n][e] = Backward ? 0.f : -INFINITY;
   }
 
+  __device__ T* place_of(const JointTile& tile, const JointRow<S>& row) const {
+    const Rows& out = joint.out;
+    if (!row.inside) return nullptr;
+    return static_cast<T*>(out.data) + tile.b * out.batch + row.t * out.token + row.head * out.head;
+  }
   __device__ void write(const JointTile& tile) {
+    // Asked for before the first store, over which nvcc cannot move a load.
+    RowBefore<kOut> before[2];
+    float totals[2];
+    if constexpr (Backward) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const JointRow<S> row(work, tile, first_row(tile), half);
+        if constexpr (kNormalisesLate<T>)
+          totals[half] = reinterpret_cast<const float2*>(work.p.stats)[row.statistics].y;
+        before[half] = RowBefore<kOut>(joint.adds ? place_of(tile, row) : nullptr);
+      }
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const JointRow<S> row(work, tile, static_cast<int>(anew(first_row(tile))), half);
       float scale = work.p.scale, total = 1;
       if constexpr (!Backward) {
-        total = total_of(softmax.template quad_total<T>(half, factor), sees_keys[half]);
+        total = total_of(softmax.template quad_total<T>(half, factor), seen >> half & 1);
         scale = normaliser(total);
         if (row.inside && threadIdx.x % 4 == 0)
           reinterpret_cast<float2*>(work.p.stats)[row.statistics] =
               stored_statistics(softmax.maximum[half], total, factor);
+      } else if constexpr (kNormalisesLate<T>) {
+        scale *= normaliser(totals[half]);
       }
-      const Rows& out = joint.out;
-      T* const to = static_cast<T*>(out.data) + tile.b * out.batch + row.t * out.token + row.head * out.head;
-      store_row(row.inside ? to : nullptr, result, half, scale, total == 0.f, Backward && joint.adds);
+      store_row(place_of(tile, row), result, half, scale, total == 0.f, Backward && joint.adds, before[half]);
     }
   }
 };

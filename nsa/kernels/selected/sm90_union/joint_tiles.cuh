@@ -112,8 +112,27 @@ class JointChoice {
     int first, last;        // its keys are first .. last - 1
     unsigned warpgroups;    // bit i: whether a row of warpgroup i chose it
     const unsigned* chose;  // bit i % 32 of word i / 32: the tile's i-th token
+  };
+  // What a thread with rows of two tokens wants to know of an entry, as it was read.
+  struct Words {
+    const unsigned* entry;
+    int step, word[2];  // to the next entry; of an entry
+    unsigned bit[2], warpgroups, chose[2];
+    int first, last;
 
-    __device__ bool has(int token) const { return chose[token / 32] >> token % 32 & 1; }
+    struct Keys {
+      int first, last;
+      bool chosen[2];
+    };
+    __device__ void advance() { entry += step; }
+    __device__ void read() {
+      first = static_cast<int>(entry[0]), last = static_cast<int>(entry[1]), warpgroups = entry[2];
+      chose[0] = entry[word[0]], chose[1] = entry[word[1]];
+    }
+    // 64 of its keys.
+    __device__ Keys keys(int part) const {
+      return {first + part * kKeyTile, last, {(chose[0] & bit[0]) != 0, (chose[1] & bit[1]) != 0}};
+    }
   };
 
   // `place`: of S::kChoices.
@@ -126,6 +145,15 @@ class JointChoice {
   __device__ Entry entry(int i) const {
     const unsigned* own = words(i);
     return {static_cast<int>(own[0]), static_cast<int>(own[1]), own[2], own + 3};
+  }
+
+  // Of the first entry; nothing is read yet.
+  __device__ Words words_of(unsigned token, unsigned other) const {
+    Words x;
+    x.entry = words(0), x.step = entry_words_;
+    x.word[0] = static_cast<int>(3 + token / 32), x.word[1] = static_cast<int>(3 + other / 32);
+    x.bit[0] = 1u << token % 32, x.bit[1] = 1u << other % 32;
+    return x;
   }
 
   // By the loaders (`loader` of S::kLoaders, who meet at barrier 1).

@@ -67,9 +67,15 @@ std::vector<int> waiting_for_turns;
 // ---- registers
 
 constexpr int kRegisters = 64 << 10;  // per SM
-std::vector<int> registers;           // of each thread
+std::vector<int> registers;           // of each thread; before the first setmaxnreg as one CTA has them
+int sharing;                          // the SM, CTAs
 int unused_registers;
 std::vector<int> waiting_for_registers;
+
+void share_registers(std::size_t threads, int ctas) {
+  sharing = ctas;
+  registers.assign(threads, std::min(kRegisters / static_cast<int>(threads) / ctas, 255) / 8 * 8);
+}
 
 }  // namespace
 
@@ -77,7 +83,7 @@ void begin_barriers(int threads) {
   barriers.clear();
   std::fill_n(meetings, kNumbers, Meeting());
   waiting_for_turns.clear();
-  registers.assign(threads, std::min(kRegisters / threads, 255) / 8 * 8);
+  share_registers(static_cast<std::size_t>(threads), 1);
   unused_registers = 0;
   waiting_for_registers.clear();
 }
@@ -175,9 +181,13 @@ void pass_turn(int* number, int next) {
   waiting_for_turns.clear();
 }
 
-void setmaxnreg(int count, bool more) {
+void setmaxnreg(int count, bool more, int ctas) {
   require(count % 8 == 0 && count >= 24 && count <= 256, "setmaxnreg of a number that is not one of 24, 32 .. 256");
   warp_barrier(more ? "setmaxnreg.inc" : "setmaxnreg.dec");
+  if (ctas != sharing) {
+    require(sharing == 1, "setmaxnreg for different numbers of CTAs");
+    share_registers(registers.size(), ctas);
+  }
   int& own = registers[threadIdx.x];
   require(more ? count >= own : count <= own, "setmaxnreg in the wrong direction");
   while (count - own > unused_registers) {

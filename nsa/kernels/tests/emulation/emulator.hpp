@@ -37,6 +37,8 @@ inline constexpr Limits kLowLimits{.joint_tiles = 0,
                                    .partials_bytes = 1 << 20,
                                    .interval_steps = 0,
                                    .interval_tiles = 2,
+                                   .few_keys_steps = 0,
+                                   .few_keys_items = 4,
                                    .interval_sums_bytes = 0};
 // What current_device() says: few SMs, so that a CTA has much to do.
 inline constexpr Device kDevice{.hopper = true, .sm_count = 2, .limits = kLowLimits};
@@ -133,9 +135,9 @@ void fence_mbarrier_init();
 void mbarrier_arrive(std::uint32_t barrier);
 void mbarrier_arrive_expect_tx(std::uint32_t barrier, int bytes);
 void mbarrier_wait(std::uint32_t barrier, unsigned parity);
-void setmaxnreg(int count, bool more);
-void bar_sync_warpgroup(int number);     // bar.sync of a warpgroup's threads
-void bar_sync(int number, int threads);  // of so many threads
+void setmaxnreg(int count, bool more, int ctas = 1);  // ctas: of an SM
+void bar_sync_warpgroup(int number);                  // bar.sync of a warpgroup's threads
+void bar_sync(int number, int threads);               // of so many threads
 // Until a number in memory is this one; another thread, of this CTA or one before, passes it on.
 void wait_for_turn(const int* number, int expected);
 void pass_turn(int* number, int next);

@@ -13,13 +13,13 @@ inline void stmatrix(std::uint32_t address, const std::uint32_t (&r)[4]) {
   const uint4 row = emulation::row_of_matrices(r);
   *reinterpret_cast<uint4*>(emulation::to_be_published(address)) = row;
 }
-template <int Count>
+template <int Count, int Ctas = 1>
 void setmaxnreg_inc() {
-  emulation::setmaxnreg(Count, true);
+  emulation::setmaxnreg(Count, true, Ctas);
 }
-template <int Count>
+template <int Count, int Ctas = 1>
 void setmaxnreg_dec() {
-  emulation::setmaxnreg(Count, false);
+  emulation::setmaxnreg(Count, false, Ctas);
 }
 
 inline std::uint64_t wgmma_descriptor(std::uint32_t address, int leading_bytes, int stride_bytes) {
