@@ -167,6 +167,7 @@ EffectiveFlags resolve(const Environment& environment) {
   plain(flags.fused_norm, "fused_norm", "NSA_FUSED_NORM", parse_bool);
   plain(flags.fused_project, "fused_project", "NSA_FUSED_PROJECT", parse_bool);
   plain(flags.fused_mlp, "fused_mlp", "NSA_FUSED_MLP", parse_bool);
+  plain(flags.fused_silu, "fused_silu", "NSA_FUSED_SILU", parse_bool);
   plain(flags.fused_embedding, "fused_embedding", "NSA_FUSED_EMBEDDING", parse_bool);
   plain(flags.fused_update, "fused_update", "NSA_FUSED_UPDATE", parse_bool);
   resolve_selection(reader, flags);
@@ -216,6 +217,7 @@ std::map<std::string, std::string> flatten(const EffectiveFlags& flags) {
           {"fused_norm", fmt::to_string(flags.fused_norm)},
           {"fused_project", fmt::to_string(flags.fused_project)},
           {"fused_mlp", fmt::to_string(flags.fused_mlp)},
+          {"fused_silu", fmt::to_string(flags.fused_silu)},
           {"fused_embedding", fmt::to_string(flags.fused_embedding)},
           {"fused_update", fmt::to_string(flags.fused_update)},
           {"sel_pack", fmt::to_string(flags.sel_pack)},

@@ -54,6 +54,7 @@ struct EffectiveFlags {
   bool stopgrad_gates = false;
   bool fused_norm = true;       // NSA_FUSED_NORM: the residual's addition and RMSNorm in one of our own kernels
   bool fused_mlp = true;        // NSA_FUSED_MLP: the MLP as one node, its residual added by the next norm
+  bool fused_silu = true;       // NSA_FUSED_SILU: the joined MLP's SiLU in the products before it
   bool fused_embedding = true;  // NSA_FUSED_EMBEDDING: the embedding's gradient as one product
   bool fused_update = true;     // NSA_FUSED_UPDATE: the gradients' norm, clipping, casts and AdamW by our own kernels
   ForcedBranch forced_branch = ForcedBranch::none;

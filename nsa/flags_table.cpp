@@ -35,6 +35,9 @@ constexpr std::array kFlags = {
              "one product for all projections, RoPE and gate in a kernel each, where our own kernels serve the call"},
     FlagSpec{"NSA_FUSED_MLP", "bool", "1", kBool,
              "the MLP as one node of autograd, its residual added by the next norm, where our own kernels run"},
+    FlagSpec{"NSA_FUSED_SILU", "bool", "1", kBool,
+             "the SiLU of the MLP in one node, and its derivative, in the product before it, where our own kernels "
+             "serve it"},
     FlagSpec{"NSA_FUSED_EMBEDDING", "bool", "1", kBool,
              "the embedding's gradient as one product, where our own kernels run and the vocabulary is small"},
     FlagSpec{"NSA_FUSED_UPDATE", "bool", "1", kBool,

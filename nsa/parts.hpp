@@ -10,7 +10,7 @@
 namespace nsa {
 
 struct PartTaken {
-  std::string part;  // "norm", "project", "decode", "mlp", "embedding", "update"
+  std::string part;  // "norm", "project", "decode", "mlp", "silu", "embedding", "update"
   std::string way;   // "cuda": our own kernels; "joined": ATen's functions as one node of autograd; "aten"
   std::string why;   // in words: what was asked for, or what refuses it
   std::int64_t calls = 1;

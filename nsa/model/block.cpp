@@ -31,11 +31,19 @@ Residual BlockImpl::around(const Residual& x, const std::function<torch::Tensor(
   const NvtxRange range(runtime_->flags.nvtx, "mlp");
   const auto [middle, inner] = norm_mlp->after(before, attended, *runtime_);
   const std::string refused = mlp->refusal(inner, runtime_->flags);
-  if (refused.empty())
+  torch::Tensor wide;
+  if (refused.empty()) {
+    const std::string silu_refused = mlp->silu_refusal(inner, runtime_->flags);
     runtime_->parts->add({"mlp", "joined", "served"});
-  else
+    if (silu_refused.empty())
+      runtime_->parts->add({"silu", "cuda", "served"});
+    else
+      runtime_->parts->add({"silu", "aten", "cuda refused: " + silu_refused});
+    wide = mlp->joined(inner, silu_refused.empty());
+  } else {
     runtime_->parts->add({"mlp", "aten", "joined refused: " + refused});
-  const auto wide = refused.empty() ? mlp->joined(inner) : mlp(inner);
+    wide = mlp(inner);
+  }
   observe(".mlp", wide);
   // Of a sum in the norm's kernel an observer would see a part of the gradient alone.
   if (refused.empty() && !runtime_->observe) return {middle, wide};

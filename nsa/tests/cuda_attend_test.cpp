@@ -61,7 +61,11 @@ TEST_F(CudaKernels, InOneIsForwardTheSameToTheBit) {
                                    {.S = 131, .h = 4, .Dk = 192, .Dv = 128, .G = 1, .g = g},
                                    {.S = 100, .h = 2, .Dk = 32, .Dv = 32, .g = g},
                                    {.S = 160, .h = 6, .g = g, .cu_seqlens = cu({0, 5, 5, 77, 160})}};
-  if (gpu) shapes.push_back({.S = 9000, .h = 16, .Dk = 128, .Dv = 128, .G = 2});  // the kernels of long sequences
+  if (gpu) {
+    shapes.push_back({.S = 9000, .h = 16, .Dk = 128, .Dv = 128, .G = 2});  // the kernels of long sequences
+    shapes.push_back({.S = 2048, .B = 8});                                 // few compressed keys in one kernel
+    shapes.push_back({.S = 1500, .h = 13, .B = 4, .type = at::kHalf});
+  }
   for (const CudaShape& s : shapes) {
     SCOPED_TRACE(s.name());
     const CudaCase c = attend_case(s);

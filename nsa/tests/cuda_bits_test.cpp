@@ -154,46 +154,59 @@ TEST_F(CudaKernels, GradientsOnlyForWhatNeedsThem) {
   }
 }
 
-// Of much work: all three gradients by interval/sm90_backward/backward.cuh, whose CTAs add to the same
-// sums in turn, and one alone by the kernels for dQ or for dK, dV. Tiles of 64 rows, and of fewer; heads outside the
-// tokens and inside wider rows, which TMA reads as they lie, give the same bits.
+// Of much work: all three gradients by interval/sm90_backward/backward.cuh, whose CTAs add to the same sums in turn,
+// and one alone by the kernels for dQ or for dK, dV. Tiles of 64 rows, and of fewer; heads outside the tokens and
+// inside wider rows, which TMA reads as they lie, give the same bits.
+void expect_all_gradients_at_once(const CudaShape& s, bool compressed) {
+  SCOPED_TRACE((compressed ? "compressed, " : "window, ") + s.name());
+  const bool gpu = device().is_cuda();
+  const std::int64_t N = compressed ? compressed_blocks(s.g, s.S) : s.S;
+  const auto draw = [&](std::int64_t rows, std::int64_t heads, std::uint64_t seed) {
+    return on_device({s.B, rows, heads, s.Dk}, seed, at::kBFloat16);
+  };
+  const Tensors dense{draw(s.S, s.G * s.h, 1), draw(N, s.G, 2), draw(N, s.G, 3), draw(s.S, s.G * s.h, 4)};  // q k v do
+  // `only`: of one input; 3: of all.
+  const auto gradients = [&](const Tensors& inputs, std::size_t only) {
+    Tensors in, wanted;
+    for (const auto& t : {inputs[0], inputs[1], inputs[2]}) {
+      in.push_back(t.detach().requires_grad_(only == 3 || only == in.size()));
+      if (in.back().requires_grad()) wanted.push_back(in.back());
+    }
+    const auto o = compressed ? attend_compressed({in[0], {in[1], in[2]}, s.g, {}}).o
+                              : attend_window({in[0], in[1], in[2], s.g, {}}).o;
+    return torch::autograd::grad({o}, wanted, {inputs[3]});
+  };
+  const auto all = gradients(dense, 3);
+  for (int repeat = 0; repeat < (gpu ? 20 : 1); ++repeat) {
+    const auto again = gradients(dense, 3);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(all[i], again[i])) << i;
+  }
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_LE(fixtures::relative_error(all[i], gradients(dense, i)[0]), fixtures::kGradientBound) << i;
+  const auto heads_outside = [](const at::Tensor& t) { return t.transpose(1, 2).contiguous().transpose(1, 2); };
+  const auto in_wider_rows = [&](const at::Tensor& t) { return at::cat({t, t}, 3).narrow(3, s.Dk, s.Dk); };
+  const auto strided = gradients(
+      {heads_outside(dense[0]), in_wider_rows(dense[1]), heads_outside(dense[2]), in_wider_rows(dense[3])}, 3);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(all[i], strided[i])) << i;
+}
+
 TEST_F(CudaKernels, AllGradientsOfIntervalsAtOnce) {
   const bool gpu = device().is_cuda();
   const Geometry g{.l = 4, .d = 2, .l_sel = 8, .n_sel = 4, .w = gpu ? 512 : 50};
-  const std::int64_t G = gpu ? 4 : 1;
   using Sizes = std::vector<std::pair<std::int64_t, std::int64_t>>;  // S, h
   for (const auto& [S, h] : gpu ? Sizes{{4200, 16}, {5000, 13}, {9000, 6}} : Sizes{{90, 16}, {70, 13}})
-    for (const bool compressed : {true, false}) {
-      SCOPED_TRACE((compressed ? "compressed, h " : "window, h ") + std::to_string(h));
-      const std::int64_t N = compressed ? compressed_blocks(g, S) : S;
-      const auto draw = [](std::int64_t rows, std::int64_t heads, std::uint64_t seed) {
-        return on_device({1, rows, heads, 128}, seed, at::kBFloat16);
-      };
-      const Tensors dense{draw(S, G * h, 1), draw(N, G, 2), draw(N, G, 3), draw(S, G * h, 4)};  // q, k, v, and of o
-      // `only`: of one input; 3: of all.
-      const auto gradients = [&](const Tensors& inputs, std::size_t only) {
-        Tensors in, wanted;
-        for (const auto& t : {inputs[0], inputs[1], inputs[2]}) {
-          in.push_back(t.detach().requires_grad_(only == 3 || only == in.size()));
-          if (in.back().requires_grad()) wanted.push_back(in.back());
-        }
-        const auto o = compressed ? attend_compressed({in[0], {in[1], in[2]}, g, {}}).o
-                                  : attend_window({in[0], in[1], in[2], g, {}}).o;
-        return torch::autograd::grad({o}, wanted, {inputs[3]});
-      };
-      const auto all = gradients(dense, 3);
-      for (int repeat = 0; repeat < (gpu ? 20 : 1); ++repeat) {
-        const auto again = gradients(dense, 3);
-        for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(all[i], again[i])) << i;
-      }
-      for (std::size_t i = 0; i < 3; ++i)
-        EXPECT_LE(fixtures::relative_error(all[i], gradients(dense, i)[0]), fixtures::kGradientBound) << i;
-      const auto heads_outside = [](const at::Tensor& t) { return t.transpose(1, 2).contiguous().transpose(1, 2); };
-      const auto in_wider_rows = [](const at::Tensor& t) { return at::cat({t, t}, 3).narrow(3, 128, 128); };
-      const auto strided = gradients(
-          {heads_outside(dense[0]), in_wider_rows(dense[1]), heads_outside(dense[2]), in_wider_rows(dense[3])}, 3);
-      for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(all[i], strided[i])) << i;
-    }
+    for (const bool compressed : {true, false})
+      expect_all_gradients_at_once({.S = S, .h = h, .Dk = 128, .Dv = 128, .G = gpu ? 4 : 1, .g = g}, compressed);
+}
+
+// Width 64 with up to 128 compressed keys, which are one tile: no turns.
+TEST_F(CudaKernels, AllGradientsOfFewKeysAtOnce) {
+  using Shapes = std::vector<CudaShape>;
+  const Geometry g{.l = 4, .d = 2, .l_sel = 8, .n_sel = 4, .w = 50};
+  for (const CudaShape& s :
+       device().is_cuda() ? Shapes{{.S = 2079, .B = 8}, {.S = 1500, .h = 13, .B = 4}, {.S = 2048, .h = 1, .B = 33}}
+                          : Shapes{{.S = 90, .h = 16, .G = 1, .g = g}, {.S = 70, .h = 13, .G = 1, .g = g}})
+    expect_all_gradients_at_once(s, true);
 }
 
 TEST_F(CudaKernels, AGradientThatIsSpreadOutIsCopiedFirst) {

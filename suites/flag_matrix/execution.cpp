@@ -147,6 +147,7 @@ Execution pass(Instance& instance, const Plan& plan, bool training) {
   runtime.observe = nullptr;
   for (const char* round : {"", kMlp}) seen->norms_by_aten += times(seen->ops, round, "aten::rms_norm");
   seen->mlp_by_aten = times(seen->ops, kMlp, "aten::matmul") > 0;
+  seen->silu_by_aten = times(seen->ops, kMlp, "aten::silu") > 0;
   for (const char* round : {"", kMlp}) seen->ops.erase(round);  // the model round the attention
   seen->parts = instance.dispatcher->parts()->taken();
   seen->routes = routes_of(*instance.dispatcher);

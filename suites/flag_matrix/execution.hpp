@@ -38,6 +38,7 @@ struct Execution {
   std::map<std::string, nsa::Choice> routes;  // by function: what the product says that it took
   std::int64_t norms_by_aten = 0;             // operations round the attention that norm
   bool mlp_by_aten = false;                   // at::matmul made its products
+  bool silu_by_aten = false;                  // at::silu ran between them
   std::vector<nsa::PartTaken> parts;          // what the product says of norms, projections, MLP
   [[nodiscard]] bool called(const std::string& op) const { return ops.contains(op); }
   [[nodiscard]] bool in_one() const { return called("attend"); }  // all branches, by our own kernels

@@ -182,6 +182,21 @@ class Judge {
                evidence);
   }
 
+  // Whether our own kernels serve the joined MLP's SiLU hangs on its rows and the GPU, which this suite does not know:
+  // the flag must keep it from them, and the record must say which it was.
+  void silu() {
+    const auto told =
+        std::find_if(seen_.parts.begin(), seen_.parts.end(), [](const auto& p) { return p.part == "silu"; });
+    if (seen_.mlp_by_aten && told == seen_.parts.end()) return;  // a part of the joined MLP alone
+    const std::string ran = seen_.silu_by_aten ? "aten" : "cuda";
+    const Json evidence = {{"part", "silu"}, {"executed", ran}, {"recorded", seen_.parts}};
+    if (ran == "cuda" && flag_truth::off(environment_, "NSA_FUSED_SILU"))
+      disagree(codes::kFlagIgnored, "the MLP's SiLU must run as aten, but ran as cuda", evidence);
+    if (told == seen_.parts.end() || told->way != ran)
+      disagree(codes::kRouteRecord,
+               fmt::format("the MLP's SiLU ran as {}, which is not what the product recorded", ran), evidence);
+  }
+
   // Of one product for all projections the queries are a slice: their tokens lie further apart than their own heads.
   void projections() {
     const bool one = in_one_product(seen_), wanted = flag_truth::expects_one_product(environment_, call_);
@@ -329,6 +344,7 @@ std::vector<Disagreement> judge(const nsa::Environment& environment, const Yards
   judge.norm();
   judge.projections();
   judge.mlp();
+  judge.silu();
   judge.strict_asserts();
   judge.rope_scale();
   return judge.found;

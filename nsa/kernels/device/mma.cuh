@@ -123,5 +123,10 @@ __device__ inline float exp2_fast(float x) {  // 2 ulp; 2^-inf = 0; denormal res
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+__device__ inline float reciprocal_fast(float x) {  // 1 ulp; of inf 0; denormal results are 0
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 }  // namespace nsa::kernels

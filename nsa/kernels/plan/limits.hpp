@@ -42,10 +42,9 @@ struct Limits {
   // at least; bytes of the sums of dQ that exist at once, where no more are needed, of dK and dV where each chunk
   // leaves its own, and of the whole workspace.
   std::int64_t interval_steps = 16384, interval_items = 400, interval_tiles = 16;
-  // Width 64 goes so where the compressed keys are one tile, from so many meetings on, in about as many items as a GPU
-  // has SMs. None has so many: it is off until its gradients have been held against fp64 on a GPU (history.md; 2048
-  // then, at S = 2048 a batch of 6).
-  std::int64_t few_keys_steps = std::int64_t{1} << 40;
+  // Width 64 goes so where the compressed keys are one tile, from so many meetings on (at S = 2048 a batch of 6 with 12
+  // heads), in about as many items as a GPU has SMs.
+  std::int64_t few_keys_steps = 2048;
   int few_keys_items = 132;
   std::int64_t interval_sums_bytes = std::int64_t{256} << 20, interval_key_bytes = std::int64_t{128} << 20;
   std::int64_t interval_bytes = std::int64_t{512} << 20;

@@ -203,6 +203,18 @@ TEST_P(EmulatedIntervals, SumsOfChunksInTurn) {  // no room for one of each
   check(kMeetings, {.mask = Mask::compressed, .again = true, .limits = limits});
 }
 
+// Width 64 with all keys in one tile.
+class EmulatedFewKeys : public Emulated {};
+TEST_P(EmulatedFewKeys, Compressed) {
+  const Problem few[] = {
+      {.S = 401, .h = 1, .G = 1, .geometry = {8, 4, 64, 4, 50}},
+      {.B = 2, .S = 150, .h = 16, .geometry = {4, 2, 64, 4, 50}, .storage = Storage::bf16, .room = 8},
+      {.S = 258, .h = 6, .G = 1, .geometry = {4, 2, 64, 4, 50}, .order = heads_outside}};
+  check(few, {.mask = Mask::compressed, .again = true, .adds = true});
+  const Problem spoiled[] = {{.S = 200, .h = 6, .G = 1, .geometry = {4, 2, 64, 4, 50}, .nan_gradient = 100}};
+  check(spoiled, {.mask = Mask::compressed});
+}
+
 class EmulatedMma : public Emulated {};
 TEST_P(EmulatedMma, Window) { check(kIntervals, {.mask = Mask::window, .hopper = false, .adds = true}); }
 TEST_P(EmulatedMma, Compressed) { check(kIntervals, {.mask = Mask::compressed, .hopper = false}); }
@@ -298,6 +310,7 @@ INSTANTIATE_TEST_SUITE_P(Hopper, Emulated, testing::Values(Widths{64, 64}, Width
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Hopper, EmulatedMerged, testing::Values(Widths{64, 64}, Widths{128, 128}), name_of);
 INSTANTIATE_TEST_SUITE_P(Hopper, EmulatedIntervals, testing::Values(Widths{128, 128}), name_of);
+INSTANTIATE_TEST_SUITE_P(Hopper, EmulatedFewKeys, testing::Values(Widths{64, 64}), name_of);
 INSTANTIATE_TEST_SUITE_P(Mma, EmulatedMma, testing::Values(Widths{32, 32}, Widths{64, 64}), name_of);
 
 }  // namespace

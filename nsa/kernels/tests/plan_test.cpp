@@ -49,7 +49,6 @@ Plans plans_of(const Problem& x) {
 }
 
 Device with(const Limits& limits) { return {.hopper = true, .sm_count = 132, .limits = limits}; }
-const Device kFewKeys = with({.few_keys_steps = 2048});
 constexpr Device kWithoutWgmma{.hopper = false, .sm_count = 108};
 
 struct Row {
@@ -103,16 +102,9 @@ TEST(AttentionPlan, TakesTheVariantOfItsTable) {
       {{.S = 16, .mask = Mask::compressed}, intervals, intervals},
       {{.Dk = 192, .mask = Mask::window}, intervals, intervals},
       {{.Dk = 64, .Dv = 64, .mask = Mask::window}, intervals, intervals},
-      {{.S = 2079, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .B = 8, .mask = Mask::compressed, .device = kFewKeys},
-       intervals,
-       merged_intervals},
-      {{.S = 2080, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .B = 8, .mask = Mask::compressed, .device = kFewKeys},
-       intervals,
-       intervals},
-      {{.S = 2048, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .mask = Mask::compressed, .device = kFewKeys},
-       intervals,
-       intervals},
-      {{.S = 2048, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .B = 8, .mask = Mask::compressed}, intervals, intervals},
+      {{.S = 2079, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .B = 8, .mask = Mask::compressed}, intervals, merged_intervals},
+      {{.S = 2080, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .B = 8, .mask = Mask::compressed}, intervals, intervals},
+      {{.S = 2048, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .mask = Mask::compressed}, intervals, intervals},
       {{.mask = Mask::window, .packed = true}, intervals, intervals},
       {{.mask = Mask::window, .expanded = true}, mma_sync, intervals},
       {{.mask = Mask::window, .dv = false}, intervals, intervals},

@@ -238,7 +238,7 @@ TEST(FlagMatrix, AnMlpThatTakesAnotherWayOrIsToldToIsFound) {
   told->way = "joined";
   EXPECT_EQ(found(), Codes{code(codes::kRouteRecord)});
   seen.mlp_by_aten = false;
-  EXPECT_EQ(found(), Codes{code(codes::kFlagIgnored)});
+  EXPECT_EQ(found(), (Codes{code(codes::kFlagIgnored), code(codes::kRouteRecord)}));  // nothing is told of its SiLU
 
   nsa::Call gpu = flag_execution::call_of(plan, false);
   gpu.cuda = true;
@@ -248,6 +248,25 @@ TEST(FlagMatrix, AnMlpThatTakesAnotherWayOrIsToldToIsFound) {
   for (const nsa::Environment& e :
        {nsa::Environment{{"NSA_FUSED_MLP", "0"}}, {{"NSA_USE_CUDA", "0"}}, {{"NSA_FORCE_PARITY", "1"}}})
     EXPECT_FALSE(expects_joined_mlp(e, gpu));
+}
+
+TEST(FlagMatrix, ASiluThatTakesAnotherWayOrIsToldToIsFound) {
+  const Plan plan = tiny_plan();
+  const auto yardstick = flag_witness::measure(plan, false);
+  auto seen = flag_execution::execute(Subject(std::make_shared<Seams>()), plan, {}, false);
+  EXPECT_TRUE(seen.silu_by_aten);
+  const auto found = [&](const nsa::Environment& environment) {
+    Codes all;
+    for (const auto& d : flag_witness::judge(environment, yardstick, seen, plan)) all.insert(std::string(d.code));
+    return all;
+  };
+  seen.parts.push_back({"silu", "aten", "cuda refused: few rows"});
+  EXPECT_EQ(found({}), Codes{});
+  seen.silu_by_aten = false;
+  EXPECT_EQ(found({}), Codes{code(codes::kRouteRecord)});
+  seen.parts.back().way = "cuda";
+  EXPECT_EQ(found({}), Codes{});
+  EXPECT_EQ(found({{"NSA_FUSED_SILU", "0"}}), Codes{code(codes::kFlagIgnored)});
 }
 
 // The queries differ from those without the flag in either way: only their angles tell a divisor from a factor.

@@ -44,7 +44,7 @@ struct Plan : IntervalBackwardPlan {
       chunk = row_tiles;
       period = longest = static_cast<int>(
           std::min<std::int64_t>(tiles_of(std::int64_t{f.geometry.w} + kKeys + 2, tokens) + 1, row_tiles));
-    } else if (D == 64) {
+    } else if (Shape::kOneTile) {
       seen = f.N;
       chunk = longest = static_cast<int>(tiles_of(row_tiles, std::clamp(limits.few_keys_items / pairs, 1, row_tiles)));
       period = row_tiles;
@@ -65,8 +65,8 @@ struct Plan : IntervalBackwardPlan {
     // 8 MiB are kept for the numbers below. Whether all is within the bound is looked at in the end
     // (attention_backward_hopper_refusal).
     const std::int64_t left = limits.interval_bytes - arena.used() - (std::int64_t{8} << 20);
-    ring = row_tiles;
-    if (D > 64) {  // of 64 one tile has all keys, and nothing is added up
+    ring = 1;
+    if (!Shape::kOneTile) {
       ring = static_cast<int>(
           std::clamp<std::int64_t>(std::min(limits.interval_sums_bytes, left) / a_place, longest, row_tiles));
       sums = arena.take<float>(std::int64_t{pairs} * ring * Shape::kSums);
@@ -80,7 +80,8 @@ struct Plan : IntervalBackwardPlan {
   [[nodiscard]] std::int64_t tickets() const { return std::int64_t{chunks} * key_tiles * pairs; }
   // Whose turn it is has 16 bits for the tiles of keys of a row, and 15 for the rounds of the ring.
   [[nodiscard]] bool counts() const {
-    return key_tiles < kRound && row_tiles / ring < kRound / 2 - 1 && tickets() < std::int64_t{1} << 30;
+    const bool turns = Shape::kOneTile || (key_tiles < kRound && row_tiles / ring < kRound / 2 - 1);
+    return turns && tickets() < std::int64_t{1} << 30;
   }
 };
 

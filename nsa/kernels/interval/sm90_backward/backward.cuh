@@ -6,7 +6,7 @@
 //     itself wrote, and dQ = dS K, of which each warpgroup computes half of the columns, all of it
 //   producer warps:
 //     0 draws items, has TMA load K and V, and waits for turns (Note [Turns], work.cuh)
-//     1 hands dQ over
+//     1 hands dQ over; neither where all keys are one tile
 //     2 has TMA load Q, dO and what describe_rows_kernel wrote of them
 //     3 says what is to be done with a tile
 #pragma once
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     setmaxnreg_dec<S::kProducerRegisters>();
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (threadIdx.x == 0) produce_items<S>(work, places, shared, k, v);
-    if (warp == 1) hand_over_sums<S>(work, places, shared);
+    if (warp == 1 && !S::kOneTile) hand_over_sums<S>(work, places, shared);
     if (warp == 2) produce_rows<S>(work, places, shared, q, dout);
     if (warp == 3) describe_tiles<S>(work, places, shared);
   } else {

@@ -48,7 +48,7 @@ class IntervalConsumer {
         for (int i = 1; i < last; ++i) step<false, true>(i);
         step<false, false>(last);
       }
-      const IntervalTurn turn = shared.turn[q.last().place()];
+      const Handing handing = handing_of(last, shared.turn[q.last().place()]);
       float dq[kHalf / 8][4];
       start_dk(q.last());
       start_dq(dq);
@@ -58,7 +58,7 @@ class IntervalConsumer {
       mbarrier_arrive(places.q_empty(q.last().place()));
       release(places.ds_empty(ds.last().place()));
       release(places.keys_empty());
-      hand_over(dq, turn, item.tile(last));
+      hand_over(dq, handing);
       end();
     }
   }
@@ -232,7 +232,35 @@ class IntervalConsumer {
     if (entry >= work.plan.tokens || token >= work.f.S) return nullptr;
     return static_cast<T*>(p.dq.data) + b * p.dq.batch + token * p.dq.token + head * p.dq.head + warpgroup * kHalf;
   }
+  // What is known of a tile of rows before its dQ is: a turn, or, of one tile of keys, its rows and what they are added
+  // to, which so comes while the products run.
+  struct Handing {
+    int tile;
+    IntervalTurn turn;
+    T* rows[2];
+    RowBefore<kHalf> before[2];
+  };
+  __device__ Handing handing_of(int i, const IntervalTurn& turn) const {
+    Handing x;
+    x.tile = item.tile(i);
+    if constexpr (!S::kOneTile) x.turn = turn;
+#pragma unroll
+    for (int half = 0; half < 2 && S::kOneTile; ++half) {
+      x.rows[half] = dq_row(x.tile, half);
+      if constexpr (Adds) x.before[half] = RowBefore<kHalf>(x.rows[half]);
+    }
+    return x;
+  }
   // To the warp that hands it over, or, as the last one, rounded to its place.
+  __device__ void hand_over(float (&dq)[kHalf / 8][4], const Handing& x) {
+    if constexpr (S::kOneTile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        store_row<T>(x.rows[half], dq, half, work.f.scale, false, Adds, x.before[half]);
+    } else {
+      hand_over(dq, x.turn, x.tile);
+    }
+  }
   __device__ void hand_over(float (&dq)[kHalf / 8][4], const IntervalTurn& turn, int tile) {
     const int own = static_cast<int>(threadIdx.x) % 128 * 16;
     mbarrier_wait(places.taken(warpgroup), handed.parity() ^ 1);
@@ -288,7 +316,8 @@ class IntervalConsumer {
   // [Ends under products].
   template <bool First, bool More>
   __device__ void step(int i) {
-    const IntervalTurn turn = shared.turn[q.last().place()];
+    Handing handing;
+    if constexpr (!First) handing = handing_of(i - 1, shared.turn[q.last().place()]);
     pin(dv);
     wgmma_fence();
     start_dv();
@@ -316,7 +345,7 @@ class IntervalConsumer {
       pin(dq);
       mbarrier_arrive(places.q_empty((More ? q.last() : q).last().place()));
       release(places.ds_empty(ds.last().place()));
-      hand_over(dq, turn, item.tile(i - 1));
+      hand_over(dq, handing);
     }
     ds.advance();
     if constexpr (More) {

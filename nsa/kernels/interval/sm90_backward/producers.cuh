@@ -55,13 +55,14 @@ __device__ inline void produce_items(const IntervalBackwardWork<S>& work, const 
     mbarrier_arrive_expect_tx(places.keys_full(), 2 * S::K::kBytes);
     tma_load(places.k(), &k, item.keys * S::kKeys, group, b, places.keys_full());
     tma_load(places.v(), &v, item.keys * S::kKeys, group, b, places.keys_full());
+    if constexpr (!S::kOneTile)
 #pragma unroll 1
-    for (int i = 0; i < item.count(); ++i, tiles.advance()) {
-      const IntervalTurn turn = work.turn(item, item.tile(i));
-      wait_for_turn(work.plan.row_turns + turn.place, turn.expected);
-      mbarrier_wait(places.taken(1), tiles.parity() ^ 1);
-      mbarrier_arrive(places.turn_come());
-    }
+      for (int i = 0; i < item.count(); ++i, tiles.advance()) {
+        const IntervalTurn turn = work.turn(item, item.tile(i));
+        wait_for_turn(work.plan.row_turns + turn.place, turn.expected);
+        mbarrier_wait(places.taken(1), tiles.parity() ^ 1);
+        mbarrier_arrive(places.turn_come());
+      }
   }
 }
 
@@ -140,12 +141,11 @@ __device__ inline void describe_tiles(const IntervalBackwardWork<S>& work, const
 #pragma unroll 1
     for (int i = 0; i < item.count() && threadIdx.x % 32 == 0; ++i, ring.advance()) {
       const int tile = item.tile(i), place = ring.place();
-      const IntervalTurn turn = work.turn(item, tile);
       // Both ends of the rows' intervals rise along the tile.
       const int from = work.interval.begin(min((tile + 1) * work.plan.tokens, work.f.S) - 1);
       const int to = work.interval.end(tile * work.plan.tokens);
       mbarrier_wait(places.q_empty(place), ring.parity() ^ 1);
-      shared.turn[place] = turn;
+      if constexpr (!S::kOneTile) shared.turn[place] = work.turn(item, tile);
       shared.masked[place][0] = first_key < from || first_key + 64 > to;
       shared.masked[place][1] = first_key + 64 < from || first_key + 128 > to;
       mbarrier_arrive(places.q_full(place));

@@ -42,6 +42,8 @@ struct IntervalRows {
 template <int D_>
 struct IntervalBackwardShape {
   static constexpr int D = D_, kRows = IntervalRows::kRows, kKeys = 128, kConsumers = 256, kThreads = 128 + kConsumers;
+  // Width 64 has one tile of keys (Limits::few_keys_steps): nothing is added to dQ, and there are no turns.
+  static constexpr bool kOneTile = D == 64;
   static constexpr int kQStages = 3, kOStages = 2, kDsStages = 2, kItems = 2;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;  // the launch gives everyone 168
   using K = Slab<kKeys, D>;                                                // V too
@@ -105,7 +107,7 @@ struct IntervalBackwardPlaces {
     }
     for (int i = 0; i < S::kItems; ++i) {
       mbarrier_init(item_full(i), 1);
-      mbarrier_init(item_empty(i), S::kConsumers + 96);
+      mbarrier_init(item_empty(i), S::kConsumers + (S::kOneTile ? 64 : 96));
     }
     mbarrier_init(keys_full(), 1);
     mbarrier_init(keys_empty(), kWarps);
@@ -126,7 +128,7 @@ struct IntervalBackwardPlan {
   int pairs, tokens;  // of a tile of rows
   int row_tiles, key_tiles;
   int chunk, chunks, ring, period;  // tiles of rows
-  // dQ [pairs, ring, S::kSums], in the order of the consumers' registers; null for width 64.
+  // dQ [pairs, ring, S::kSums], in the order of the consumers' registers; null where all keys are one tile.
   float* sums = nullptr;
   float* key_sums = nullptr;     // [pairs, key_tiles, key_slots, S::kKeySums], too; where there are several chunks
   int key_slots = 1;             // 1, or one for every chunk

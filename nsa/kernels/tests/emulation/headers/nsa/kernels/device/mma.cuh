@@ -46,5 +46,6 @@ float2 unpack(std::uint32_t both) {
 inline float multiply_rounded(float x, float y) { return x * y; }
 inline void prefetch_line(const void*) {}
 inline float exp2_fast(float x) { return std::exp2(x); }
+inline float reciprocal_fast(float x) { return 1.f / x; }
 
 }  // namespace nsa::kernels
