@@ -53,7 +53,7 @@ def rows_of_train(folder, commit):
     record = json.loads((folder / "run.json").read_text())
     *_, last = csv.DictReader((folder / "metrics.csv").read_text().splitlines())
     config, start = record["config"], record["starts"][-1]
-    graph = "graph" if start["device"]["type"] == "cuda" and config["train.cuda_graph"] != "false" else ""
+    graph = "graph" if start["device"]["type"].startswith("cuda") and config["train.cuda_graph"] != "false" else ""
     yield [commit or "unknown", start["time"][:10], "nsa-train", "step", config["model.name"], "",
            f"B={config['train.batch_size']}", config["train.seq_len"], graph, f"{float(last['tok_per_s']):.0f}", "tok/s"]
 
@@ -149,7 +149,7 @@ def markdown(rows, origin, peers, peers_origin):
     memory = [row for row in table.found.values() if row["unit"] == "peak_mib"]
     say("| S | " + " | ".join(f"{int(row['S']):,}" for row in memory) + " | commit |")
     say("|---|" + "---|" * (len(memory) + 1))
-    say("| MiB | " + " | ".join(f"{int(row['value']):,}" for row in memory) + f" | {memory[0]['commit']} |")
+    say("| MiB | " + " | ".join(f"{float(row['value']):,.0f}" for row in memory) + f" | {memory[0]['commit']} |")
     say("")
     say("## Training")
     say("")
