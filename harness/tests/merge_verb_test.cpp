@@ -353,7 +353,11 @@ TEST_F(MergeVerb, OutputThatIsLostIsNoSuccess) {
 TEST(LaunchedRun, EachProcessHasAFolderOfItsOwn) {
   FakeRun fake;
   for (const char* rank : {"0", "1", "2"}) {
-    const Launched torchrun({{"RANK", rank}, {"WORLD_SIZE", "3"}, {"LOCAL_RANK", rank}, {"LOCAL_WORLD_SIZE", "3"}});
+    const Launched torchrun({{"RANK", rank},
+                             {"WORLD_SIZE", "3"},
+                             {"LOCAL_RANK", rank},
+                             {"LOCAL_WORLD_SIZE", "3"},
+                             {"CUDA_VISIBLE_DEVICES", "0,1,2"}});  // a machine of one GPU refuses the others
     EXPECT_EQ(fake({"--suite", "good", "--out", "shared/run", "--quiet"}), 0) << fake.err();
   }
   const auto folders =

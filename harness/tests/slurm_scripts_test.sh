@@ -6,6 +6,7 @@ set -euo pipefail
 program=$(readlink -f "$1")
 root=$(dirname "$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")")
 work=$(mktemp -d)
+export CUDA_VISIBLE_DEVICES=0,1,2,3  # a machine of one GPU refuses a second task
 trap 'rm -rf "$work"' EXIT
 failures=0
 
