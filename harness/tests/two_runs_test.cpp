@@ -98,6 +98,9 @@ TEST(TwoRuns, AJournalThatIsTakenAwayEndsTheRunWithoutAVerdict) {
     FakeRun fake;
     const pid_t pid = fake.start({"--suite", "gate,stuck", "--gate", "block", "--hang", "6", "--out", "run"});
     wait_for_cases(fake, 2);
+    // What it writes when the case begins, which could come between the harm and the look at it.
+    for (int i = 0; i < 5000 && fake.events("phase").empty(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     const fs::path journal = fake.run_folder() / "events.jsonl";
     harm.act(journal, whole);
     const std::string after = read_text(journal);
