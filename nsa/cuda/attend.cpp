@@ -65,6 +65,21 @@ AttentionOutput output_like(const at::Tensor& q, const at::Tensor& v, const Atte
           into.stats.defined() ? into.stats : empty({q.size(0), q.size(2), q.size(1), 2}, at::kFloat, q)};
 }
 
+// Launches what the plan says. `blocks`: for a plan that chooses them too.
+void run_forward(kernels::AttentionForward& p, const kernels::AttentionPlan& plan, const AttentionOutput& out,
+                 const at::Tensor& q, const Problem& problem, const at::Tensor& blocks = {}) {
+  p.o = rows_of("o", out.o);
+  p.stats = out.stats.data_ptr<float>();
+  const auto room = workspace(plan.workspace, q);
+  p.workspace = start_of(room);
+  if (blocks.defined())
+    kernels::forward_and_select(p, blocks.data_ptr<std::int32_t>(), plan, stream_of(q.device()));
+  else
+    kernels::attention_forward(p, plan, stream_of(q.device()));
+  Together::keep(room);
+  if (problem.on_launch) problem.on_launch(to_string(plan.variant));
+}
+
 // Between kernels that are started one by one events would cost the host more than the GPU gains.
 bool is_captured() { return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None; }
 
@@ -126,14 +141,23 @@ AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const a
     return out;
   }
   auto p = parameters(q, k, v, blocks, problem);
-  p.o = rows_of("o", out.o);
-  p.stats = out.stats.data_ptr<float>();
-  const auto plan = kernels::plan_forward(p, problem.device);
-  const auto room = workspace(plan.workspace, q);
-  p.workspace = start_of(room);
-  kernels::attention_forward(p, plan, device.stream());
-  Together::keep(room);
-  if (problem.on_launch) problem.on_launch(to_string(plan.variant));
+  run_forward(p, kernels::plan_forward(p, problem.device), out, q, problem);
+  return out;
+}
+
+AttendedAndChosen attend_forward_and_select(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                            const Problem& problem, const AttentionOutput& into,
+                                            const at::Tensor& blocks_into) {
+  if (k.size(1) == 0) return {attend_forward(q, k, v, {}, problem, into), {}};
+  const OnDeviceOf device(q);
+  auto p = parameters(q, k, v, {}, problem);
+  const auto plan = kernels::plan_forward_and_select(p, problem.device);
+  AttendedAndChosen out{output_like(q, v, into), {}};
+  if (plan.variant == kernels::Variant::intervals_and_choice) {
+    const std::array table{q.size(0), q.size(1), k.size(2), problem.geometry.n_sel};
+    out.blocks = blocks_into.defined() ? blocks_into : empty(table, at::kInt, q);
+  }
+  run_forward(p, plan, out.branch, q, problem, out.blocks);
   return out;
 }
 
@@ -167,7 +191,7 @@ Pass backward_pass(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
   return {std::move(problem), p};
 }
 
-void run_backward(std::span<const Pass> passes, const at::Tensor& q) {
+void run_backward(std::span<const Pass> passes, const at::Tensor& q, const std::function<void()>& make_rows) {
   const OnDeviceOf device(q);
   const auto run = [&](const Problem& problem, kernels::AttentionBackward part, cudaStream_t stream) {
     const auto plan = kernels::plan_backward(part, problem.device);
@@ -183,12 +207,18 @@ void run_backward(std::span<const Pass> passes, const at::Tensor& q) {
   const auto apart = [&](const Pass& x) { return captured && kernels::goes_beside(x.parameters, x.problem.device); };
   std::vector<at::Tensor> rooms;  // live until what runs beside is done
   std::deque<Beside> sides;
+  for (const Pass& x : passes)
+    if (apart(x)) sides.emplace_back(/*first=*/true);
+  make_rows();
+  c10::cuda::CUDAEvent ready;
+  if (!sides.empty()) ready.record();
+  auto side = sides.begin();
   for (const Pass& x : passes) {
     if (!apart(x)) continue;
     auto keys = x.parameters;
     keys.dq = {};
-    sides.emplace_back(/*first=*/true);
-    rooms.push_back(run(x.problem, keys, sides.back().stream()));
+    keys.rows_ready = ready.event();
+    rooms.push_back(run(x.problem, keys, (side++)->stream()));
   }
   for (const Pass& x : passes) {
     auto rows = x.parameters;
@@ -196,7 +226,7 @@ void run_backward(std::span<const Pass> passes, const at::Tensor& q) {
     const auto room = run(x.problem, rows, device.stream());
     if (!sides.empty()) rooms.push_back(room);
   }
-  for (Beside& side : sides) side.join();
+  for (Beside& each : sides) each.join();
 }
 
 Gradients attend_backward(const AttentionKept& kept, const at::Tensor& dout, const Problem& problem,
@@ -221,9 +251,8 @@ Gradients attend_backward(const AttentionKept& kept, const at::Tensor& dout, con
   sums.Hq = size_of(o, 2);
   sums.Dv = size_of(o, 3);
   sums.storage = storage_of(o);
-  kernels::attention_delta(sums, device.stream());
   const std::array passes = {backward_pass(q, k, v, blocks, stats, dout, delta, problem, result)};
-  run_backward(passes, q);
+  run_backward(passes, q, [&] { kernels::attention_delta(sums, device.stream()); });
   return result;
 }
 

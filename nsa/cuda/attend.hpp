@@ -39,6 +39,15 @@ struct AttentionOutput {
 [[nodiscard]] AttentionOutput attend_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                              const at::Tensor& blocks, const Problem& problem,
                                              const AttentionOutput& into = {});
+// The compressed branch, and with it the choice of blocks where one kernel does both; else `blocks` is undefined, and
+// select_for (select.hpp) makes them.
+struct AttendedAndChosen {
+  AttentionOutput branch;
+  at::Tensor blocks;  // [B,S,G,n]
+};
+[[nodiscard]] AttendedAndChosen attend_forward_and_select(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                          const Problem& problem, const AttentionOutput& into = {},
+                                                          const at::Tensor& blocks_into = {});
 // The same of the window branch, and with it the gated sum of all: sum.branch[2] is set here.
 [[nodiscard]] AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                         const Problem& problem, kernels::Combine sum,
@@ -68,7 +77,8 @@ struct Pass {
 // No launch of a short problem fills the GPU to its end: the last CTAs of dK and dV leave a sixth of it idle, sums of
 // pieces and query lists nearly all. But dQ's chain of launches and each pass's dK and dV know nothing of each other.
 // So in a CUDA graph each pass's keys have a stream of their own (kernels::goes_beside). They come first: their CTAs
-// are long, and what dQ's shorter ones fill up is what these leave.
-void run_backward(std::span<const Pass> passes, const at::Tensor& q);
+// are long, and what dQ's shorter ones fill up is what these leave. Query lists hang on the blocks alone: they are made
+// beside make_rows, which launches what makes dO's sums and the statistics that the passes read.
+void run_backward(std::span<const Pass> passes, const at::Tensor& q, const std::function<void()>& make_rows);
 
 }  // namespace nsa::cuda

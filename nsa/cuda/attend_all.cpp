@@ -127,17 +127,18 @@ struct AttendAll : torch::autograd::Function<AttendAll> {
   }
 };
 
-// The gates' gradient, and what the branches' backward passes take in the place of their statistics.
+// The gates' gradient, and what the branches' backward passes take in the place of their statistics: room for them, and
+// what the kernel that makes them is to be given.
 struct GatedRows {
   at::Tensor dgates;
   std::array<at::Tensor, kBranches> deltas, stats;
+  kernels::CombineBackward sum;
 };
 GatedRows gated_rows(const AllKept& kept, const at::Tensor& dout, bool wants_gates) {
   const auto& q = kept.given[kQ];
   const auto& gates = kept.given[kGates];
-  const OnDeviceOf device(q);
   GatedRows rows;
-  kernels::CombineBackward sum;
+  kernels::CombineBackward& sum = rows.sum;
   sum.forward = combine_parameters(gates, kept.o[0], kept.o[1], kept.o[2]);
   sum.dout = rows_of("dout", dout);
   if (wants_gates) {
@@ -151,7 +152,6 @@ GatedRows gated_rows(const AllKept& kept, const at::Tensor& dout, bool wants_gat
     sum.stats[i] = kept.stats[i].const_data_ptr<float>();
     sum.gated_stats[i] = rows.stats[i].data_ptr<float>();
   }
-  kernels::combine_backward(sum, device.stream());
   return rows;
 }
 
@@ -174,11 +174,14 @@ AllForward attend_all_forward(AllInputs given, const Problems& problems, const C
   const OnDeviceOf device(q);
   // Whoever is shown a stage may compute with it there and then.
   Together together(device.stream(), problems[0].in_one_graph && !asked.show);
-  const auto cmp = attend_forward(q, k_cmp, v_cmp, {}, problems[0], asked.into[0]);
+  const auto [cmp, chosen] =
+      asked.blocks ? AttendedAndChosen{attend_forward(q, k_cmp, v_cmp, {}, problems[0], asked.into[0]), *asked.blocks}
+                   : attend_forward_and_select(q, k_cmp, v_cmp, problems[0], asked.into[0], asked.blocks_into);
   show(kOutputStages[0], cmp.o);
-  const auto blocks = asked.blocks ? *asked.blocks
-                                   : select_for(problems[0], {q, k_cmp, problems[0].geometry, cu_seqlens, cmp.stats},
-                                                problems[0].on_launch, asked.blocks_into);
+  const auto blocks = chosen.defined()
+                          ? chosen
+                          : select_for(problems[0], {q, k_cmp, problems[0].geometry, cu_seqlens, cmp.stats},
+                                       problems[0].on_launch, asked.blocks_into);
   show("blocks", blocks);
   const auto sel = attend_forward(q, k_sel, v_sel, blocks, problems[1], asked.into[1]);
   show(kOutputStages[1], sel.o);
@@ -217,7 +220,7 @@ AllInputs attend_all_backward(const AllKept& kept, const at::Tensor& dout, const
                                    dout, rows.deltas[i], problems[i], to));
     passes.back().parameters.adds_dq = i != kOrder.front();
   }
-  run_backward(passes, q);
+  run_backward(passes, q, [&] { kernels::combine_backward(rows.sum, device.stream()); });
   together.submit();
   return result;
 }

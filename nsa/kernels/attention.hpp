@@ -43,6 +43,10 @@ struct AttentionForward {
 // Launches what the plan says, which is plan_forward's of this problem and the current device.
 void attention_forward(const AttentionForward& p, const AttentionPlan& plan, cudaStream_t stream);
 
+// The compressed branch and the choice of blocks: `blocks` is Select's (select.hpp). Only for a plan of
+// Variant::intervals_and_choice. Of finite inputs the same to the bit as attention_forward and select_blocks by wgmma.
+void forward_and_select(const AttentionForward& p, int* blocks, const AttentionPlan& plan, cudaStream_t stream);
+
 // The window branch, and the gated sum of which it is the last: sum.branch[2] is p.o, the others have been computed.
 // The same to the bit as one after the other; on Hopper one kernel, which spares reading p.o again and hides the rest.
 void window_and_combine(const AttentionForward& p, const AttentionPlan& plan, const Combine& sum, cudaStream_t stream);
@@ -66,6 +70,9 @@ struct AttentionBackward {
   // Another stream of the same device, or null. What is launched there begins after all that the call's stream was
   // given before, and ends before all that it is given later.
   cudaStream_t beside = nullptr;
+  // The event after which dout, delta and forward.stats are complete; null: they are when the call's turn on its stream
+  // comes. The query lists, which read none of them, do not wait for it.
+  cudaEvent_t rows_ready = nullptr;
 };
 // As plan_backward says. Deterministic: every sum has a fixed order.
 void attention_backward(const AttentionBackward& p, const AttentionPlan& plan, cudaStream_t stream);

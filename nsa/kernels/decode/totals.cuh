@@ -3,17 +3,11 @@
 
 #include "nsa/kernels/decode/tile.cuh"
 #include "nsa/kernels/device/early.cuh"
+#include "nsa/kernels/device/score.cuh"
 
 namespace nsa::kernels {
 
 inline constexpr int kDecodeQuads = kDecodeThreads / 4;
-
-// The bits of a score, which is never negative, so that they order as it does; a NaN counts as larger than every
-// number: it is chosen, so it is seen.
-__device__ inline int score_bits(float score) {
-  constexpr int kNaN = 0x7f800001;
-  return min(__float_as_int(score) & 0x7fffffff, kNaN);
-}
 
 // Of each head what all tiles' weights are counted from, and their sum; what a thread looks at is loaded once, of up to
 // 8192 compressed keys. By all threads together.

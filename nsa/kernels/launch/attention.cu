@@ -1,7 +1,11 @@
+#include <stdexcept>
+#include <string>
+
 #include "nsa/kernels/attention.hpp"
 #include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/mma.cuh"
 #include "nsa/kernels/interval/sm90.hpp"
+#include "nsa/kernels/launch/fork.hpp"
 #include "nsa/kernels/launch/width.hpp"
 #include "nsa/kernels/plan/attention_plan.hpp"
 
@@ -40,6 +44,12 @@ void attention_forward(const AttentionForward& p, const AttentionPlan& plan, cud
   with_widths(p.Dk, p.Dv, [&]<int Dk, int Dv>() { forward_of_width<Dk, Dv>(with_blocks(p), plan, stream); });
 }
 
+void forward_and_select(const AttentionForward& p, int* blocks, const AttentionPlan& plan, cudaStream_t stream) {
+  if (plan.variant != Variant::intervals_and_choice)
+    throw std::invalid_argument("forward_and_select: the plan is " + std::string(to_string(plan.variant)));
+  forward_and_select_hopper(p, blocks, stream);
+}
+
 void window_and_combine(const AttentionForward& p, const AttentionPlan& plan, const Combine& sum, cudaStream_t stream) {
   if (plan.variant == Variant::intervals) return window_and_combine_hopper(p, plan.device.sm_count, sum, stream);
   attention_forward(p, plan, stream);
@@ -57,7 +67,10 @@ void attention_delta(const AttentionDelta& p, cudaStream_t stream) {
 }
 
 void attention_backward(const AttentionBackward& p, const AttentionPlan& plan, cudaStream_t stream) {
-  if (plan.variant == Variant::merged_intervals) return attention_backward_hopper(p, plan.device, stream);
+  if (plan.variant == Variant::merged_intervals) {
+    wait_for(stream, p.rows_ready);
+    return attention_backward_hopper(p, plan.device, stream);
+  }
   AttentionBackward x = p;
   x.forward = with_blocks(p.forward);
   with_widths(x.forward.Dk, x.forward.Dv, [&]<int Dk, int Dv>() { backward_of_width<Dk, Dv>(x, plan, stream); });

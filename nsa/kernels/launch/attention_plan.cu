@@ -137,6 +137,8 @@ std::string_view to_string(Variant variant) {
       return "mma.sync";
     case Variant::intervals:
       return "wgmma intervals";
+    case Variant::intervals_and_choice:
+      return "wgmma intervals with the choice of blocks";
     case Variant::merged_intervals:
       return "merged wgmma intervals";
     case Variant::joint:
@@ -159,6 +161,17 @@ AttentionPlan plan_forward(const AttentionForward& p, const Device& device) {
   AttentionPlan plan;
   plan.device = device;
   with_widths(p.Dk, p.Dv, [&]<int Dk, int Dv>() { Planner<Dk, Dv>::forward(with_blocks(p), plan); });
+  return plan;
+}
+
+AttentionPlan plan_forward_and_select(const AttentionForward& p, const Device& device) {
+  const auto refusal = device.hopper ? forward_and_select_hopper_refusal(p) : kNoHopper;
+  if (!refusal.empty()) return plan_forward(p, device);
+  AttentionPlan plan;
+  plan.variant = Variant::intervals_and_choice;
+  plan.launches = 1;
+  plan.why = "one tile has all compressed keys";
+  plan.device = device;
   return plan;
 }
 

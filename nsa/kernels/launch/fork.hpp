@@ -22,4 +22,7 @@ class Fork {
   bool joined_ = false;
 };
 
+// What the stream is given from here on waits for the event; null: nothing does. Throws LaunchError.
+void wait_for(cudaStream_t stream, cudaEvent_t event);
+
 }  // namespace nsa::kernels

@@ -10,6 +10,7 @@
 #include "nsa/kernels/interval/sm90_dkv.cuh"
 #include "nsa/kernels/interval/sm90_dkv_narrow.cuh"
 #include "nsa/kernels/interval/sm90_dq.cuh"
+#include "nsa/kernels/launch/fork.hpp"
 #include "nsa/kernels/launch/launch_selected.cuh"
 #include "nsa/kernels/launch/width.hpp"
 #include "nsa/kernels/plan/arena.hpp"
@@ -98,11 +99,14 @@ struct Launches {
     DkvOfListsPlan<Dk, Dv> own(f, plan.device.limits, arena);
     in_turns<T>(p, f.B, f.G, own.batches, own.groups, [&](const AttentionBackward& slice) {
       own.lists.make(slice.forward, 0, f.S, stream);
+      wait_for(stream, p.rows_ready);
       dkv<true>(slice, plan, own.lists.lists, own.dkv, stream);
     });
   }
 
   static void backward(const AttentionBackward& p, const AttentionPlan& plan, cudaStream_t stream) {
+    const bool lists_alone = p.forward.mask == Mask::selected && !p.dq.data;
+    if (!lists_alone) wait_for(stream, p.rows_ready);
     if (is_merged(plan.variant)) return Selected::merged(p, plan, stream);
     if (p.dq.data) dq(p, plan, stream);
     if (!p.dk.data && !p.dv.data) return;

@@ -82,6 +82,13 @@ void wait_for(cudaStream_t later, cudaStream_t earlier) {
 
 }  // namespace
 
+void wait_for(cudaStream_t stream, cudaEvent_t event) {
+  if (!event) return;
+  end_collecting();
+  if (const cudaError_t error = cudaStreamWaitEvent(stream, event); error != cudaSuccess)
+    throw LaunchError(std::string("a stream cannot wait for an event: ") + cudaGetErrorString(error));
+}
+
 Fork::Fork(cudaStream_t main, cudaStream_t side) : main_(main), side_(side ? side : main) {
   if (side_ != main_) end_collecting();
   wait_for(side_, main_);

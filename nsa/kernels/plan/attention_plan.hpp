@@ -13,9 +13,10 @@ namespace nsa::kernels {
 
 // README.md says what each is, and when it is the faster one. All but mma_sync are Hopper's.
 enum class Variant {
-  mma_sync,          // every branch
-  intervals,         // compressed and window; backward dQ by one kernel, dK and dV by another
-  merged_intervals,  // their backward pass in one kernel
+  mma_sync,              // every branch
+  intervals,             // compressed and window; backward dQ by one kernel, dK and dV by another
+  intervals_and_choice,  // compressed, forward: with the choice of blocks in one kernel
+  merged_intervals,      // their backward pass in one kernel
   // The selected branch; backward this is how dQ is computed, and dK and dV follow by lists.
   joint,
   parts,
@@ -41,8 +42,11 @@ struct AttentionPlan {
   std::string why;
   Device device;  // for which it was made
 };
-// Both throw std::invalid_argument for head widths that no kernel has.
+// All three throw std::invalid_argument for head widths that no kernel has.
 [[nodiscard]] AttentionPlan plan_forward(const AttentionForward& p, const Device& device);
+// Of the compressed branch where the choice of blocks follows: intervals_and_choice, or plan_forward's own. The
+// latter's choice then has a plan of its own (select_plan.hpp).
+[[nodiscard]] AttentionPlan plan_forward_and_select(const AttentionForward& p, const Device& device);
 [[nodiscard]] AttentionPlan plan_backward(const AttentionBackward& p, const Device& device);
 // Whether a backward pass had better be two, dQ and, beside it on another stream, dK and dV: where a launch's last CTAs
 // leave much of the GPU idle and no kernel would have made all three. Both parts are then to be planned by themselves.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "nsa/kernels/device/score.cuh"
 #include "nsa/kernels/select.hpp"
 
 namespace nsa::kernels {
@@ -11,13 +12,10 @@ namespace nsa::kernels {
 constexpr unsigned kWarp = 0xffffffffu;
 constexpr int kListRows = 4, kList = 32 * kListRows;  // entries of a token's list
 
-// A block and the bits of its score, which is never negative, so that they order as it does. A NaN counts as larger
-// than every number: it is chosen, so it is seen.
-constexpr int kNaN = 0x7f800001;
+// A block and its score_bits().
 struct Entry {
   int bits, block;
 };
-__device__ inline int bits_of(float score) { return min(__float_as_int(score) & 0x7fffffff, kNaN); }
 
 // Keeps the `want` best of each list's `count` entries in their order, by one warp, and finds the least of their bits.
 // A list of no more than `want` stays as it is. `least`: of the best `want` that are known, or -1.
@@ -73,7 +71,7 @@ __device__ inline void keep_best(Entry* lists, const int (&count)[Lists], int (&
 #pragma unroll
   for (int x = 0; x < Lists; ++x) {
     if (count[x] <= want) continue;
-    int ties = want - above[x], kept = 0, lowest = kNaN;
+    int ties = want - above[x], kept = 0, lowest = kNaNScore;
 #pragma unroll
     for (int r = 0; r < kListRows; ++r) {
       const int bits = entry[x][r].bits;
@@ -105,7 +103,7 @@ struct Best {
   // the tokens' lists.
   __device__ void offer(Entry* lists, int block, float score, int want) {
     const int lane = threadIdx.x & 31, token = lane % Tokens;
-    const int bits = bits_of(score);
+    const int bits = score_bits(score);
     const bool taken = lane % 4 < Tokens && block >= 1 && block <= last && bits > least;
     const unsigned all = __ballot_sync(kWarp, taken);
     if (all == 0) return;
@@ -136,7 +134,7 @@ struct BestOfWarp {
     unsigned taken[Tokens], any = 0;
 #pragma unroll
     for (int x = 0; x < Tokens; ++x) {
-      taken[x] = __ballot_sync(kWarp, block >= 1 && block <= last[x] && bits_of(score[x]) > least[x]);
+      taken[x] = __ballot_sync(kWarp, block >= 1 && block <= last[x] && score_bits(score[x]) > least[x]);
       any |= taken[x];
     }
     if (any == 0) return;
@@ -145,7 +143,7 @@ struct BestOfWarp {
 #pragma unroll
     for (int x = 0; x < Tokens; ++x) {
       if (taken[x] >> lane & 1)
-        lists[x * kList + count[x] + __popc(taken[x] & ((1u << lane) - 1))] = {bits_of(score[x]), block};
+        lists[x * kList + count[x] + __popc(taken[x] & ((1u << lane) - 1))] = {score_bits(score[x]), block};
       count[x] += __popc(taken[x]);
       full |= count[x] > kList - 32;
     }

@@ -8,34 +8,23 @@
 // A set of lists is that of one pair (batch entry, group) and one stretch of tokens. Sets know nothing of each other:
 // the tokens of each start at a place that the host knows.
 //
-// Small problems cost latency, not work: they get shorter chunks, for more SMs, and two launches. A set's
-// counts are so few that every CTA that places tokens adds them up itself. Loops that seldom go round
-// twice are not unrolled: what a short kernel waits for is also its own code.
+// Small problems take one launch (lists_small.cuh). Loops that seldom go round twice are not unrolled: what a short
+// kernel waits for is also its own code.
 #include <algorithm>
 
 #include "nsa/kernels/device/early.cuh"
-#include "nsa/kernels/selected/forced.cuh"
-#include "nsa/kernels/selected/lists.hpp"
+#include "nsa/kernels/selected/lists_small.cuh"
 
 namespace nsa::kernels {
 
 namespace {
 
-// kTokens: whose bits lie in shared memory at once; kWords: of a block's bits. kResident: CTAs that an SM must hold;
-// were it left open, the compiler would spill registers to make room for more.
-struct Many {
-  static constexpr int kThreads = 512, kResident = 2, kTokens = 256, kWords = kTokens / 32;
-  static constexpr bool kFew = false;
-};
-struct Few {
-  static constexpr int kThreads = 256, kResident = 1, kTokens = 128, kWords = kTokens / 32;
-  static constexpr bool kFew = true;
-};
+// CTAs that an SM must hold: were it left open, the compiler would spill registers to make room for more.
+constexpr int kListThreads = 512, kListResident = 2;
+constexpr int kPartTokens = 256, kPartWords = kPartTokens / 32;  // whose bits lie in shared memory at once; a block's
 constexpr int kBatch = 8;                   // numbers that a thread asks for before it looks at the first
 constexpr int kBlocks = 2048;               // whose bits lie in shared memory at once
 constexpr std::int64_t kCounts = 12 << 20;  // at most as many counts: 48 MB (unless one chunk's are more)
-constexpr int kFewBlocks = 1024;            // of a small problem: shared memory that every GPU grants unasked
-constexpr std::int64_t kFewCounts = 8192;   // 32 KB
 
 int tokens_of(const Inverse& p) { return (p.end > 0 ? p.end : p.S) - p.begin; }
 int stretch_of(const Inverse& p) { return p.stretch > 0 ? std::min(p.stretch, tokens_of(p)) : tokens_of(p); }
@@ -44,13 +33,14 @@ std::int64_t sets_of(const Inverse& p) {
   return static_cast<std::int64_t>(p.B) * p.G * ((tokens_of(p) + stretch - 1) / stretch);
 }
 std::int64_t lists_of(const Inverse& p) { return sets_of(p) * p.J; }
-template <typename Shape>
-int parts_of(const Inverse& p) {
-  return (stretch_of(p) + Shape::kTokens - 1) / Shape::kTokens;
+int parts_of(const Inverse& p) { return (stretch_of(p) + kPartTokens - 1) / kPartTokens; }
+int words_of(const Inverse& p) { return (stretch_of(p) + 31) / 32; }
+bool is_small(const Inverse& p) {
+  return p.J <= SmallWork::kLists && std::int64_t{p.J} * words_of(p) <= SmallWork::kWords &&
+         std::int64_t{stretch_of(p)} * p.geometry.n <= SmallWork::kNumbers;
 }
-bool is_small(const Inverse& p) { return p.J <= kFewBlocks && lists_of(p) * parts_of<Few>(p) <= kFewCounts; }
 std::int64_t most_chunks(const Inverse& p) {
-  return std::clamp<std::int64_t>(kCounts / std::max<std::int64_t>(lists_of(p), 1), 1, parts_of<Many>(p));
+  return std::clamp<std::int64_t>(kCounts / std::max<std::int64_t>(lists_of(p), 1), 1, parts_of(p));
 }
 
 // What the kernels share. A CTA's set is blockIdx.y, whose chunk c has its counts in
@@ -70,28 +60,18 @@ struct Work {
   __device__ int first_entry() const { return static_cast<int>(blockIdx.y) * stretch * p.geometry.n; }
 };
 
-// A token in its document.
-struct Token {
-  int local, first_block;  // its number there; the number of the document's first block among all documents'
-  __device__ Token(const Inverse& p, int t)
-      : local(t - (p.packed.first_token ? p.packed.first_token[t] : 0)),
-        first_block(p.document_blocks ? p.document_blocks[t] : 0) {}
-};
-
 // Walks the parts of a chunk and the windows of blocks and sets the bits: of block j and token begin + t in
 // bits[t / 32 * window + j - base]. Then calls each(begin, base, end, choices), j in [base, end), where
 // choices(f) calls f(t, j, row, slot) for every valid number, in any order, by all threads. repeats[t], where wanted:
 // the row of token begin + t has a number twice.
-template <typename Shape, typename Each>
+template <typename Each>
 __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& each) {
-  constexpr int kThreads = Shape::kThreads, kTokens = Shape::kTokens, kWords = Shape::kWords;
   const Inverse& p = w.p;
   const int chunk = blockIdx.x, pair = blockIdx.y % w.pairs, b = pair / p.G, group = pair % p.G, n = p.geometry.n;
   const int first = p.begin + static_cast<int>(blockIdx.y) / w.pairs * w.stretch, last = min(first + w.stretch, w.end);
-  const int step_t = kThreads / n, step_slot = kThreads % n;  // from one number of a thread to its next
-  const int parts = Shape::kFew ? 1 : w.parts;
-  for (int part = 0; part < parts; ++part) {
-    const int begin = first + (chunk * parts + part) * kTokens, count = min(kTokens, last - begin);
+  const int step_t = kListThreads / n, step_slot = kListThreads % n;  // from one number of a thread to its next
+  for (int part = 0; part < w.parts; ++part) {
+    const int begin = first + (chunk * w.parts + part) * kPartTokens, count = min(kPartTokens, last - begin);
     if (count <= 0) break;
     const int* rows = p.blocks + (static_cast<std::int64_t>(b) * p.S + begin) * w.row + group * n;
     const Token newest(p, begin + count - 1);
@@ -99,24 +79,22 @@ __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& ea
     for (int base = Token(p, begin).first_block; base < j_end; base += w.window) {
       const int end = min(base + w.window, j_end);
 #pragma unroll 1
-      for (int j = threadIdx.x; j < end - base; j += kThreads)
+      for (int j = threadIdx.x; j < end - base; j += kListThreads)
 #pragma unroll
-        for (int word = 0; word < kWords; ++word) bits[word * w.window + j] = 0;
-      if (repeats && threadIdx.x < kTokens) repeats[threadIdx.x] = false;
+        for (int word = 0; word < kPartWords; ++word) bits[word * w.window + j] = 0;
+      if (repeats && threadIdx.x < kPartTokens) repeats[threadIdx.x] = false;
       __syncthreads();
       const auto choices = [&](auto&& f) {
         int t = threadIdx.x / n, slot = threadIdx.x % n;
-        for (int i = threadIdx.x; i < count * n; i += kBatch * kThreads) {
+        for (int i = threadIdx.x; i < count * n; i += kBatch * kListThreads) {
           int tokens[kBatch], slots[kBatch], blocks[kBatch];
 #pragma unroll
           for (int k = 0; k < kBatch; ++k) {
-            const bool exists = i + k * kThreads < count * n;
+            const bool exists = i + k * kListThreads < count * n;
             const int number = exists ? __ldg(rows + t * w.row + slot) : -1;
             const Token token(p, exists ? begin + t : begin);
             const int j = token.first_block + number;
-            const bool seen = number >= 0 && static_cast<std::int64_t>(number) * p.geometry.l_sel <= token.local &&
-                              (p.forced || !is_forced(number, token.local, p.geometry.l_sel));
-            tokens[k] = t, slots[k] = slot, blocks[k] = seen && j >= base && j < end ? j : -1;
+            tokens[k] = t, slots[k] = slot, blocks[k] = token.wants(p, number) && j >= base && j < end ? j : -1;
             t += step_t, slot += step_slot;
             if (slot >= n) slot -= n, ++t;
           }
@@ -136,47 +114,23 @@ __device__ void for_bits(const Work& w, unsigned* bits, bool* repeats, Each&& ea
   }
 }
 
-template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) count_kernel(const __grid_constant__ Work w) {
-  constexpr int kThreads = Shape::kThreads, kWords = Shape::kWords;
+__global__ void __launch_bounds__(kListThreads, kListResident) count_kernel(const __grid_constant__ Work w) {
   extern __shared__ unsigned bits[];
   int* counts = w.set_counts() + static_cast<std::int64_t>(blockIdx.x) * w.p.J;
 #pragma unroll 1
-  for (int j = threadIdx.x; j < w.p.J; j += kThreads) counts[j] = 0;
+  for (int j = threadIdx.x; j < w.p.J; j += kListThreads) counts[j] = 0;
   if (blockIdx.x == 0 && threadIdx.x == 0) w.finished[blockIdx.y] = 0;
   if (w.left_out()) return;
   __syncthreads();
-  for_bits<Shape>(w, bits, nullptr, [&](int, int base, int end, auto&&) {
+  for_bits(w, bits, nullptr, [&](int, int base, int end, auto&&) {
 #pragma unroll 1
-    for (int j = base + threadIdx.x; j < end; j += kThreads) {
+    for (int j = base + threadIdx.x; j < end; j += kListThreads) {
       int count = 0;
 #pragma unroll
-      for (int word = 0; word < kWords; ++word) count += __popc(bits[word * w.window + j - base]);
+      for (int word = 0; word < kPartWords; ++word) count += __popc(bits[word * w.window + j - base]);
       counts[j] = w.parts > 1 ? counts[j] + count : count;
     }
   });
-}
-
-// The sums of x over the CTA's threads before this one, and over all in `total`.
-template <int Threads>
-__device__ int scan_block(int x, int* sums, int& total) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-  int sum = x;
-  for (int d = 1; d < 32; d *= 2) {
-    const int before = __shfl_up_sync(0xffffffffu, sum, d);
-    if (lane >= d) sum += before;
-  }
-  if (lane == 31) sums[warp] = sum;
-  __syncthreads();
-  int warps = lane < Threads / 32 ? sums[lane] : 0;
-  for (int d = 1; d < 32; d *= 2) {
-    const int before = __shfl_up_sync(0xffffffffu, warps, d);
-    if (lane >= d) warps += before;
-  }
-  total = __shfl_sync(0xffffffffu, warps, 31);
-  const int before_warp = __shfl_sync(0xffffffffu, warps, (warp + 31) % 32);
-  __syncthreads();
-  return sum - x + (warp > 0 ? before_warp : 0);
 }
 
 // 32 lists a block: lane j's warps share its chunks. Counts become the sums over the chunks before; the set's last
@@ -231,61 +185,23 @@ __global__ void __launch_bounds__(1024) scan_kernel(const __grid_constant__ Work
   }
 }
 
-// A small problem's scan: entries[j] becomes the entry of the set's list j that the chunk's first token gets. The set's
-// first CTA writes the offsets.
-template <int Threads>
-__device__ void scan_few(const Work& w, int* entries) {
-  __shared__ int sums[32];
-  constexpr int kAtOnce = 16;
-  const int J = w.p.J, chunk = blockIdx.x;
-  const int* counts = w.set_counts();
-  int* offsets = w.offsets();
-  int carried = w.first_entry();
-  for (int first = 0; first < J; first += Threads) {
-    const int j = first + static_cast<int>(threadIdx.x), chunks = j < J ? w.chunks : 0;
-    int before = 0, length = 0;  // of the list's entries: from the chunks before, from all
-    for (int c = 0; c < chunks; c += kAtOnce) {
-      int x[kAtOnce];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) x[k] = c + k < chunks ? counts[(c + k) * J + j] : 0;
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        before += c + k < chunk ? x[k] : 0;
-        length += x[k];
-      }
-    }
-    int total;
-    const int offset = carried + scan_block<Threads>(length, sums, total);
-    carried += total;
-    if (j >= J) continue;
-    entries[j] = offset + before;
-    if (chunk > 0) continue;
-    offsets[j] = offset;
-    if (j == J - 1) offsets[J] = offset + length;
-  }
-}
-
-template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) place_kernel(const __grid_constant__ Work w) {
-  constexpr int kThreads = Shape::kThreads, kTokens = Shape::kTokens, kWords = Shape::kWords;
+__global__ void __launch_bounds__(kListThreads, kListResident) place_kernel(const __grid_constant__ Work w) {
   extern __shared__ unsigned bits[];
   // Of a block's list: the entry of the part's first token, and for every word of bits the count of the words before.
-  int* entries = reinterpret_cast<int*>(bits + kWords * w.window);
+  int* entries = reinterpret_cast<int*>(bits + kPartWords * w.window);
   unsigned char* counts = reinterpret_cast<unsigned char*>(entries + w.window);
   int* sums = w.set_counts() + static_cast<std::int64_t>(blockIdx.x) * w.p.J;
   const int* offsets = w.offsets();
-  __shared__ bool repeats[kTokens];
-  if (Shape::kFew) scan_few<kThreads>(w, entries);
+  __shared__ bool repeats[kPartTokens];
   if (w.left_out()) return;
-  for_bits<Shape>(w, bits, w.p.places ? repeats : nullptr, [&](int begin, int base, int end, auto&& choices) {
-    const int origin = Shape::kFew ? 0 : base;  // whose entry is entries[0]
+  for_bits(w, bits, w.p.places ? repeats : nullptr, [&](int begin, int base, int end, auto&& choices) {
 #pragma unroll 1
-    for (int j = base + static_cast<int>(threadIdx.x); j < end; j += kThreads) {
-      const int sum = Shape::kFew ? 0 : sums[j];
-      if (!Shape::kFew) entries[j - origin] = offsets[j] + sum;
+    for (int j = base + static_cast<int>(threadIdx.x); j < end; j += kListThreads) {
+      const int sum = sums[j];
+      entries[j - base] = offsets[j] + sum;
       int count = 0;
 #pragma unroll
-      for (int word = 0; word < kWords; ++word) {
+      for (int word = 0; word < kPartWords; ++word) {
         counts[word * w.window + j - base] = static_cast<unsigned char>(count);
         count += __popc(bits[word * w.window + j - base]);
       }
@@ -294,7 +210,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) place_kerne
     __syncthreads();
     choices([&](int t, int j, const int* row, int slot) {
       const int at = t / 32 * w.window + j - base;
-      const int entry = entries[j - origin] + counts[at] + __popc(bits[at] & ((1u << t % 32) - 1));
+      const int entry = entries[j - base] + counts[at] + __popc(bits[at] & ((1u << t % 32) - 1));
       w.p.tokens[entry] = begin + t;
       if (w.p.places == nullptr) return;
       bool first = true;  // of the same numbers
@@ -311,8 +227,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kResident) place_kerne
 
 std::int64_t inverse_workspace(const Inverse& p) {
   // Enough for fewer pairs or tokens too, which may be cut into more chunks. A set's `finished` besides.
-  const std::int64_t counts = std::min(lists_of(p) * parts_of<Many>(p), std::max(lists_of(p), kCounts));
-  return (std::max(counts, kFewCounts) + sets_of(p)) * static_cast<std::int64_t>(sizeof(int));
+  const std::int64_t counts = std::min(lists_of(p) * parts_of(p), std::max(lists_of(p), kCounts));
+  return (counts + sets_of(p)) * static_cast<std::int64_t>(sizeof(int));
 }
 
 void invert_choice(const Inverse& p, cudaStream_t stream) {
@@ -323,36 +239,26 @@ void invert_choice(const Inverse& p, cudaStream_t stream) {
     cudaMemsetAsync(p.offsets, 0, std::max<std::size_t>(sets, pairs) * (p.J + 1) * sizeof(int), stream);
     return check_launch("invert_choice");
   }
-  Work w{p,
-         p.workspace + sets,
-         p.workspace,
-         p.begin + tokens_of(p),
-         0,
-         0,
-         std::min(p.J, kBlocks),
-         (p.row_groups > 0 ? p.row_groups : p.G) * p.geometry.n,
-         p.B * p.G,
-         stretch_of(p)};
-  const auto bit_bytes = [&]<typename Shape>(Shape) { return w.window * Shape::kWords * 4; };
-  const auto place_bytes = [&]<typename Shape>(Shape) { return w.window * (Shape::kWords * 5 + 4); };
+  const int end = p.begin + tokens_of(p), row = (p.row_groups > 0 ? p.row_groups : p.G) * p.geometry.n;
   if (is_small(p)) {
-    w.parts = 1;
-    w.chunks = parts_of<Few>(p);
-    const dim3 grid(w.chunks, sets);
-    launch(false, count_kernel<Few>, grid, Few::kThreads, bit_bytes(Few()), stream, w);
-    launch(false, place_kernel<Few>, grid, Few::kThreads, place_bytes(Few()), stream, w);
+    const int n = p.geometry.n;
+    const SmallWork w{p,         end,           row,        SmallWork::kThreads / n, SmallWork::kThreads % n,
+                      p.B * p.G, stretch_of(p), words_of(p)};
+    // Several CTAs of a set each read all of its rows: only where there are few sets.
+    const auto shares = static_cast<unsigned>(std::clamp(32 / static_cast<int>(sets), 1, std::min(p.J, 8)));
+    launch(false, small_lists_kernel, dim3(shares, sets), SmallWork::kThreads, w.bytes(), stream, w);
     return check_launch("invert_choice");
   }
+  Work w{p, p.workspace + sets, p.workspace, end, 0, 0, std::min(p.J, kBlocks), row, p.B * p.G, stretch_of(p)};
   const int most = static_cast<int>(most_chunks(p));
-  w.parts = (parts_of<Many>(p) + most - 1) / most;
-  w.chunks = (parts_of<Many>(p) + w.parts - 1) / w.parts;
+  w.parts = (parts_of(p) + most - 1) / most;
+  w.chunks = (parts_of(p) + w.parts - 1) / w.parts;
   const dim3 grid(w.chunks, sets);
-  cudaFuncSetAttribute(count_kernel<Many>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * Many::kWords * 4);
-  cudaFuncSetAttribute(place_kernel<Many>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       kBlocks * (Many::kWords * 5 + 4));
-  launch(false, count_kernel<Many>, grid, Many::kThreads, bit_bytes(Many()), stream, w);
+  cudaFuncSetAttribute(count_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * kPartWords * 4);
+  cudaFuncSetAttribute(place_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * (kPartWords * 5 + 4));
+  launch(false, count_kernel, grid, kListThreads, w.window * kPartWords * 4, stream, w);
   launch(false, scan_kernel, dim3((p.J + 31) / 32, sets), 1024, 0, stream, w);
-  launch(false, place_kernel<Many>, grid, Many::kThreads, place_bytes(Many()), stream, w);
+  launch(false, place_kernel, grid, kListThreads, w.window * (kPartWords * 5 + 4), stream, w);
   check_launch("invert_choice");
 }
 

@@ -1,6 +1,7 @@
 // The query lists, emulated (nsa/kernels/tests/emulation), against lists made one entry after the other.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
 #include <string>
 
@@ -21,6 +22,7 @@ struct Problem {
   std::vector<int> unless = {};  // of every stretch
   bool places = true, forced = true;
   Table table = Table::any;
+  int launches = 0;  // that it must take, unless 0
 };
 
 // Empty, or what is wrong.
@@ -63,7 +65,9 @@ std::string differences(Problem x) {
   p.offsets = offsets.data();
   p.tokens = tokens.data();
   p.places = x.places ? places.data() : nullptr;
+  (void)emulation::take_launched();
   invert_choice(p, nullptr);
+  const auto launched = emulation::take_launched().kernels;
 
   std::vector<int> want_offsets, want_tokens(tokens.size(), kUntouched), want_places(want_tokens);
   for (int set = 0; set < sets; ++set) {
@@ -93,6 +97,7 @@ std::string differences(Problem x) {
   want_offsets.resize(offsets.size(), kUntouched);
   if (!x.places) want_places.assign(tokens.size(), kUntouched);
   std::string what;
+  if (x.launches && launched != x.launches) what += std::to_string(launched) + " launches ";
   if (offsets != want_offsets) what += "offsets ";
   if (tokens != want_tokens) what += "tokens ";
   if (places != want_places) what += "places ";
@@ -138,34 +143,54 @@ TEST(EmulatedInverse, WithoutForcedBlocks) {
       EXPECT_EQ(differences({.B = 2, .S = 700, .n = n, .l_sel = 16, .forced = false, .table = table}), "");
       EXPECT_EQ(differences({.n = n, .l_sel = 8, .boundaries = {0, 3, 150, 150, 400}, .forced = false}), "");
     }
-  EXPECT_EQ(differences({.S = 1500, .n = 7, .l_sel = 4, .begin = 128, .end = 1411, .stretch = 256, .forced = false}),
-            "");
+  for (const int l_sel : {16, 2})  // one launch, three
+    EXPECT_EQ(differences({.S = 1500,
+                           .n = 7,
+                           .l_sel = l_sel,
+                           .begin = 128,
+                           .end = 1411,
+                           .stretch = 256,
+                           .forced = false,
+                           .launches = l_sel == 16 ? 1 : 3}),
+              "");
 }
 TEST(EmulatedInverse, Packed) {
   for (const auto& boundaries :
        std::vector<std::vector<int>>{{0, 0, 3, 4, 90, 200}, {0, 20, 20, 84, 700, 701, 1300, 1300}, {0, 1}})
     for (const int l_sel : {32, 2}) EXPECT_EQ(differences({.l_sel = l_sel, .boundaries = boundaries}), "");
 }
-// Small problems take two launches, others three: 8160 and 8280 counts, and few are 8192.
+// Small problems take one launch, others three: 512 and 513 lists, and few are 512; 8100 and 8281 words of bits, and
+// few are 8192; below, 65,520 and 66,560 numbers, and few are 65,536.
 TEST(EmulatedInverse, BothSidesOfSmall) {
   int seed = 0;
-  for (const int S : {680, 690})
-    for (const int n : {3, 40})
-      for (const Table table : {Table::any, Table::few_blocks, Table::one_block}) {
-        emulation::set_order(++seed);
-        EXPECT_EQ(differences({.B = 2, .S = S, .n = n, .l_sel = 2, .places = seed % 2 == 0, .table = table}), "")
-            << "S " << S << " n " << n;
-      }
+  for (const auto& [S, l_sel, launches] :
+       std::vector<std::array<int, 3>>{{512, 1, 1}, {513, 1, 3}, {2880, 32, 1}, {2912, 32, 3}})
+    for (const Table table : {Table::any, Table::few_blocks}) {
+      emulation::set_order(++seed);
+      Problem x{.S = S, .G = 1, .n = 3, .l_sel = l_sel, .places = seed % 3 == 0, .table = table, .launches = launches};
+      EXPECT_EQ(differences(x), "") << S;
+    }
+}
+TEST(EmulatedInverse, BothSidesOfSmallByNumbers) {
+  for (const int n : {63, 64})
+    for (const bool places : {false, true})
+      EXPECT_EQ(
+          differences(
+              {.S = 1040, .G = 1, .n = n, .places = places, .table = Table::few_blocks, .launches = n == 63 ? 1 : 3}),
+          "")
+          << n;
 }
 TEST(EmulatedInverse, SmallOfManyLists) {
-  EXPECT_EQ(differences({.B = 9, .S = 130, .G = 16, .n = 3, .l_sel = 9}), "");
-  EXPECT_EQ(differences({.S = 600, .G = 2, .n = 3, .l_sel = 1}), "");
+  EXPECT_EQ(differences({.B = 9, .S = 130, .G = 16, .n = 3, .l_sel = 9, .launches = 1}), "");
+  EXPECT_EQ(differences({.S = 500, .G = 2, .n = 3, .l_sel = 1, .launches = 1}), "");
 }
 TEST(EmulatedInverse, ChunkOfManyLists) {
   EXPECT_EQ(differences({.S = 1500, .n = 16, .l_sel = 2, .begin = 300, .end = 1111}), "");
   EXPECT_EQ(differences({.S = 2500, .G = 1, .n = 16, .l_sel = 2, .begin = 2400, .end = 2450}), "");
 }
-TEST(EmulatedInverse, MoreBlocksThanAWindow) { EXPECT_EQ(differences({.S = 5000, .G = 1, .n = 5, .l_sel = 2}), ""); }
+TEST(EmulatedInverse, MoreBlocksThanAWindow) {
+  EXPECT_EQ(differences({.S = 5000, .G = 1, .n = 5, .l_sel = 2, .launches = 3}), "");
+}
 TEST(EmulatedInverse, MoreListsThanAScan) { EXPECT_EQ(differences({.S = 4200, .G = 2, .n = 5, .l_sel = 2}), ""); }
 
 }  // namespace

@@ -99,6 +99,7 @@ std::optional<Variant> variant_of(const std::set<std::string>& names) {
       return std::nullopt;
     return Variant::mma_sync;
   }
+  if (has("forward_and_select_hopper")) return Variant::intervals_and_choice;
   if (has("attention_backward_hopper")) return Variant::merged_intervals;
   if (has("parts_backward")) return decides ? Variant::joint_or_merged_parts : Variant::merged_parts;
   if (has("parts")) return decides ? Variant::joint_or_parts : Variant::parts;

@@ -175,6 +175,10 @@ LaunchRuntime& launch_runtime() {
   return runtime;
 }
 
+void wait_for(cudaStream_t, cudaEvent_t event) {
+  if (event) throw emulation::Error("events are not emulated");
+}
+
 Fork::Fork(cudaStream_t main, cudaStream_t side) : main_(main), side_(side ? side : main) {
   if (side_ == main_) return;
   if (emulation::forked) throw emulation::Error("a fork within a fork");
