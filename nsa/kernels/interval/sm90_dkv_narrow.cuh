@@ -8,7 +8,7 @@
 //             └> statistics, keys ──────────> ring of what a row is  ─────────────> P^T, dS^T in registers
 //                                             K, V [64 keys][D]                     dV += P^T dO, dK += dS^T Q
 //
-// Barriers: `full` when a place is filled, `empty` when every consumer warp has used it up.
+// Barriers: `full` when a place is filled, `empty` when every consumer thread has used it up.
 //
 // Why: of what a warp of sm90_dkv.cuh issues for a tile of rows, two fifths find out where later rows are and copy
 // them, and all warps meet twice. Here that stands beside the products. (Wider heads have no registers for it.)
@@ -60,7 +60,7 @@ struct NarrowPlaces {
   __device__ void start_barriers() const {
     for (int i = 0; i < S::kStages; ++i) {
       mbarrier_init(full(i), S::kProducers);
-      mbarrier_init(empty(i), 4);
+      mbarrier_init(empty(i), 128);
     }
     fence_mbarrier_init();
   }
@@ -203,7 +203,6 @@ class NarrowConsumer {
       : work(all),
         places(addresses),
         lane(static_cast<int>(threadIdx.x) % 32),
-        leads(anew(threadIdx.x % 32) == 0),
         own_key(work.keys.first + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4),
         factor(work.p.forward.scale * kLog2E),
         k(uniform(anew(places.k()))) {}
@@ -242,7 +241,6 @@ class NarrowConsumer {
   const NarrowWork<S, Lists>& work;
   const NarrowPlaces<S>& places;
   const int lane;
-  const bool leads;
   const int own_key;
   const float factor;
   const int k;  // address; V and the rows' places are so many bytes behind it
@@ -284,8 +282,7 @@ class NarrowConsumer {
     wgmma_wait<1>();
     pin(dv);
     pin(dk);
-    __syncwarp();
-    if (leads) mbarrier_arrive(places.empty(before));
+    mbarrier_arrive(places.empty(before));
     pin(dp);
     wgmma_fence();
     start_dp();
