@@ -1,7 +1,7 @@
 // junit.xml for CI servers, by the strictest of their schemas (Jenkins' junit-10): properties stand in a test suite and
 // never in a test case, whose facts are lines of its system-out; the root counts no skipped ones; times are plain
-// decimals. It has three outcomes where a run has many; the rule is that the file is red (a failure or
-// an error somewhere) exactly when the verdict is not READY.
+// decimals. It has three outcomes where a run has many; the rule is that the file is red (a failure or an error
+// somewhere) exactly when the verdict is not READY.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -73,11 +73,10 @@ function(nsa_component name)
   target_link_libraries(${name} PUBLIC ${arg_DEPENDS})
 endfunction()
 
-# nsa_tests(NAME [TORCH] [SAMPLED] [GPU] SOURCES... DEPENDS targets... [LABEL name] [MAY_SKIP patterns...]): one GoogleTest executable;
-# every test is a CTest of its own, and a GTEST_SKIP is shown as skipped. TORCH: eight tests are one CTest; SAMPLED: a quarter of them
-# run, by a seed; GPU: most want one (TestGroups.cmake). One thread each: CTest
-# runs as many at once as there are cores. The label is "unit" unless said otherwise, and only one: gtest_discover_tests()
-# loses the others.
+# nsa_tests(NAME [TORCH] [SAMPLED] [GPU] SOURCES... DEPENDS targets... [LABEL name] [MAY_SKIP patterns...]): one GoogleTest
+# executable; every test is a CTest of its own, and a GTEST_SKIP is shown as skipped. TORCH: eight tests are one CTest;
+# SAMPLED: a quarter of them run, by a seed; GPU: most want one (TestGroups.cmake). One thread each: CTest runs as many at
+# once as there are cores. The label is "unit" unless said otherwise, and only one: gtest_discover_tests() loses the others.
 function(nsa_tests name)
   if(NOT NSA_VALIDATE_TESTS)
     return()

@@ -2,9 +2,8 @@
 // one CTA an SM takes tile after tile.
 //
 //   producer warp                  shared memory               3 consumer warpgroups, 64 rows each
-//   TMA: A [192][64], B [64][256] ──> ring of 4 places ─wgmma─> C [64][256] in registers, rounded; the function; 64
-//   bytes
-//                                                               of a row from four threads to memory
+//   TMA: A [192][64], B [64][256] ──> ring of 4 places ─wgmma─> C [64][256] in registers, rounded; the function;
+//                                                               64 bytes of a row from four threads to memory
 //
 // Barriers: `full` when a place is filled, `empty` when every consumer warp has read it.
 //

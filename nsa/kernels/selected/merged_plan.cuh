@@ -3,9 +3,9 @@
 //
 // Note [Two lanes]
 // parts_backward_kernel is bound by tensor cores and shared memory, finish_chunk_kernel by memory, and the one's last
-// CTAs leave SMs idle. Turns have nothing in common. So they go on two streams, each with
-// parts and sums of its own: while a turn's chunk is finished, another turn's is computed. For that turns are halved,
-// or, where a turn is a pair already, the chunks of sequences short enough for it (Limits::lane_tokens).
+// CTAs leave SMs idle. Turns have nothing in common. So they go on two streams, each with parts and sums of its own:
+// while a turn's chunk is finished, another turn's is computed. For that turns are halved, or, where a turn is a pair
+// already, the chunks of sequences short enough for it (Limits::lane_tokens).
 #pragma once
 
 #include "nsa/kernels/selected/plan.cuh"

@@ -38,8 +38,7 @@ struct Problem {
 };
 
 // Runs the call on random inputs with NaN around them. Empty, or what is wrong: results, statistics, writes beyond the
-// outputs or the workspace, the ways that the device found,
-// other kernels than were planned.
+// outputs or the workspace, the ways that the device found, other kernels than were planned.
 [[nodiscard]] std::string differences(Problem x);
 
 }  // namespace nsa::kernels

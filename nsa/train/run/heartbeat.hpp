@@ -6,8 +6,8 @@
 // and by event: boot, resume (from_step, file), progress (loss, lr, grad_norm, tok_per_s, step_s, fetch_p50_ms,
 // fetch_p95_ms, tokens, seconds, gate_*, strict_fallbacks), validation, checkpoint (file, bytes, seconds), beat
 // (nothing new, but alive), slow, hung (stacks), strict_fallback (op), anomaly, halted, signal, end_of_data, error,
-// finished. Numbers that are not finite are the words "NaN", "Infinity" and "-Infinity", as
-// in the reports of nsa-validate.
+// finished. Numbers that are not finite are the words "NaN", "Infinity" and "-Infinity", as in the reports of
+// nsa-validate.
 #pragma once
 
 #include <nlohmann/json.hpp>
