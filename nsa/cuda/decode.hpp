@@ -1,5 +1,5 @@
-// A step of decoding on our own kernels: one token against the caches, the choice of blocks and all branches in three
-// launches (kernels/decode.hpp). Nothing waits for the device.
+// A step of decoding on our own kernels: one token against the caches, the choice of blocks and all branches in four
+// launches, or two (kernels/decode.hpp). Nothing waits for the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// Attention of every query over the keys that its branch lets it see, forward and backward, by mma.sync (sm_80 and
-// later). Rows of a tile are (token, head of the group) pairs, so that any number of heads a group fills the tensor
+// Attention of every query over the keys that its branch lets it see, forward and backward, by the kernels that a plan
+// names. Rows of a tile are (token, head of the group) pairs, so that any number of heads a group fills the tensor
 // cores' rows and K, V are read once a group.
 #pragma once
 

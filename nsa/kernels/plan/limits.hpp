@@ -15,7 +15,7 @@ struct Limits {
   // The merged backward pass (selected/sm90_backward/parts_backward.cuh) is faster earlier: beyond so many tiles of
   // keys the device decides for every chunk by its own queries.
   std::int64_t merged_tiles = 80;
-  // By these costs (selected/ways.hpp; fitted in ../README.md), in tenths of the first: 64 rows with 64 keys jointly;
+  // By these costs (selected/ways.hpp; fitted in ../history.md), in tenths of the first: 64 rows with 64 keys jointly;
   // 64 rows jointly before their first keys; 64 rows with 64 keys as parts, lists and joining included; what dQ's part
   // adds to the merged backward pass, which computes dK and dV anyway.
   std::int64_t joint_tile_cost = 10, joint_start_cost = 20, part_cost = 24, merged_part_cost = 15;

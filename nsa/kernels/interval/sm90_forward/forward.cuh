@@ -11,7 +11,7 @@
 // Note [Three warpgroups]
 // A consumer warpgroup does one thing at a time: Q*K^T, softmax, P*V. What keeps the tensor cores busy during a
 // softmax are the two other warpgroups, which drift apart by themselves. Two warpgroups that also overlap their own
-// softmax with their own P*V need a third more registers each, and were slower (README.md): a warp stands still while
+// softmax with their own P*V need a third more registers each, and were slower (history.md): a warp stands still while
 // it starts products whose left operand is in registers, so the softmax hardly overlapped, and two chains hide less
 // latency than three.
 #pragma once
