@@ -1,7 +1,7 @@
 // nsa-train with a fault planted through its seams, for tests: "FAULT@STEP" stands before the other arguments.
-//   nan-gradient   one gradient is NaN     nan-loss   a logit is NaN
-//   hang           backward never returns  slow       backward takes 30 times as long
-//   spin           backward computes for ever         crash      backward dies by SIGSEGV
+//   nan-gradient   one gradient is NaN          nan-loss   a logit is NaN
+//   hang           backward never returns       slow       backward takes 30 times as long
+//   spin           backward computes for ever   crash      backward dies by SIGSEGV
 //   nan-window     the window's output has a NaN (STEP counts its calls)
 //   weights        a bit of a weight is another one after the step
 //   unsupported    backward throws Unsupported
