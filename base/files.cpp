@@ -1,17 +1,26 @@
 #include "base/files.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <system_error>
 
+#include "base/fd.hpp"
+
 namespace base {
 
 namespace fs = std::filesystem;
+
+FileError::FileError(std::string_view what, const fs::path& path, int error)
+    : std::runtime_error(fmt::format("{} {}: {}", what, path.string(), std::strerror(error))),
+      path_(path),
+      error_(error) {}
 
 std::string read_head(const fs::path& file, std::size_t most) {
   std::error_code error;
@@ -40,24 +49,45 @@ std::string taken_away(int fd, const fs::path& file) {
 }
 
 int open_own(const fs::path& file, int flags) {
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  const int within = open(folder.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (within < 0) {  // a link is no folder
-    struct stat there {};
-    const int error = errno;
-    errno = error == ENOTDIR && lstat(folder.c_str(), &there) == 0 && S_ISLNK(there.st_mode) ? ELOOP : error;
-    return -1;
-  }
-  // O_NONBLOCK: a pipe is refused, and its reader not waited for.
-  const int fd = openat(within, file.filename().c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+  Fd folder(open_own_folder(file.has_parent_path() ? file.parent_path() : fs::path("."), O_PATH));
+  if (folder.get() < 0) return -1;
+  const int fd = open_within(folder.get(), file.filename(), flags, 0644);
   const int error = errno;
-  close(within);
+  folder.reset();
   errno = error;
+  return fd;
+}
+
+int open_own_folder(const fs::path& folder, int flags) {
+  const int fd = open(folder.c_str(), flags | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd >= 0) return fd;
+  struct stat there {};  // a link is no folder
+  const int error = errno;
+  errno = error == ENOTDIR && lstat(folder.c_str(), &there) == 0 && S_ISLNK(there.st_mode) ? ELOOP : error;
+  return -1;
+}
+
+int open_within(int folder, const fs::path& name, int flags, unsigned mode) {
+  // O_NONBLOCK: a pipe is refused, and its reader not waited for.
+  const int fd = openat(folder, name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode);
   struct stat opened {};
   if (fd < 0 || (fstat(fd, &opened) == 0 && S_ISREG(opened.st_mode))) return fd;
   close(fd);
   errno = EINVAL;
   return -1;
+}
+
+int write_fully(int fd, const void* data, std::size_t bytes) {
+  constexpr std::size_t kMost = 64 << 20;  // a signal or a full disk is noticed in between
+  const auto* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = write(fd, next, std::min(bytes, kMost));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return written < 0 ? errno : ENOSPC;
+    next += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+  return 0;
 }
 
 }  // namespace base

@@ -13,6 +13,8 @@
 #include <sstream>
 #include <thread>
 
+#include "base/clock.hpp"
+
 namespace base {
 
 namespace fs = std::filesystem;
@@ -27,10 +29,6 @@ constexpr double kFull = 0.90;     // of the CPUs' time: own threads share a cor
 
 double seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-}
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 double cpu_seconds() {

@@ -149,16 +149,9 @@ void JournalWriter::append(const Json& event) {
     throw InfrastructureError(
         fmt::format("{}: longer than {} MiB, which no reader takes", file_.string(), reports::kMostJournalBytes >> 20));
   guard_.apply(Json::parse(line));
-  std::size_t written = 0;
-  while (written < line.size()) {
-    const ssize_t n = write(fd_, line.data() + written, line.size() - written);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      const int error = n < 0 ? errno : ENOSPC;
-      torn_ = ftruncate(fd_, size_) != 0;  // a torn last line is expected by every reader
-      throw InfrastructureError(fmt::format("{}: cannot be written: {}", file_.string(), std::strerror(error)));
-    }
-    written += static_cast<std::size_t>(n);
+  if (const int error = base::write_fully(fd_, line.data(), line.size()); error != 0) {
+    torn_ = ftruncate(fd_, size_) != 0;  // a torn last line is expected by every reader
+    throw InfrastructureError(fmt::format("{}: cannot be written: {}", file_.string(), std::strerror(error)));
   }
   size_ += static_cast<off_t>(line.size());
   hash_ = base::fnv1a(hash_, line);

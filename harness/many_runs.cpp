@@ -12,6 +12,7 @@
 #include <fstream>
 #include <list>
 
+#include "base/clock.hpp"
 #include "base/environment.hpp"
 #include "harness/interrupts.hpp"
 #include "harness/process.hpp"
@@ -23,8 +24,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kTickMs = 250;
 constexpr double kMostPassed = 2;  // seconds between two looks; what is beyond, this process or the machine stood still
-
-double seconds_since(Clock::time_point time) { return std::chrono::duration<double>(Clock::now() - time).count(); }
 
 class Running {
  public:
@@ -53,7 +52,7 @@ class Running {
   Ended reap() {
     const Exit exit = process_.reap();
     if (open_) read();
-    return {exit.by_signal ? 128 + exit.value : exit.value, "", seconds_since(begin_)};
+    return {exit.by_signal ? 128 + exit.value : exit.value, "", base::seconds_since(begin_)};
   }
 
  private:
@@ -94,7 +93,7 @@ int run_all(const std::string& executable, std::span<const Job> jobs, const Limi
     tick(names);
     (void)poll(waits.data(), waits.size(), kTickMs);
     if (const auto signal = interrupts.arrived()) return *signal;  // the processes are killed with their groups
-    const double passed = std::min(seconds_since(looked), kMostPassed);
+    const double passed = std::min(base::seconds_since(looked), kMostPassed);
     looked = Clock::now();
     std::size_t at = 1;
     for (auto one = running.begin(); one != running.end(); at += 2) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/clock.hpp"
 #include "base/environment.hpp"
 #include "base/streams.hpp"
 
@@ -13,10 +14,6 @@ namespace harness {
 namespace {
 
 constexpr std::size_t kMaxMessage = 160;
-
-double seconds_passed(std::chrono::steady_clock::time_point time) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - time).count();
-}
 
 const char* color_of(reports::Severity severity) {
   switch (severity) {
@@ -91,9 +88,10 @@ void Progress::tick() { draw(); }
 
 void Progress::draw() {
   if (!options_.live || options_.quiet || case_.empty() || line_.is_fresh()) return;
-  std::string line = fmt::format("[{}/{}] {:.0f}s  {}", done_ + 1, options_.cases, seconds_passed(begin_), case_);
+  std::string line = fmt::format("[{}/{}] {:.0f}s  {}", done_ + 1, options_.cases, base::seconds_since(begin_), case_);
   if (!phase_.empty()) line += "  " + phase_;
-  if (const double elapsed = seconds_passed(case_begin_); elapsed >= 2) line += fmt::format("  ({:.0f}s)", elapsed);
+  if (const double elapsed = base::seconds_since(case_begin_); elapsed >= 2)
+    line += fmt::format("  ({:.0f}s)", elapsed);
   line_.draw(line);
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/atomic_file.hpp"
 #include "base/streams.hpp"
 #include "harness/bundles.hpp"
 #include "harness/codes.hpp"
@@ -90,7 +91,7 @@ bool is_of_run(const fs::path& place, const fs::path& folder) {
   const std::string first = *inside.begin();
   for (const char* name : {"events.jsonl", "report.json", "report.md", "report.html", "junit.xml", ".reserve",
                            RunFolder::kLock, "suites", "logs", reports::kBundleFolder})
-    if (first == name || first == std::string(name) + ".tmp") return true;
+    if (first == name || first == std::string(name).append(base::AtomicFile::kTemporary)) return true;
   return false;
 }
 

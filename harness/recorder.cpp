@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/clock.hpp"
 #include "reports/journal_rules.hpp"
 
 namespace harness {
@@ -107,8 +108,6 @@ void Recorder::close_case(const PlannedCase& c, const CaseEnd& end) {
   parts_.progress.case_end(end.status);
 }
 
-double Recorder::elapsed_s() const {
-  return case_ == nullptr ? 0.0 : std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-}
+double Recorder::elapsed_s() const { return case_ == nullptr ? 0.0 : base::seconds_since(begin_); }
 
 }  // namespace harness

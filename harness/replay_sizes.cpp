@@ -1,14 +1,13 @@
 #include "harness/replay_sizes.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 
+#include "base/atomic_file.hpp"
+#include "base/clock.hpp"
 #include "base/files.hpp"
 #include "base/streams.hpp"
 #include "harness/bundles.hpp"
@@ -23,23 +22,6 @@ using reports::Bundle;
 namespace {
 
 constexpr int kMostTries = 400;
-
-// Beside its place first, then moved; through no link.
-void write_file(const fs::path& file, const std::string& text) {
-  const auto fail = [&](int error) {
-    throw InfrastructureError(fmt::format("{}: cannot be written: {}", file.string(), std::strerror(error)));
-  };
-  const fs::path temporary = file.string() + ".tmp";
-  const Fd fd(base::open_own(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC));
-  if (fd.get() < 0) fail(errno);
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t n = write(fd.get(), text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail(n < 0 ? errno : ENOSPC);
-    done += static_cast<std::size_t>(n);
-  }
-  if (rename(temporary.c_str(), file.c_str()) != 0) fail(errno);
-}
 
 // Which settings the case obeys and how large they are. Those of other suites are none of its business.
 class Sizes {
@@ -131,7 +113,7 @@ class Minimising {
  private:
   using Clock = std::chrono::steady_clock;
   Tried attempt(const std::vector<Size>& sizes, const std::string& change);
-  [[nodiscard]] double elapsed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  [[nodiscard]] double elapsed() const { return base::seconds_since(begin_); }
   void print(const std::vector<Size>& best, bool cut_short) const;
   void write(const std::vector<Size>& best) const;
   [[nodiscard]] Json table(const std::vector<Size>& best) const;
@@ -168,7 +150,7 @@ Tried Minimising::attempt(const std::vector<Size>& sizes, const std::string& cha
   const bool same = replayed.outcome == Replayed::Outcome::same;
   if (!places_.quiet)
     base::err("try {}: {}: {}{} ({:.1f} s)\n", tries_, change, to_string(replayed.outcome), same ? ", kept" : "",
-              std::chrono::duration<double>(Clock::now() - begin).count());
+              base::seconds_since(begin));
   const fs::path waste = same ? best_folder_ : replayed.folder;  // made by us just now
   if (same) best_folder_ = replayed.folder;
   if (!waste.empty()) {
@@ -210,7 +192,11 @@ void Minimising::write(const std::vector<Size>& best) const {
       {"from", seal_of(bundle_.json)}, {"tries", tries_}, {"seconds", elapsed()}, {"sizes", table(best)}};
   const fs::path& file = places_.bundle;
   const fs::path target = (file.has_parent_path() ? file.parent_path() : fs::path(".")) / reports::kMinimisedFile;
-  write_file(target, sealed(std::move(json)));
+  try {
+    base::write_whole(target, sealed(std::move(json)), base::AtomicFile::Folder::own);
+  } catch (const base::FileError& error) {
+    throw InfrastructureError(fmt::format("{}: cannot be written: {}", target.string(), std::strerror(error.error())));
+  }
   base::out("bundle:  {}\n", target.string());
 }
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <set>
 
+#include "base/clock.hpp"
 #include "base/launch.hpp"
 #include "base/nearest.hpp"
 #include "base/stamp.hpp"
@@ -199,9 +200,7 @@ void execute(const Prepared& run, JournalWriter& journal) {
   }
   journal.release_reserve();  // a stream may be on the same disk
   note_lost_output(recorder);
-  Json end = {{"event", "run_end"},
-              {"duration_s", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()},
-              {"case_s", recorder.case_s()}};
+  Json end = {{"event", "run_end"}, {"duration_s", base::seconds_since(begin)}, {"case_s", recorder.case_s()}};
   if (interruption) end["interruption"] = static_cast<int>(*interruption);
   recorder.event(end);
 }

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <set>
 #include <string_view>
 #include <vector>
 
+#include "base/atomic_file.hpp"
 #include "base/files.hpp"
 #include "base/streams.hpp"
 #include "harness/journal_writer.hpp"
@@ -37,7 +37,6 @@ struct OfCases {
 };
 constexpr std::array kOfCases{OfCases{"artifacts", {"repro.py", "inputs.pt"}},
                               OfCases{reports::kBundleFolder, {reports::kBundleFile, reports::kMinimisedFile}}};
-constexpr const char* kTemporary = ".tmp";                      // of a report that was being written
 constexpr std::size_t kFirstLineBytes = std::size_t{64} << 20;  // the plan of a run is in it
 
 bool is_link(const fs::path& file) { return fs::is_symlink(fs::symlink_status(file)); }
@@ -87,7 +86,8 @@ Proof proof_of(const fs::path& folder) {
 }
 
 std::string without_temporary(std::string name) {
-  if (name.ends_with(kTemporary)) name.resize(name.size() - std::strlen(kTemporary));
+  constexpr std::string_view kEnd = base::AtomicFile::kTemporary;  // of a report that was being written
+  if (name.ends_with(kEnd)) name.resize(name.size() - kEnd.size());
   return name;
 }
 

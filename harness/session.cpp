@@ -11,12 +11,14 @@
 #include <chrono>
 #include <sstream>
 
+#include "base/clock.hpp"
 #include "base/files.hpp"
 #include "base/stacks.hpp"
 #include "harness/worker.hpp"
 
 namespace harness {
 
+using base::steady_seconds;
 using reports::Status;
 
 namespace {
@@ -29,8 +31,6 @@ constexpr std::size_t kStackLines = 120;  // in a finding; all of them are in th
 constexpr std::size_t kStackLineBytes = 300;
 constexpr std::size_t kStacksBytes = 8 << 20;  // of the file, which the worker can write as it likes
 constexpr const char* kSelf = "/proc/self/exe";
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 bool readable(int fd, double seconds) {
   pollfd poll_fd = {fd, POLLIN, 0};
@@ -76,7 +76,7 @@ Session::Session(Parts parts, const WorkOrder& order, std::span<const PlannedCas
       feed_(parts_.recorder, order.suite, cases, order.seed, order.worker),
       log_name_(fmt::format("logs/worker-{}.log", order.worker)),
       log_(order.folder / log_name_, parts_.limits.log_bytes),
-      started_at_(now_s()) {
+      started_at_(steady_seconds()) {
   parts_.process->give(to_text(order));
   watchdog_.begin({parts_.limits.start_s, parts_.limits.start_s}, started_at_);
 }
@@ -142,14 +142,14 @@ void Session::accept(const std::string& line) {
   const std::string kind = event.is_object() && event.contains("event") && event["event"].is_string()
                                ? event["event"].get<std::string>()
                                : throw ProtocolViolation(fmt::format("a line that is not an event: {:.200}", line));
-  watchdog_.heard(now_s());
+  watchdog_.heard(steady_seconds());
   if (kind == "progress") return;
   if (kind == "hello" && !hello_) return note_hello(event);
   if (kind == "bye" && feed_.ended() > 0) {
     if (const PlannedCase* in_flight = parts_.recorder.in_flight(); in_flight != nullptr)
       throw ProtocolViolation(fmt::format("says that it is done in the middle of case '{}'", in_flight->id));
     bye_ = true;
-    return watchdog_.begin({kExitGrace, kExitGrace}, now_s());
+    return watchdog_.begin({kExitGrace, kExitGrace}, steady_seconds());
   }
   const std::size_t ended = feed_.ended();
   feed_.accept(event);
@@ -157,11 +157,11 @@ void Session::accept(const std::string& line) {
     const double own = std::chrono::duration<double>(cases_[ended].work.timeout).count();
     const double timeout = parts_.limits.timeout_s > 0 ? parts_.limits.timeout_s : own;
     const double waiting = kind == "retry" ? parts_.limits.calm_s : 0;
-    watchdog_.begin({parts_.limits.hang_s, timeout + waiting}, now_s());
+    watchdog_.begin({parts_.limits.hang_s, timeout + waiting}, steady_seconds());
     load_ = {};
     told_of_more_time_ = false;
   } else if (kind == "case_end") {
-    watchdog_.begin({parts_.limits.hang_s, WatchLimits::kBusyFactor * parts_.limits.hang_s}, now_s());
+    watchdog_.begin({parts_.limits.hang_s, WatchLimits::kBusyFactor * parts_.limits.hang_s}, steady_seconds());
     told_of_more_time_ = false;
     if (parts_.fail_fast && !parts_.recorder.last_passed()) stop();
   }
@@ -173,8 +173,8 @@ void Session::note_hello(const Json&) {
                          {"worker", order_.worker},
                          {"pid", parts_.process->pid()},
                          {"suite", order_.suite},
-                         {"start_s", now_s() - started_at_}});
-  watchdog_.begin({parts_.limits.hang_s, WatchLimits::kBusyFactor * parts_.limits.hang_s}, now_s());
+                         {"start_s", steady_seconds() - started_at_}});
+  watchdog_.begin({parts_.limits.hang_s, WatchLimits::kBusyFactor * parts_.limits.hang_s}, steady_seconds());
 }
 
 std::string Session::where() const {
@@ -196,12 +196,12 @@ Json Session::evidence() const {
 void Session::ask_for_stacks() const {
   const pid_t process = parts_.process->pid();
   const std::filesystem::path file = stacks_file(order_);
-  const double deadline = now_s() + kStacksGrace;
-  const auto over = [&] { return now_s() >= deadline || readable(parts_.process->pid_fd(), 0.02); };
+  const double deadline = steady_seconds() + kStacksGrace;
+  const auto over = [&] { return steady_seconds() >= deadline || readable(parts_.process->pid_fd(), 0.02); };
   // The main thread first. Where that is stuck in the kernel, another one tells.
   for (const pid_t thread : base::thread_ids(process)) {
     if (syscall(SYS_tgkill, process, thread, base::stacks_signal()) != 0) continue;
-    for (const double turn = now_s() + kFirstWord; now_s() < turn && stacks_in(file).empty();)
+    for (const double turn = steady_seconds() + kFirstWord; steady_seconds() < turn && stacks_in(file).empty();)
       if (over()) return;
     if (!stacks_in(file).empty()) break;
   }
@@ -253,7 +253,7 @@ void Session::violation(const std::string& what) {
 }
 
 void Session::watch() {
-  const double now = now_s();
+  const double now = steady_seconds();
   if (now < next_look_) return;
   next_look_ = now + base::HangClock::look_s(parts_.limits.hang_s);
   parts_.recorder.check_journal();  // a case that is silent for long must not hide that it runs for nothing
@@ -323,8 +323,8 @@ void Session::stop() {
   state_ = State::done;
   parts_.process->signal_group(SIGTERM);
   // The pipes are drained meanwhile: a worker that blocks in a write cannot act on SIGTERM in its own way.
-  const double deadline = now_s() + kGrace;
-  while (!readable(parts_.process->pid_fd(), 0.02) && now_s() < deadline) {
+  const double deadline = steady_seconds() + kGrace;
+  while (!readable(parts_.process->pid_fd(), 0.02) && steady_seconds() < deadline) {
     std::string ignored;
     read_available(parts_.process->output_fd(), ignored);
     read_available(parts_.process->event_fd(), ignored);

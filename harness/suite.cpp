@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "base/fnv1a.hpp"
+#include "base/random.hpp"
 
 namespace harness {
 
@@ -20,15 +21,6 @@ std::uint64_t fnv1a(std::uint64_t hash, std::uint64_t number) {
     hash = fnv1a(hash, std::string_view(&one, 1));
   }
   return hash;
-}
-
-// FNV-1a mixes its last bytes badly into the high bits; seeds need all of them (finaliser of splitmix64).
-std::uint64_t finalise(std::uint64_t x) {
-  x ^= x >> 30;
-  x *= 0xbf58476d1ce4e5b9ULL;
-  x ^= x >> 27;
-  x *= 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
 }
 
 // Ids are typed into shells and parsed by people: what separates the parts of an id cannot stand inside one.
@@ -94,7 +86,8 @@ std::uint64_t derive_seed(std::uint64_t master, std::string_view id, std::string
   std::uint64_t hash = fnv1a(kFnvOffset, master);
   hash = fnv1a(fnv1a(hash, id), std::uint64_t{id.size()});  // the length separates "ab"+"c" from "a"+"bc"
   hash = fnv1a(fnv1a(hash, purpose), std::uint64_t{purpose.size()});
-  return finalise(fnv1a(hash, static_cast<std::uint64_t>(trial)));
+  // FNV-1a mixes its last bytes badly into the high bits; seeds need all of them.
+  return base::mixed(fnv1a(hash, static_cast<std::uint64_t>(trial)));
 }
 
 }  // namespace harness

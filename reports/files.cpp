@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/atomic_file.hpp"
 #include "reports/bundle.hpp"
 #include "reports/fleet.hpp"
 #include "reports/writers.hpp"
@@ -47,11 +47,7 @@ class Folder {
   ~Folder() { close(fd_); }
 
   [[nodiscard]] fs::path path_of(const std::string& name) const { return path_ / name; }
-  // errno of the first step that failed, 0 when all of `text` reached the file.
-  [[nodiscard]] int write(const std::string& name, const std::string& text) const;
-  [[nodiscard]] int rename(const std::string& from, const std::string& to) const {
-    return renameat(fd_, from.c_str(), fd_, to.c_str()) == 0 ? 0 : errno;
-  }
+  [[nodiscard]] int get() const { return fd_; }
   void remove(const std::string& name) const { (void)unlinkat(fd_, name.c_str(), 0); }
 
  private:
@@ -59,40 +55,18 @@ class Folder {
   int fd_ = -1;
 };
 
-int Folder::write(const std::string& name, const std::string& text) const {
-  // O_NONBLOCK: a pipe of that name is an error instead of a wait for its reader.
-  constexpr int kHow = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  const int fd = openat(fd_, name.c_str(), kHow, 0666);
-  if (fd < 0) return errno;
-  struct stat what {};
-  std::FILE* out = fstat(fd, &what) == 0 && S_ISREG(what.st_mode) ? fdopen(fd, "wb") : nullptr;
-  if (out == nullptr) {
-    close(fd);
-    return EINVAL;
-  }
-  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0;
-  int error = written ? 0 : errno;
-  if (std::fclose(out) != 0 && error == 0) error = errno;
-  if (error != 0) remove(name);  // the half of it
-  return error;
-}
-
-// Beside its place first, then moved, so that a reader never sees half of it.
+// A reader never sees half of it. It can be made again from the journal, so nobody waits for the disk.
 void put(const Folder& folder, const std::string& name, const std::string& text, std::set<fs::path>& own) {
-  const std::string temporary = name + ".tmp";
   const fs::path file = folder.path_of(name);
-  int error = folder.write(temporary, text);
-  const bool link_in_the_way = error == ELOOP;
-  if (error == 0) {
-    error = folder.rename(temporary, name);
-    if (error == 0) {
-      own.insert(file);
-      return;
-    }
-    folder.remove(temporary);
+  try {
+    base::AtomicFile made(folder.get(), file);
+    made.write(text);
+    made.commit(/*synced=*/false);
+    own.insert(file);
+  } catch (const base::FileError& error) {
+    if (own.erase(file) > 0) folder.remove(name);
+    fail(error.error() == ELOOP ? error.path() : file, error.error());
   }
-  if (own.erase(file) > 0) folder.remove(name);
-  fail(link_in_the_way ? folder.path_of(temporary) : file, error);
 }
 
 // Each step for itself: what one of them loses, the others do not.

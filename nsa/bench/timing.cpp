@@ -12,6 +12,8 @@
 #include <exception>
 #include <vector>
 
+#include "base/clock.hpp"
+
 namespace nsa::bench {
 
 namespace {
@@ -19,8 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 void synchronise() { at::cuda::getCurrentCUDAStream().synchronize(); }
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 struct Interval {
   at::cuda::CUDAEvent begin{cudaEventDefault}, end{cudaEventDefault};
@@ -61,7 +61,7 @@ Timing time_calls(const std::function<void()>& call, const Flush& flush, const T
   const auto issued = Clock::now();
   first.begin.record();
   call();
-  result.host_s = seconds_since(issued);
+  result.host_s = base::seconds_since(issued);
   first.end.record();
   synchronise();
   const double affordable = plan.budget_s / std::max(1e-6, first.seconds());

@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/clock.hpp"
 #include "nsa/parallel/backend.hpp"
 #include "nsa/parallel/diagnosis.hpp"
 #include "nsa/parallel/group.hpp"
@@ -39,7 +40,7 @@ struct Group::Inside {
   void await_gpu(c10d::Work& work);
   // Something else of c10d's that all ranks do together.
   void recorded(const std::string& name, const std::function<void()>& collective);
-  [[nodiscard]] double now_s() const { return std::chrono::duration<double>(Clock::now() - began).count(); }
+  [[nodiscard]] double now_s() const { return base::seconds_since(began); }
 
   // collective.cpp
   void compare_signature(std::uint64_t sequence, const std::string& signature);

@@ -15,6 +15,8 @@
 #include <sstream>
 #include <system_error>
 
+#include "base/clock.hpp"
+
 extern char** environ;
 
 namespace nsa::parallel {
@@ -160,7 +162,7 @@ std::optional<RankEnd> Ranks::wait(milliseconds longest) {
     end.value = info.si_status;
     end.ended_by_us = one.killed && end.by_signal && end.value == SIGKILL;
     end.passed_on = end.by_signal && passed_on_.contains(end.value);
-    end.after_s = std::chrono::duration<double>(Clock::now() - began_).count();
+    end.after_s = base::seconds_since(began_);
     one = {};
     return end;
   }

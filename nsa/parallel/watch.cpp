@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "base/clock.hpp"
 #include "base/stacks.hpp"
 #include "base/streams.hpp"
 #include "nsa/parallel/inside.hpp"
@@ -105,9 +106,7 @@ void Group::Inside::end_by_force(const std::string& what) {
 
 void Group::Inside::look_at_gpu() {
   if (!options.device.is_cuda()) return;
-  (void)gpu.within(kGlance, [all = own_ring, since = began] {
-    all->look(std::chrono::duration<double>(Clock::now() - since).count());
-  });
+  (void)gpu.within(kGlance, [all = own_ring, since = began] { all->look(base::seconds_since(since)); });
 }
 
 std::string Group::Inside::flight() {

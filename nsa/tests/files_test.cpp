@@ -2,13 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <fstream>
 #include <functional>
 
+#include "base/tests/full_disk.hpp"
 #include "nsa/tests/scratch.hpp"
 
 namespace files_test {
@@ -18,86 +17,13 @@ using namespace nsa::train;
 using nsa::fixtures::Scratch;
 using testing::HasSubstr;
 
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  return names;
-}
-
-// No file may grow beyond `bytes` while it lives: the nearest thing to a full disk.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) {
-    signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit now = before_;
-    now.rlim_cur = bytes;
-    setrlimit(RLIMIT_FSIZE, &now);
-  }
-  ~FullDisk() { setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_{};
-};
-
-TEST(AtomicFile, AppearsOnCommitAndReplaces) {
-  const Scratch folder;
-  const fs::path path = folder / "file";
-  {
-    AtomicFile file(path);
-    file.write("one");
-    EXPECT_FALSE(fs::exists(path));
-    file.commit();
-  }
-  EXPECT_EQ(read_text(path), "one");
-  {
-    AtomicFile file(path);
-    file.write("two");
-    EXPECT_EQ(read_text(path), "one");
-    file.commit();
-  }
-  EXPECT_EQ(read_text(path), "two");
-  EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("file"));
-}
-
-TEST(AtomicFile, WithoutCommitNothingIsLeft) {
-  const Scratch folder;
-  { AtomicFile(folder / "file").write("half"); }
-  EXPECT_THAT(names_in(folder.path()), testing::IsEmpty());
-}
-
-TEST(AtomicFile, FullDiskLeavesTheOldFileAndNoTemporaryOne) {
-  const Scratch folder;
-  const fs::path path = folder / "file";
-  AtomicFile(path).commit();
-  const FullDisk full(1000);
-  try {
-    AtomicFile file(path);
-    file.write(std::string(5000, 'x'));
-    FAIL();
-  } catch (const FileError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("cannot write " + path.string() + ".tmp: File too large"));
-  }
-  EXPECT_EQ(read_text(path), "");
-  EXPECT_THAT(names_in(folder.path()), testing::ElementsAre("file"));
-}
-
-TEST(AtomicFile, MissingFolderIsAnError) {
-  try {
-    AtomicFile file("/no/such/folder/file");
-    FAIL();
-  } catch (const FileError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("cannot create /no/such/folder/file.tmp: No such file or directory"));
-  }
-}
-
 TEST(AppendFile, CutsOffWhatDidNotFit) {
   const Scratch folder;
   const fs::path path = folder / "log";
   AppendFile file(path);
   file.append("first\n");
   {
-    const FullDisk full(10);
+    const base::tests::FullDisk full(10);
     EXPECT_THROW(file.append("a line that does not fit\n"), FileError);
   }
   EXPECT_EQ(read_text(path), "first\n");
@@ -141,9 +67,6 @@ TEST(AppendFile, WhatWasTakenAwayIsToldAndNotWrittenTo) {
   }
 }
 
-TEST(ReadText, SaysWhatIsMissing) {
-  EXPECT_THROW((void)read_text("/no/such/file"), FileError);
-  EXPECT_THROW(sync_folder("/no/such/folder"), FileError);
-}
+TEST(ReadText, SaysWhatIsMissing) { EXPECT_THROW((void)read_text("/no/such/file"), FileError); }
 
 }  // namespace files_test

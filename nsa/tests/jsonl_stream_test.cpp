@@ -5,8 +5,8 @@
 
 #include <map>
 
+#include "base/random.hpp"
 #include "nsa/tests/data_fixtures.hpp"
-#include "nsa/train/random.hpp"
 
 namespace nsa::train {
 namespace {
@@ -48,7 +48,7 @@ std::vector<std::string> awkward_documents() {
   std::uint64_t state = 7;
   for (const int length : {0, 1, 0, 0, 9, 10, 11, 1, 1, 1, 20, 21, 22, 0, 137, 2, 10, 10, 5, 1, 0}) {
     documents.emplace_back();
-    for (int i = 0; i < length; ++i) documents.back().push_back(static_cast<char>('a' + next_below(state, 26)));
+    for (int i = 0; i < length; ++i) documents.back().push_back(static_cast<char>('a' + base::next_below(state, 26)));
   }
   return documents;
 }

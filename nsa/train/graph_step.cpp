@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.hpp"
 #include "nsa/parallel/gradient_buckets.hpp"
 #include "nsa/train/gradients.hpp"
 
@@ -160,7 +161,7 @@ at::Tensor GraphStep::end() {
     await(*step.done);
   else if (step.done)
     step.done->synchronize();
-  wait_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  wait_seconds_ = base::seconds_since(begun);
   last_replayed_ = step.replayed;
   read_sums(step);
   return step.figures.clone();

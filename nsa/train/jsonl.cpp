@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "nsa/train/random.hpp"
+#include "base/random.hpp"
 
 namespace nsa::train {
 
@@ -22,7 +22,7 @@ std::string printable(std::string_view message) {
 }  // namespace
 
 bool is_validation(std::int64_t index, double share) {
-  const std::uint64_t hash = mixed(static_cast<std::uint64_t>(index) + 0x9E3779B97F4A7C15U);
+  const std::uint64_t hash = base::mixed(static_cast<std::uint64_t>(index) + base::kRandomStep);
   return static_cast<double>(hash >> 11) * 0x1p-53 < share;
 }
 

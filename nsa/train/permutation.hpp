@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "nsa/train/random.hpp"
+#include "base/random.hpp"
 
 namespace nsa::train {
 
@@ -28,7 +28,7 @@ class Permutation {
     const std::uint64_t mask = (std::uint64_t{1} << half_) - 1;
     std::uint64_t left = value >> half_, right = value & mask;
     for (std::uint64_t round = 1; round <= kRounds; ++round) {
-      const std::uint64_t next = left ^ (mixed(right + mixed(key_ + round * 0x9E3779B97F4A7C15U)) & mask);
+      const std::uint64_t next = left ^ (base::mixed(right + base::mixed(key_ + round * base::kRandomStep)) & mask);
       left = right;
       right = next;
     }
@@ -41,7 +41,7 @@ class Permutation {
 
 // The key of a pass over the data.
 [[nodiscard]] constexpr std::uint64_t key_of_pass(std::uint64_t seed, std::int64_t pass) {
-  return mixed(mixed(seed) + static_cast<std::uint64_t>(pass));
+  return base::mixed(base::mixed(seed) + static_cast<std::uint64_t>(pass));
 }
 
 }  // namespace nsa::train

@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.hpp"
+
 namespace nsa::train {
 
 namespace {
@@ -20,8 +22,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kLongestTimeout = 1e6;  // seconds; far from where clocks overflow
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The last durations of many.
 class Times {
@@ -82,7 +82,7 @@ struct Prefetch::Shared {
       const auto start = Clock::now();
       Item item = fetch(*source);
       lock.lock();
-      if (!item.last()) read.add(seconds_since(start));
+      if (!item.last()) read.add(base::seconds_since(start));
       ready.push_back(std::move(item));
       changed.notify_all();
     }
@@ -156,7 +156,7 @@ Batch Prefetch::next() {
   Item item = std::move(first);
   shared_->ready.pop_front();
   shared_->position = std::move(item.after);
-  shared_->waited.add(seconds_since(start));
+  shared_->waited.add(base::seconds_since(start));
   shared_->changed.notify_all();
   return std::move(item.batch);
 }

@@ -5,8 +5,8 @@
 
 #include <stdexcept>
 
+#include "base/random.hpp"
 #include "nsa/train/data_file.hpp"
-#include "nsa/train/random.hpp"
 
 namespace nsa::train {
 
@@ -33,7 +33,7 @@ at::Tensor RandomCrops::next() {
   at::Tensor tokens = at::empty({batch_, length}, at::kLong);
   const auto starts = static_cast<std::uint64_t>(bytes_.numel() - length + 1);
   for (std::int64_t row = 0; row < batch_; ++row) {
-    const auto start = static_cast<std::int64_t>(next_below(state_, starts));
+    const auto start = static_cast<std::int64_t>(base::next_below(state_, starts));
     tokens[row].copy_(bytes_.narrow(0, start, length));
   }
   return tokens;

@@ -8,10 +8,10 @@
 #include <cmath>
 #include <tuple>
 
+#include "base/random.hpp"
 #include "nsa/train/packing.hpp"
 #include "nsa/train/permutation.hpp"
 #include "nsa/train/position.hpp"
-#include "nsa/train/random.hpp"
 
 namespace nsa::train {
 
@@ -119,7 +119,7 @@ TextStream::Rows TextStream::take_crops() {
   rows.length = options_.seq_len + 1;
   const auto places = static_cast<std::uint64_t>(end_ - begin_ - rows.length + 1);
   for (std::int64_t i = 0; i < options_.batch_size; ++i)
-    rows.starts.push_back(begin_ + static_cast<std::int64_t>(next_below(state_, places)));
+    rows.starts.push_back(begin_ + static_cast<std::int64_t>(base::next_below(state_, places)));
   return rows;
 }
 

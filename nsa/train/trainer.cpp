@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/clock.hpp"
 #include "nsa/model/make.hpp"
 #include "nsa/train/deal.hpp"
 #include "nsa/train/evaluation.hpp"
@@ -19,8 +20,6 @@ namespace nsa::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 at::Device device_of(const LanguageModel& model) { return model->parameters().front().device(); }
 
@@ -180,7 +179,7 @@ StepReport Trainer::step(bool goes_on) {
     if (stream_) stream_->seek(origin_.data);
     set_random_states(origin_.random, device_);
   }
-  report.seconds = seconds_since(start);
+  report.seconds = base::seconds_since(start);
   if (report.stop == Stop::none) seconds_spent_ += report.seconds;
   return report;
 }
@@ -326,7 +325,7 @@ std::vector<Batch> Trainer::fetch(StepReport& report) {
     report.tokens += predictions(batch);
     batches.push_back(std::move(batch));
   }
-  report.fetch_seconds = seconds_since(start);
+  report.fetch_seconds = base::seconds_since(start);
   return batches;
 }
 

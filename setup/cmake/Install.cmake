@@ -20,8 +20,9 @@ install(EXPORT nsa_validate NAMESPACE nsa_validate:: FILE nsa_validate-targets.c
         COMPONENT library)
 
 # The rooms that others may use; the backends' insides, the programs and the tests stay here.
-# Who a process is among others, which nsa/parallel/world.hpp speaks of.
-install(FILES base/environment.hpp base/launch.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/base COMPONENT library)
+# What their headers include of base/.
+install(FILES base/atomic_file.hpp base/clock.hpp base/environment.hpp base/fd.hpp base/files.hpp base/launch.hpp base/random.hpp
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/base COMPONENT library)
 install(DIRECTORY nsa/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/nsa COMPONENT library FILES_MATCHING PATTERN *.hpp
         PATTERN bench EXCLUDE PATTERN cuda EXCLUDE PATTERN flash EXCLUDE PATTERN kernels EXCLUDE PATTERN run EXCLUDE
         PATTERN sdpa EXCLUDE PATTERN tests EXCLUDE)

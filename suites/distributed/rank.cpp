@@ -14,6 +14,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/environment.hpp"
 #include "build_info.hpp"
 #include "nsa/parallel/errors.hpp"
@@ -33,8 +34,6 @@ namespace {
 namespace parallel = nsa::parallel;
 using Clock = std::chrono::steady_clock;
 using At = RankMoment::At;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 double free_shared_memory() {
   struct statvfs found {};
@@ -249,7 +248,7 @@ class Rank {
         const auto start = Clock::now();
         group_->sum(tensor, "timed");
         if (device_.is_cuda()) (void)tensor[0].item<float>();
-        if (i > 0) seconds.push_back(seconds_since(start));
+        if (i > 0) seconds.push_back(base::seconds_since(start));
       }
       std::sort(seconds.begin(), seconds.end());
       figures["all_reduce_s"][std::to_string(elements)] = seconds[seconds.size() / 2];

@@ -5,6 +5,7 @@
 #include <future>
 #include <thread>
 
+#include "base/clock.hpp"
 #include "nsa/train/text.hpp"
 #include "suites/codes.hpp"
 #include "suites/preflight/checks.hpp"
@@ -31,7 +32,7 @@ void first_batch(Context& context, const std::string& what, Reader reader, std::
          Clock::now() - begin < deadline) {
     context.progress();
   }
-  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const double seconds = base::seconds_since(begin);
   if (batch.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     context.finding(codes::kFirstBatch, fmt::format("no batch of {} after {:.2f} s", what, seconds),
                     {{"source", what}, {"deadline_s", limit_s}});

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "base/random.hpp"
+
 namespace suites::probes {
 
 namespace {
@@ -18,19 +20,13 @@ bool has_nan(std::span<const double> sample) {
   return std::any_of(sample.begin(), sample.end(), [](double x) { return std::isnan(x); });
 }
 
-// SplitMix64: small, seedable, and the same on every platform (std::uniform_int_distribution is not).
+// Seedable, and the same on every platform (std::uniform_int_distribution is not).
 class Generator {
  public:
   explicit Generator(std::uint64_t seed) : state_(seed) {}
-  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(next() % bound); }
+  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(base::next_random(state_) % bound); }
 
  private:
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
   std::uint64_t state_;
 };
 

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "base/clock.hpp"
 #include "suites/probes/nvml.hpp"
 #include "suites/probes/statistics.hpp"
 
@@ -122,7 +123,7 @@ UtilisationSampler::~UtilisationSampler() { stop(); }
 Utilisation UtilisationSampler::stop() {
   State& state = *state_;
   if (state.stopping) return state.figures;
-  state.figures.wall_s = std::chrono::duration<double>(Clock::now() - state.begin).count();
+  state.figures.wall_s = base::seconds_since(state.begin);
   state.figures.cpu_s = cpu_seconds() - state.cpu_begin;
   {
     const std::lock_guard lock(state.mutex);

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/atomic_file.hpp"
+#include "base/clock.hpp"
 #include "base/files.hpp"
 #include "base/live_line.hpp"
 #include "base/nearest.hpp"
@@ -238,7 +240,7 @@ void Day::say(const std::string& line) {
 void Day::draw(const std::string& name) {
   static const bool live = base::want_live_line();
   if (!live || options_.quiet || line_.is_fresh()) return;
-  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  const double elapsed = base::seconds_since(begin_);
   line_.draw(fmt::format("[{}/{}] {:.0f}s  {}", ran_.size(), scenario_.attempts.size(), elapsed, name));
 }
 
@@ -281,7 +283,7 @@ int Day::report(Json head) {
   json["run"] = std::move(head);
   if (compared) json["comparison"] = reports::to_json(*compared);
   const std::string text = reports::dump(json, 2) + "\n";
-  selftest::write_atomically(folder_ / kFile, text);
+  base::write_whole(folder_ / kFile, text, base::AtomicFile::Folder::own);
   if (options_.json)
     base::out("{}", text);
   else

@@ -1,13 +1,8 @@
 #include "suites/selftest/files.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <fstream>
-#include <stdexcept>
 
 #include "base/files.hpp"
 #include "reports/journal.hpp"
@@ -35,10 +30,6 @@ void read_times(const fs::path& journal, Evidence& evidence) {
   }
 }
 
-[[noreturn]] void fail(const fs::path& file, const char* what) {
-  throw std::runtime_error(fmt::format("{}: {}: {}", file.string(), what, std::strerror(errno)));
-}
-
 }  // namespace
 
 Evidence read_evidence(const fs::path& folder, int exit_code) {
@@ -57,28 +48,6 @@ Evidence read_evidence(const fs::path& folder, int exit_code) {
   }
   read_times(folder / reports::kJournalFile, evidence);
   return evidence;
-}
-
-void write_atomically(const fs::path& file, const std::string& text) {
-  const fs::path temporary = file.string() + ".tmp";
-  const int fd = base::open_own(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
-  if (fd < 0) fail(temporary, "cannot be written");
-  bool written = true;
-  for (std::size_t done = 0; written && done < text.size();) {
-    const ssize_t n = write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    written = n > 0;
-    if (written) done += static_cast<std::size_t>(n);
-  }
-  written = written && fsync(fd) == 0;
-  const int error = errno;
-  close(fd);
-  if (!written) {
-    errno = error;
-    unlink(temporary.c_str());
-    fail(temporary, "cannot be written");
-  }
-  if (rename(temporary.c_str(), file.c_str()) != 0) fail(file, "cannot be replaced");
 }
 
 }  // namespace suites::selftest

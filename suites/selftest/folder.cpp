@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/atomic_file.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/settings.hpp"
 
@@ -13,7 +14,7 @@ namespace fs = std::filesystem;
 namespace {
 
 bool is_ours(std::string name, const FolderWish& wish) {
-  for (const std::string_view end : {std::string_view(kLog), std::string_view(".tmp")})
+  for (const std::string_view end : {std::string_view(kLog), base::AtomicFile::kTemporary})
     if (name.ends_with(end)) name.resize(name.size() - end.size());
   return wish.ours(name);
 }

@@ -11,6 +11,8 @@
 #include <functional>
 #include <string>
 
+#include "base/atomic_file.hpp"
+#include "base/clock.hpp"
 #include "base/files.hpp"
 #include "base/live_line.hpp"
 #include "base/stamp.hpp"
@@ -41,6 +43,7 @@ constexpr const char* kFile = "selftest.json";
 constexpr const char* kClean = "clean-";
 constexpr double kProbeSeconds = 60;
 constexpr const char* kEquivalents = "fixtures/selftest/equivalent.json";
+constexpr auto kOwnFolder = base::AtomicFile::Folder::own;  // nothing is written through a link
 constexpr std::size_t kMostBaseline = std::size_t{16} << 20;
 // Where a run hangs on purpose nobody waits long; gates on speed are not what is tested.
 constexpr const char* kHangSeconds = "8";
@@ -246,7 +249,7 @@ void Selftest::say(const std::string& line) {
 void Selftest::draw(const std::vector<std::string>& names) {
   static const bool live = base::want_live_line();
   if (!live || options_.quiet || line_.is_fresh()) return;
-  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  const double elapsed = base::seconds_since(begin_);
   line_.draw(
       fmt::format("[{}/{}] {:.0f}s  {}", done_, faults_.size() + options_.clean, elapsed, fmt::join(names, ", ")));
 }
@@ -335,12 +338,12 @@ int Selftest::run(const std::vector<std::string>& argv) {
   }
   result_.exit_code = static_cast<int>(exit_code());
   result_.run["ended"] = base::timestamp();
-  write_atomically(folder_ / kFile, reports::dump(json_of(result_), 2) + "\n");
+  base::write_whole(folder_ / kFile, reports::dump(json_of(result_), 2) + "\n", kOwnFolder);
   base::out("{}report: {}\n", text_of(result_), (folder_ / kFile).string());
   if (kept) {
     if (score("all", result_.trials).broken > 0)
       throw harness::InfrastructureError("a run is broken: no baseline was written");
-    write_atomically(options_.write_baseline, to_text(with_rows_of(*kept, result_.trials)));
+    base::write_whole(options_.write_baseline, to_text(with_rows_of(*kept, result_.trials)), kOwnFolder);
     base::out("baseline: {}\n", options_.write_baseline);
   }
   if (const auto lost = base::lost(stdout)) throw harness::InfrastructureError("standard output: " + *lost);

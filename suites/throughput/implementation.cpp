@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.hpp"
 #include "nsa/dispatch.hpp"
 #include "suites/codes.hpp"
 #include "suites/implementation/client.hpp"
@@ -68,7 +69,7 @@ double wall_seconds(const Work& work, const nsa::Ops& ops) {
   const auto begin = std::chrono::steady_clock::now();
   (void)work.c.call(ops, work.c.inputs);
   synchronise();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return base::seconds_since(begin);
 }
 
 }  // namespace

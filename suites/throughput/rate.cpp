@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 
+#include "base/clock.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/utilisation.hpp"
 #include "suites/throughput/baseline.hpp"
@@ -105,7 +106,7 @@ void judge_floor(Context& context, const Floor& floor, const Summary& rate, Json
 
 }  // namespace
 
-void rate(const Subject& subject, Context& context) { rate_by_clock(subject, context, steady_seconds); }
+void rate(const Subject& subject, Context& context) { rate_by_clock(subject, context, base::steady_seconds); }
 
 void rate_by_clock(const Subject& subject, Context& context, const Clock& clock) {
   context.phase("set-up");

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <memory>
 
+#include "base/clock.hpp"
 #include "reports/chart.hpp"
 #include "suites/codes.hpp"
 #include "suites/throughput/baseline.hpp"
@@ -123,7 +124,7 @@ void judge_time_law(Context& context, const std::vector<std::pair<Shape, probes:
 
 }  // namespace
 
-void shapes(const Subject& subject, Context& context) { shapes_by_clock(subject, context, steady_seconds); }
+void shapes(const Subject& subject, Context& context) { shapes_by_clock(subject, context, base::steady_seconds); }
 
 void shapes_by_clock(const Subject& subject, Context& context, const Clock& clock) {
   context.phase("model");

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <exception>
 #include <sstream>
@@ -52,10 +51,6 @@ void initialise_once() {
 
 void synchronise(at::Device device) {
   if (device.is_cuda()) torch::cuda::synchronize(device.index());
-}
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 double time_once(const Stopwatch& stopwatch, const std::function<void()>& work) {

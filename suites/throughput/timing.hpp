@@ -8,16 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
+
 namespace suites::throughput_cases {
 
 // Seconds since some moment. A test hands in a clock that it turns itself, and so what is judged is the judgement and
 // not the machine that the test runs on.
 using Clock = std::function<double()>;
-[[nodiscard]] double steady_seconds();
 
 // Takes times: the device is synchronised before each look at the clock.
 struct Stopwatch {
-  Stopwatch(at::Device timed, Clock read = steady_seconds) : device(timed), clock(std::move(read)) {}
+  Stopwatch(at::Device timed, Clock read = base::steady_seconds) : device(timed), clock(std::move(read)) {}
   Stopwatch(at::DeviceType type) : Stopwatch(at::Device(type)) {}
   at::Device device;
   Clock clock;

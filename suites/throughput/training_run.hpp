@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "nsa/train/trainer.hpp"
 #include "suites/throughput/cases.hpp"
 #include "suites/throughput/timing.hpp"
@@ -27,7 +28,7 @@ struct NoProgress {
 class Training {
  public:
   // Trains bench.instance.model with bench.config.train.
-  Training(Bench bench, harness::Context& context, const Clock& clock = steady_seconds);
+  Training(Bench bench, harness::Context& context, const Clock& clock = base::steady_seconds);
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 

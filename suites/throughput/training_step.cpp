@@ -2,6 +2,7 @@
 // Case backends: the same figure for every backend.
 #include <fmt/format.h>
 
+#include "base/clock.hpp"
 #include "nsa/call.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/utilisation.hpp"
@@ -76,10 +77,10 @@ void training_step(const Subject& subject, Context& context) {
     context.phase("warm-up");
     (void)training.seconds({.warm_up = 1, .repeats = 1, .least = 1});
     context.phase("timed steps");
-    const double begin = steady_seconds();
+    const double begin = base::steady_seconds();
     probes::UtilisationSampler sampler(bus_id(device_of(context)));
     std::vector<double> rate_samples = rates(training.seconds({.warm_up = 1, .repeats = repeats}), training.tokens());
-    while (context.cuda() && steady_seconds() < begin + kDriverSeconds) (void)training.step();
+    while (context.cuda() && base::steady_seconds() < begin + kDriverSeconds) (void)training.step();
     const probes::Utilisation use = sampler.stop();
     if (judge(summarise(rate_samples), floor) == Gate::unclear) {
       context.phase("timed steps once more");

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.hpp"
 #include "reports/chart.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/statistics.hpp"
@@ -107,7 +108,7 @@ double Yardstick::seconds() const {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < products_; ++i) (void)at::mm(matrix_, matrix_);
   if (matrix_.is_cuda()) torch::cuda::synchronize(matrix_.device().index());
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return base::seconds_since(start);
 }
 
 void judge_pace(const Run& run, Context& context) {

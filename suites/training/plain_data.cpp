@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "base/random.hpp"
+
 namespace suites::training_cases {
 
 namespace {
@@ -25,11 +27,7 @@ std::string whole_file(const std::filesystem::path& path) {
 // Is this line kept out of training? The first number of splitmix64 with the line's number as its seed, as a share
 // of 1.
 bool held_out(std::uint64_t line, double share) {
-  std::uint64_t z = line + 0x9E3779B97F4A7C15U;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  z ^= z >> 31;
-  return static_cast<double>(z >> 11) / 9007199254740992.0 < share;  // 53 bits
+  return static_cast<double>(base::next_random(line) >> 11) / 9007199254740992.0 < share;  // 53 bits
 }
 
 void read_text(const std::string& text, double share, PlainData& data) {

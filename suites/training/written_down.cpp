@@ -6,6 +6,7 @@
 
 #include <chrono>
 
+#include "base/clock.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/one_thread.hpp"
 #include "suites/training/cases.hpp"
@@ -110,7 +111,7 @@ WrittenRun make_written_run(const WrittenTrial& trial, Context& context) {
     const auto begin = std::chrono::steady_clock::now();
     WrittenRun::Start start{.arguments = arguments_of(trial, second), .end = {}, .seconds = 0};
     start.end = run_nsa_train(start.arguments, witness.next_start());
-    start.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    start.seconds = base::seconds_since(begin);
     run.starts.push_back(std::move(start));
     run.unfinished = witness.unfinished().batches;
     if (run.starts.back().end.exit_code != 0) break;

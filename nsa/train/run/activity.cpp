@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "base/clock.hpp"
+
 namespace nsa::train {
 
 namespace {
@@ -47,7 +49,7 @@ void Activity::step_made(std::int64_t steps, double seconds) {
 Activity::Snapshot Activity::look() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   Snapshot copy = now_;
-  if (in_step_) copy.step_s = std::chrono::duration<double>(Clock::now() - step_began_).count();
+  if (in_step_) copy.step_s = base::seconds_since(step_began_);
   return copy;
 }
 

@@ -67,9 +67,7 @@ void HaltFile::write(nlohmann::json evidence) {
   if (!evidence.contains("what_to_do"))
     evidence["what_to_do"] =
         "find the cause, remove this file, start again with --resume: the run goes on before this step";
-  AtomicFile file(path_);
-  file.write(evidence.dump(1) + "\n");
-  file.commit();
+  base::write_whole(path_, evidence.dump(1) + "\n");
 }
 
 }  // namespace nsa::train

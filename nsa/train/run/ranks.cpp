@@ -203,9 +203,7 @@ Rank join(const parallel::World& world, const Config& config, const Options& opt
   group.keep = [folder = folder_of(options.out, world.rank), may = rank.may_write](const std::string& text) {
     if (!*may) return base::err("{}\n", text);
     try {
-      AtomicFile file(folder / "stacks_ranks.txt");
-      file.write(text);
-      file.commit();
+      base::write_whole(folder / "stacks_ranks.txt", text);
     } catch (const std::exception& error) {
       base::err("nsa-train: the stacks of all ranks could not be written: {}\n", error.what());
     }

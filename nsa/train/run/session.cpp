@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/clock.hpp"
 #include "base/stacks.hpp"
 #include "base/streams.hpp"
 #include "nsa/call.hpp"
@@ -21,7 +22,6 @@ namespace nsa::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 constexpr const char* kReplaced = "replaced_by_reference";  // function -> how often, in a checkpoint's facts
 
@@ -50,12 +50,6 @@ std::vector<std::string> flags_not_obeyed(const Training& training) {
   for (const Asked& asked : asked_by_name(training.flags, taken))
     if (!asked.obeyed) all.push_back(describe(asked, taken));
   return all;
-}
-
-void write_file(const std::filesystem::path& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(text);
-  file.commit();
 }
 
 }  // namespace
@@ -152,7 +146,7 @@ void Session::begin(const std::vector<std::string>& arguments) {
   halt_.remove_with(folder_.replaces());
   log_.emplace(folder_.path(), steps(), training_.validation != nullptr,
                [this](const std::string& text) { progress_.warn(text); });
-  write_file(folder_.file("dtypes.txt"), dtype_report(*training_.model, training_.config.train));
+  base::write_whole(folder_.file("dtypes.txt"), dtype_report(*training_.model, training_.config.train));
   activity_.step_made(steps(), 0);
   heartbeat_.emplace(folder_.file("heartbeat.jsonl"), Heartbeat::Source{folder_.run_id(), training_.device, activity_});
   heartbeat_->write(saved_step_ < 0 ? "boot" : "resume", {{"last_step", last_step_}, {"build", start["build"]["id"]}});
@@ -347,7 +341,7 @@ void Session::validate() {
   } catch (const std::runtime_error& error) {
     throw DataError(fmt::format("validation: {}", error.what()));
   }
-  log_->validation(steps(), result, seconds_since(start));
+  log_->validation(steps(), result, base::seconds_since(start));
   heartbeat_->write("validation", {{"loss", json_number(result.loss)}, {"tokens", result.tokens}});
   progress_.say(fmt::format("step {}: validation loss {:.4f} over {} tokens", steps(), result.loss, result.tokens));
 }
@@ -374,7 +368,7 @@ void Session::save_state() {
   saved_step_ = steps();
   heartbeat_->write("checkpoint", {{"file", file.filename().string()},
                                    {"bytes", std::filesystem::file_size(file)},
-                                   {"seconds", seconds_since(start)}});
+                                   {"seconds", base::seconds_since(start)}});
 }
 
 // After an exception, which stays the one that is told: keeps the steps that were made since the last checkpoint.

@@ -115,9 +115,7 @@ fs::path prepared(const fs::path& file, const std::vector<std::string>& columns,
                          file.filename().string()));
     }
   }
-  AtomicFile fresh(file);
-  fresh.write(header + rows.kept);
-  fresh.commit();
+  base::write_whole(file, header + rows.kept);
   return file;
 }
 

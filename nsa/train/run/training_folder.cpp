@@ -250,9 +250,7 @@ void TrainingFolder::begin(const nlohmann::json& config, const nlohmann::json& s
   if (!goes_on_) record_ = {{"schema", "nsa-train-run/1"}, {"run_id", run_id_}, {"starts", nlohmann::json::array()}};
   record_["config"] = config;
   record_["starts"].push_back(start);
-  AtomicFile file(path_ / kRecord);
-  file.write(record_.dump(1) + "\n");
-  file.commit();
+  base::write_whole(path_ / kRecord, record_.dump(1) + "\n");
 }
 
 void TrainingFolder::check() const {

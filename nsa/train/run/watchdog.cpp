@@ -81,9 +81,7 @@ void Watchdog::record(std::string_view event, double silent_s) {
           event == "hung" ? "HUNG" : "SLOW", activity.steps + 1, activity.phase, activity.step_s, activity.median_s,
           silent_s, file.string());
       fields["stacks"] = file.filename().string();
-      AtomicFile stacks(file);
-      stacks.write(base::all_stacks());
-      stacks.commit();
+      base::write_whole(file, base::all_stacks());
     }
     heartbeat_.write(event, fields);
   } catch (const std::exception& error) {  // the thread that trains will meet the same disk, and end the run

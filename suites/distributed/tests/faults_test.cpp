@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.hpp"
 #include "nsa/tests/needs_gloo.hpp"
 #include "suites/codes.hpp"
 #include "suites/faults/mutants.hpp"
@@ -32,7 +33,7 @@ TEST_P(RankFaults, LeadTheirFindings) {
   settings.set("distributed.timeout_s", "3", "test");
   const auto start = std::chrono::steady_clock::now();
   const tests::RecordingContext context = tests::run_case(distributed(Subject(seams)), "two_ranks", settings);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = base::seconds_since(start);
   ASSERT_FALSE(context.findings.empty()) << "nothing was found";
   const auto& first = context.findings.front();
   const auto& codes = fault->expected_codes;

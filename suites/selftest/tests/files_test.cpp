@@ -72,19 +72,6 @@ TEST_F(Files, TimesComeFromTheJournalWhateverElseStandsThere) {
   ASSERT_EQ(evidence.findings.size(), 1u);
 }
 
-TEST_F(Files, WhatIsWrittenReplacesAndFollowsNoLink) {
-  write_atomically(folder_ / "x", "one");
-  write_atomically(folder_ / "x", "two");
-  std::ifstream file(folder_ / "x");
-  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "two");
-  EXPECT_FALSE(fs::exists(folder_ / "x.tmp"));
-  put("other", "kept");
-  fs::create_symlink(folder_ / "other", folder_ / "x.tmp");
-  EXPECT_THROW(write_atomically(folder_ / "x", "three"), std::runtime_error);
-  EXPECT_THROW(write_atomically(folder_ / "none" / "x", "three"), std::runtime_error);
-  EXPECT_EQ(fs::file_size(folder_ / "other"), 4u);
-}
-
 TEST_F(Files, ForceRemovesOursOrNothing) {
   const fs::path out = folder_ / "old";
   fs::create_directories(out / "one");
