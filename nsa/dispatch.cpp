@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <mutex>
@@ -23,7 +22,7 @@ struct Dispatcher::State {
   mutable std::mutex mutex;
   struct Ran {
     std::int64_t calls = 0;
-    std::vector<std::string> kernels;
+    std::vector<Launched> kernels;
   };
   std::map<std::pair<Op, Choice>, Ran> routes;
   std::map<std::string, Fallbacks> fallbacks;
@@ -33,12 +32,12 @@ struct Dispatcher::State {
     const std::lock_guard lock(mutex);
     ++routes[{op, choice}].calls;
   }
-  void launched(Op op, const Choice& choice, std::string_view kernel) {
+  void launched(Op op, const Choice& choice, const Launched& kernel) {
     const std::lock_guard lock(mutex);
     const auto row = routes.find({op, choice});
     if (row == routes.end()) return;  // of a function that was not called through the record
     auto& kernels = row->second.kernels;
-    if (std::find(kernels.begin(), kernels.end(), kernel) == kernels.end()) kernels.emplace_back(kernel);
+    if (std::find(kernels.begin(), kernels.end(), kernel) == kernels.end()) kernels.push_back(kernel);
   }
   void count(const Fallback& fallback, bool replaced) {
     const std::lock_guard lock(mutex);
@@ -174,7 +173,7 @@ Ops Dispatcher::ops(Backend backend) {
 }
 
 OnLaunch Dispatcher::launches(std::shared_ptr<const Route> chosen) const {
-  return [state = state_, chosen = std::move(chosen)](Op op, std::string_view kernel) {
+  return [state = state_, chosen = std::move(chosen)](Op op, const Launched& kernel) {
     state->launched(op, (*chosen)[op], kernel);
   };
 }
@@ -207,8 +206,7 @@ const EffectiveFlags& Dispatcher::flags() const { return state_->flags; }
 std::vector<Taken> Dispatcher::routes_taken() const {
   const std::lock_guard lock(state_->mutex);
   std::vector<Taken> taken;
-  for (const auto& [route, ran] : state_->routes)
-    taken.push_back({route.first, route.second, ran.calls, fmt::format("{}", fmt::join(ran.kernels, "; "))});
+  for (const auto& [route, ran] : state_->routes) taken.push_back({route.first, route.second, ran.calls, ran.kernels});
   return taken;
 }
 

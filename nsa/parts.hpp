@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "nsa/route.hpp"
+
 namespace nsa {
 
 struct PartTaken {
@@ -19,8 +21,10 @@ struct PartTaken {
 // Its fields as JSON, of whichever library type, named as those of Taken (route.hpp).
 template <typename Json>
 void to_json(Json& json, const PartTaken& taken) {
+  std::vector<Launched> kernels;
+  if (!taken.kernel.empty()) kernels.push_back({.kernel = taken.kernel});
   json = {{"op", taken.part}, {"backend", taken.way}, {"variant", ""},
-          {"why", taken.why}, {"calls", taken.calls}, {"kernel", taken.kernel}};
+          {"why", taken.why}, {"calls", taken.calls}, {"kernels", kernels}};
 }
 
 // Thread-safe.

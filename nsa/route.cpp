@@ -64,7 +64,7 @@ Choice choose_attention(const EffectiveFlags& flags, const Call& call, Op op) {
   const std::string origin = origin_of(flags, wanted.flag);
   if (!wanted.asked) return {Backend::sdpa, "", fmt::format("flash not asked for ({})", origin)};
   if (const auto reason = request_refusal(flags, call, wanted); !reason.empty())
-    return {Backend::sdpa, "", "flash refused: " + reason, {Backend::flash}};
+    return {Backend::sdpa, "", "flash refused: " + reason, {{op, Backend::flash, reason}}};
   // Compressed attention is always varlen: a document's strides against its blocks (flash/compressed.cpp).
   if (op == Op::attend_compressed) return {Backend::flash, "varlen", origin};
   if (call.packed) return {Backend::flash, "varlen", origin + "; packed batch"};
@@ -96,7 +96,7 @@ Choice prefer_cuda(const EffectiveFlags& flags, const Call& call, Op op, Choice 
   if (!flags.use_cuda || named) return otherwise;
   if (const auto reason = cuda_refusal(call, op); !reason.empty()) {
     otherwise.why = fmt::format("cuda refused: {}; {}", reason, otherwise.why);
-    otherwise.refused.push_back(Backend::cuda);
+    otherwise.refused.push_back({op, Backend::cuda, reason});
     return otherwise;
   }
   // What was asked for and refused keeps its reason.
@@ -104,7 +104,7 @@ Choice prefer_cuda(const EffectiveFlags& flags, const Call& call, Op op, Choice 
   return {Backend::cuda, "", origin_of(flags, "use_cuda") + also, otherwise.refused};
 }
 
-// After its parts were chosen.
+// After its parts were chosen; without what they were refused.
 Choice choose_attend(const EffectiveFlags& flags, const Route& route) {
   const Backend first = route[kAttendParts.front()].backend;
   for (const Op part : kAttendParts)
@@ -216,6 +216,8 @@ Route route(const EffectiveFlags& flags, const Call& call) {
       route[op] = prefer_cuda(flags, call, op, choose(flags, call, op));
   }
   route[Op::attend] = choose_attend(flags, route);
+  for (const Op part : kAttendParts)
+    for (const Refused& refused : route[part].refused) route[Op::attend].refused.push_back(refused);
   return route;
 }
 

@@ -39,21 +39,39 @@ struct Call {
   Phi phi = Phi::avg;
 };
 
+// A backend that was asked for and does not serve a call of this function.
+struct Refused {
+  Op op = Op::compress;
+  Backend backend = Backend::sdpa;
+  std::string why;  // its own reason alone: "device is cpu"
+  auto operator<=>(const Refused&) const = default;
+};
+
 struct Choice {
   Backend backend = Backend::sdpa;
   // Which way inside the backend: attend_selected: "packed", "packed_safe", "masked"; attend_window / attend_compressed
   // in flash: "dense", "varlen"; attend: "in_one", "in_parts"; else "".
   std::string variant;
-  std::string why;  // in words; names the refused alternative and its reason ("flash refused: device is cpu")
-  std::vector<Backend> refused = {};  // those that were asked for and do not serve the call
+  std::string why;  // in words, for people; names the refused alternative too ("flash refused: device is cpu")
+  std::vector<Refused> refused = {};  // the same as fields; of attend, its parts'
   auto operator<=>(const Choice&) const = default;
 };
 [[nodiscard]] std::string to_string(const Choice& choice);  // "flash/varlen", "sdpa": without the reason
 
-// Is told which kernels a function launches, when it does; those of a backward pass on the thread that runs it. The
-// names are the plans' (kernels/plan/attention_plan.hpp): "joint", "backward merged parts"; where all branches go in
-// one, each with its branch: "sel joint".
-using OnLaunch = std::function<void(Op, std::string_view kernel)>;
+// A kernel that a function launched.
+struct Launched {
+  std::string branch = {};  // of attention in one: "cmp", "sel", "win"; else ""
+  bool backward = false;    // by a backward pass
+  std::string kernel = {};  // as its plan calls it (kernels/plan/attention_plan.hpp): "joint", "merged parts"
+  auto operator<=>(const Launched&) const = default;
+};
+template <typename Json>
+void to_json(Json& json, const Launched& launched) {
+  json = {
+      {"branch", launched.branch}, {"pass", launched.backward ? "backward" : "forward"}, {"kernel", launched.kernel}};
+}
+// Is told which kernels a function launches, when it does; those of a backward pass on the thread that runs it.
+using OnLaunch = std::function<void(Op, const Launched&)>;
 
 struct Route {
   std::array<Choice, kAllOps.size()> choices;  // by Op
@@ -66,11 +84,11 @@ struct Taken {
   Op op = Op::compress;
   Choice choice;
   std::int64_t calls = 0;
-  // Which of its kernels the backend launched, each once, in the order in which they first ran: "joint; backward merged
-  // parts" (OnLaunch). Of cuda's attention and choice of blocks alone, else "".
-  std::string kernel = {};
+  // Which of its kernels the backend launched, each once, in the order in which they first ran (OnLaunch). Of cuda's
+  // attention and choice of blocks alone, else none.
+  std::vector<Launched> kernels = {};
 };
-// Its fields as JSON, of whichever library type: {"op", "backend", "variant", "why", "calls", "kernel"}.
+// Its fields as JSON, of whichever library type: {"op", "backend", "variant", "why", "calls", "kernels"}.
 template <typename Json>
 void to_json(Json& json, const Taken& taken) {
   json = {{"op", to_string(taken.op)},
@@ -78,7 +96,7 @@ void to_json(Json& json, const Taken& taken) {
           {"variant", taken.choice.variant},
           {"why", taken.choice.why},
           {"calls", taken.calls},
-          {"kernel", taken.kernel}};
+          {"kernels", taken.kernels}};
 }
 
 // sdpa gathers the chosen blocks of at most this many rows at a time; a row is one (batch, token, group).

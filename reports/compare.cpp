@@ -1,6 +1,7 @@
 #include "reports/compare.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -132,9 +133,9 @@ void add_ways(const Case& c, std::map<std::string, std::set<std::string>>& to) {
     const auto word = [&](const char* key) {
       return route.contains(key) && route.at(key).is_string() ? route.at(key).get<std::string>() : std::string();
     };
-    const std::string variant = word("variant"), kernel = word("kernel");
+    const std::string variant = word("variant"), kernels = fmt::format("{}", fmt::join(view::kernels_of(route), "; "));
     to[word("op")].insert(fmt::format("{}{}{}", word("backend"), variant.empty() ? "" : "/" + variant,
-                                      kernel.empty() ? "" : fmt::format(" ({})", kernel)));
+                                      kernels.empty() ? "" : fmt::format(" ({})", kernels)));
   }
 }
 

@@ -110,17 +110,22 @@ struct Taken {
   std::set<std::string> kernels;
 };
 
-// "joint; backward parts" is two of them.
-void add_kernels(std::set<std::string>& to, std::string_view listed) {
-  constexpr std::string_view kBetween = "; ";
-  while (!listed.empty()) {
-    const std::size_t end = std::min(listed.find(kBetween), listed.size());
-    to.emplace(listed.substr(0, end));
-    listed.remove_prefix(std::min(end + kBetween.size(), listed.size()));
-  }
-}
-
 }  // namespace
+
+std::vector<std::string> kernels_of(const Json& route) {
+  std::vector<std::string> all;
+  if (!route.is_object()) return all;
+  const auto word = [](const Json& from, const char* key) {
+    return from.is_object() && from.contains(key) && from.at(key).is_string() ? from.at(key).get<std::string>() : "";
+  };
+  for (const Json& launched : route.value("kernels", Json::array())) {
+    const std::string branch = word(launched, "branch"), kernel = word(launched, "kernel");
+    const char* pass = word(launched, "pass") == "backward" ? "backward " : "";
+    if (!kernel.empty()) all.push_back(fmt::format("{}{}{}{}", branch, branch.empty() ? "" : " ", pass, kernel));
+  }
+  if (const std::string told = word(route, "kernel"); !told.empty()) all.push_back(told);
+  return all;
+}
 
 std::vector<Row> ways(const Run& run) {
   std::map<std::string, std::map<std::string, Taken>> functions;  // function -> way
@@ -133,7 +138,7 @@ std::vector<Row> ways(const Run& run) {
         if (backend.empty()) continue;
         Taken& taken = functions[field("op")][variant.empty() ? backend : fmt::format("{}/{}", backend, variant)];
         taken.cases.insert(&c);
-        add_kernels(taken.kernels, field("kernel"));
+        for (std::string& kernel : kernels_of(route)) taken.kernels.insert(std::move(kernel));
       }
     }
   }

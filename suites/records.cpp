@@ -43,17 +43,17 @@ void tell_fallbacks(harness::Context& context, const std::vector<std::shared_ptr
 }
 
 void tell(harness::Context& context, const std::vector<std::shared_ptr<nsa::Dispatcher>>& dispatchers) {
-  std::map<std::tuple<nsa::Op, nsa::Choice, std::string>, std::int64_t> calls;
+  std::map<std::tuple<nsa::Op, nsa::Choice, std::vector<nsa::Launched>>, std::int64_t> calls;
   for (const auto& dispatcher : dispatchers)
     for (const nsa::Taken& taken : dispatcher->routes_taken())
-      calls[{taken.op, taken.choice, taken.kernel}] += taken.calls;
+      calls[{taken.op, taken.choice, taken.kernels}] += taken.calls;
   nsa::PartRecord parts;
   for (const auto& dispatcher : dispatchers)
     for (const nsa::PartTaken& taken : dispatcher->parts()->taken()) parts.add(taken);
   std::vector<nsa::Taken> routes;
   for (const auto& [route, times] : calls) {
-    const auto& [op, choice, kernel] = route;
-    routes.push_back({op, choice, times, kernel});
+    const auto& [op, choice, kernels] = route;
+    routes.push_back({op, choice, times, kernels});
   }
   harness::Json rows = routes;
   for (const nsa::PartTaken& part : parts.taken()) rows.push_back(part);

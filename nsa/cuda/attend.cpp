@@ -77,7 +77,7 @@ void run_forward(kernels::AttentionForward& p, const kernels::AttentionPlan& pla
   else
     kernels::attention_forward(p, plan, stream_of(q.device()));
   Together::keep(room);
-  if (problem.on_launch) problem.on_launch(to_string(plan.variant));
+  if (problem.on_launch) problem.on_launch(/*backward=*/false, to_string(plan.variant));
 }
 
 // Between kernels that are started one by one events would cost the host more than the GPU gains.
@@ -117,7 +117,10 @@ Attended attend_branch(const at::Tensor& q, const at::Tensor& k, const at::Tenso
   require(q, {.G = k.size(2), .Dv = v.size(3), .geometry = g, .packed = cu_seqlens.has_value()}, op);
   const OnDeviceOf device(q);
   Problem problem = problem_of(mask, q, g, cu_seqlens);
-  if (on_launch) problem.on_launch = [on_launch, op](std::string_view kernel) { on_launch(op, kernel); };
+  if (on_launch)
+    problem.on_launch = [on_launch, op](bool backward, std::string_view kernel) {
+      on_launch(op, {.backward = backward, .kernel = std::string(kernel)});
+    };
   auto kept = c10::make_intrusive<Kept>(std::move(problem));
   const auto out = Attend::apply(aligned(q), aligned(k), aligned(v), blocks, kept);
   return {out[0], {}, out[1]};
@@ -173,7 +176,7 @@ AttentionOutput attend_window_and_combine(const at::Tensor& q, const at::Tensor&
   p.workspace = start_of(room);
   kernels::window_and_combine(p, plan, sum, device.stream());
   Together::keep(room);
-  if (problem.on_launch) problem.on_launch(to_string(plan.variant));
+  if (problem.on_launch) problem.on_launch(/*backward=*/false, to_string(plan.variant));
   return out;
 }
 
@@ -200,7 +203,7 @@ void run_backward(std::span<const Pass> passes, const at::Tensor& q, const std::
     if (q.is_cuda()) part.beside = c10::cuda::getStreamFromPool();
     kernels::attention_backward(part, plan, stream);
     Together::keep(room);
-    if (problem.on_launch) problem.on_launch("backward " + std::string(to_string(plan.variant)));
+    if (problem.on_launch) problem.on_launch(/*backward=*/true, to_string(plan.variant));
     return room;
   };
   const bool captured = q.is_cuda() && is_captured();

@@ -15,14 +15,14 @@
 namespace nsa::cuda {
 
 // What both passes need besides the tensors. The plans (kernels/plan/attention_plan.hpp) are made for `device`, and
-// `on_launch` is told their variants. `in_one_graph`: the launches of all branches may go as one CUDA graph
+// `on_launch` is told their variants, and of which pass. `in_one_graph`: the launches of all branches may go as one CUDA graph
 // (together.hpp).
 struct Problem {
   kernels::Mask mask;
   Geometry geometry;
   Packing packing;
   kernels::Device device;
-  std::function<void(std::string_view kernel)> on_launch = {};
+  std::function<void(bool backward, std::string_view kernel)> on_launch = {};
   bool in_one_graph = true;
 };
 

@@ -178,10 +178,13 @@ AllForward attend_all_forward(AllInputs given, const Problems& problems, const C
       asked.blocks ? AttendedAndChosen{attend_forward(q, k_cmp, v_cmp, {}, problems[0], asked.into[0]), *asked.blocks}
                    : attend_forward_and_select(q, k_cmp, v_cmp, problems[0], asked.into[0], asked.blocks_into);
   show(kOutputStages[0], cmp.o);
+  const auto on_kernel = [&](std::string_view kernel) {
+    if (problems[0].on_launch) problems[0].on_launch(/*backward=*/false, kernel);
+  };
   const auto blocks = chosen.defined()
                           ? chosen
-                          : select_for(problems[0], {q, k_cmp, problems[0].geometry, cu_seqlens, cmp.stats},
-                                       problems[0].on_launch, asked.blocks_into);
+                          : select_for(problems[0], {q, k_cmp, problems[0].geometry, cu_seqlens, cmp.stats}, on_kernel,
+                                       asked.blocks_into);
   show("blocks", blocks);
   const auto sel = attend_forward(q, k_sel, v_sel, blocks, problems[1], asked.into[1]);
   show(kOutputStages[1], sel.o);
@@ -237,8 +240,8 @@ at::Tensor attend(const AttendArgs& args, const OnLaunch& on_launch, bool in_one
   shared->problems = problems_of(args.q, g, args.cu_seqlens, in_one_graph);
   if (on_launch)
     for (std::size_t i = 0; i < kBranches; ++i)
-      shared->problems[i].on_launch = [on_launch, i](std::string_view kernel) {
-        on_launch(Op::attend, std::string(kNames[i]) + " " + std::string(kernel));
+      shared->problems[i].on_launch = [on_launch, i](bool backward, std::string_view kernel) {
+        on_launch(Op::attend, {kNames[i], backward, std::string(kernel)});
       };
   shared->cu_seqlens = args.cu_seqlens;
   shared->observe = args.observe;

@@ -26,7 +26,7 @@ at::Tensor statistics(const at::Tensor& q, const at::Tensor& k, const Problem& p
 
 at::Tensor select(const SelectArgs& args, const OnLaunch& on_launch) {
   return select_on(std::nullopt, args, [&](std::string_view kernel) {
-    if (on_launch) on_launch(Op::select, kernel);
+    if (on_launch) on_launch(Op::select, {.kernel = std::string(kernel)});
   });
 }
 

@@ -133,32 +133,38 @@ TEST_F(CudaKernels, TheRecordNamesTheKernelsThatRan) {
   const CudaCase c = attend_case({.S = 150, .h = 6});
   const auto kernels_of = [&](const Ops& table, const Dispatcher& dispatcher) {
     (void)evaluate(c, table, c.inputs);
-    std::map<Op, std::string> all;
-    for (const Taken& taken : dispatcher.routes_taken()) all[taken.op] = taken.kernel;
+    std::map<Op, std::vector<Launched>> all;
+    for (const Taken& taken : dispatcher.routes_taken()) all[taken.op] = taken.kernels;
     return all;
   };
   Dispatcher in_one(resolve({})), in_parts(resolve({}));
   const auto whole = kernels_of(in_one.ops(Backend::cuda), in_one);
   const auto parts = kernels_of(in_parts.ops(Backend::cuda).in_parts(), in_parts);
-  EXPECT_EQ(parts.at(Op::combine), "");
-  EXPECT_TRUE(parts.at(Op::select).starts_with("blocks by ")) << parts.at(Op::select);
+  const auto expect_in_one = [&](const Launched& wanted) {
+    const auto& ran = whole.at(Op::attend);
+    EXPECT_NE(std::find(ran.begin(), ran.end(), wanted), ran.end()) << wanted.branch << " " << wanted.kernel;
+  };
+  EXPECT_TRUE(parts.at(Op::combine).empty());
+  ASSERT_EQ(parts.at(Op::select).size(), 1U);
+  const Launched& by_itself = parts.at(Op::select)[0];
+  EXPECT_TRUE(by_itself.kernel.starts_with("blocks by ")) << by_itself.kernel;
   // On Hopper the compressed branch's kernel chooses too.
-  const std::string chooses = kernels::current_device().hopper
-                                  ? std::string(to_string(kernels::Variant::intervals_and_choice))
-                                  : parts.at(Op::select);
-  EXPECT_NE(whole.at(Op::attend).find("cmp " + chooses), std::string::npos) << whole.at(Op::attend);
+  expect_in_one({"cmp", false,
+                 kernels::current_device().hopper ? std::string(to_string(kernels::Variant::intervals_and_choice))
+                                                  : by_itself.kernel});
   for (const auto& [op, name] :
        {std::pair{Op::attend_compressed, "cmp"}, {Op::attend_selected, "sel"}, {Op::attend_window, "win"}}) {
-    const std::string& own = parts.at(op);  // "joint; backward joint"
-    const std::size_t end = own.find("; ");
-    ASSERT_NE(end, std::string::npos) << own;
-    EXPECT_TRUE(own.substr(end).starts_with("; backward ")) << own;
-    for (const std::string& kernel : {own.substr(0, end), own.substr(end + 2)})
-      EXPECT_NE(whole.at(Op::attend).find(std::string(name) + " " + kernel), std::string::npos)
-          << whole.at(Op::attend) << " lacks " << kernel;
+    const std::vector<Launched>& own = parts.at(op);
+    ASSERT_EQ(own.size(), 2U) << name;
+    EXPECT_FALSE(own[0].backward) << name;
+    EXPECT_TRUE(own[1].backward) << name;
+    for (const Launched& launched : own) {
+      EXPECT_EQ(launched.branch, "");
+      expect_in_one({name, launched.backward, launched.kernel});
+    }
   }
   if (kernels::is_emulated()) {
-    EXPECT_EQ(parts.at(Op::attend_selected), "parts; backward parts");
+    EXPECT_EQ(parts.at(Op::attend_selected), (std::vector<Launched>{{"", false, "parts"}, {"", true, "parts"}}));
   }
 }
 

@@ -77,7 +77,7 @@ TEST(Dispatcher, RecordsTheFunctionsOfOneBackendToo) {
   for (const Taken& each : taken) {
     EXPECT_EQ(to_string(each.choice), each.op == Op::attend ? "reference/in_parts" : "reference");
     EXPECT_EQ(each.choice.why, "this backend by itself");
-    EXPECT_EQ(each.kernel, "");
+    EXPECT_TRUE(each.kernels.empty());
     EXPECT_EQ(each.calls, 1);
   }
 }

@@ -172,7 +172,7 @@ TEST(Compare, WaysThatRanInCasesOfAllRuns) {
                          {"variant", "in_one"},
                          {"why", "w"},
                          {"calls", 2},
-                         {"kernel", kernel}}});
+                         {"kernels", Json::array({{{"branch", ""}, {"pass", "forward"}, {"kernel", kernel}}})}}});
   };
   runs.at(0).facts["routes"] = route("cuda", "joint");
   runs.at(1).facts["routes"] = route("cuda", "joint");

@@ -165,13 +165,28 @@ TEST(Ways, CountTheCasesThatTookEach) {
   cases[1].facts["routes"] = {route("attend", "cuda", "in_one", "default"),
                               route("attend", "sdpa", "in_parts", "one reason"),
                               route("attend", "sdpa", "in_parts", "another: x (y)"), 5};
-  cases[1].facts["routes"][0]["kernel"] = "sel joint; sel backward parts; win mma.sync";
+  const auto launched = [](const char* branch, const char* pass, const char* kernel) {
+    return Json{{"branch", branch}, {"pass", pass}, {"kernel", kernel}};
+  };
+  cases[1].facts["routes"][0]["kernels"] =
+      Json::array({launched("sel", "forward", "joint"), launched("sel", "backward", "parts"),
+                   launched("win", "forward", "mma.sync"), 5});
   cases[2].facts = Json{{"routes", "none"}, {"other", 1}};
   EXPECT_THAT(ways(run), ElementsAre(Pair("attend",
                                           "sdpa/in_parts in 2 cases, cuda/in_one in 1 case (sel backward parts, sel "
                                           "joint, win mma.sync)"),
                                      Pair("select", "sdpa in 1 case")));
   EXPECT_TRUE(ways(run_of({Status::pass})).empty());
+}
+
+TEST(Ways, KernelsAreReadFromEveryVersionsRows) {
+  EXPECT_THAT(kernels_of(Json{{"kernels", Json::array({{{"branch", ""}, {"pass", "backward"}, {"kernel", "joint"}}})}}),
+              ElementsAre("backward joint"));
+  EXPECT_THAT(kernels_of(Json{{"kernel", "sel joint; sel backward parts"}}),
+              ElementsAre("sel joint; sel backward parts"));
+  for (const Json& odd :
+       {Json(3), Json{{"kernels", 3}}, Json{{"kernels", Json::array({{{"kernel", 3}}})}}, Json{{"kernel", ""}}})
+    EXPECT_TRUE(kernels_of(odd).empty()) << odd;
 }
 
 TEST(Metrics, RangesNeverHideANan) {

@@ -79,7 +79,8 @@ void require_route(const Instance& instance, const ModelWay& way) {
     const std::string line = fmt::format("{}: {} ({})", nsa::to_string(taken.op), nsa::to_string(choice), choice.why);
     // What the feature table does not serve is no fault: other widths, another geometry.
     const nsa::Backend wanted = way.backend->parts.at(taken.op).backend;
-    if (std::find(choice.refused.begin(), choice.refused.end(), wanted) != choice.refused.end())
+    if (std::any_of(choice.refused.begin(), choice.refused.end(),
+                    [&](const nsa::Refused& refused) { return refused.backend == wanted; }))
       throw harness::Skipped{"unsupported", line};
     lines += "\n  " + line;
   }

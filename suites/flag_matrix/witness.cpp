@@ -95,11 +95,13 @@ class Judge {
     if (!seen_.called(name) && !seen_.in_one()) return;
     const nsa::Choice* choice = choice_of(seen_.in_one() ? "attend" : name);
     if (choice == nullptr) return;  // no function of the product's own ran: record() tells
-    const std::string& reason = choice->why;
     const auto any = flag_truth::refusal_words(environment_, call_, op);
-    const bool named =
-        std::any_of(any.begin(), any.end(), [&](const auto& words) { return contains_all(reason, words); });
-    if (!reason.empty() && (any.empty() || named)) return;
+    if (any.empty() && !choice->why.empty()) return;
+    const auto refused = std::find_if(choice->refused.begin(), choice->refused.end(), [&](const nsa::Refused& r) {
+      return r.op == op && r.backend == nsa::Backend::flash;
+    });
+    const std::string reason = refused == choice->refused.end() ? "" : refused->why;
+    if (std::any_of(any.begin(), any.end(), [&](const auto& words) { return contains_all(reason, words); })) return;
     disagree(
         codes::kRefusalWithoutReason,
         fmt::format("{}: the route gives {}", name,

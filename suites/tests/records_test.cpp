@@ -76,7 +76,8 @@ TEST(Records, TheRoutesOfEveryModelAreAFact) {
   for (std::size_t i = 0; i < 7; ++i) EXPECT_EQ(routes[i].at("calls"), 2) << routes[i];
   const std::string on_a_cpu = " refused: device is cpu; served: a CUDA device";
   const auto part = [](const char* name, const std::string& why, int calls) {
-    return Json{{"op", name}, {"backend", "aten"}, {"variant", ""}, {"why", why}, {"calls", calls}, {"kernel", ""}};
+    return Json{{"op", name}, {"backend", "aten"}, {"variant", ""},
+                {"why", why}, {"calls", calls},    {"kernels", Json::array()}};
   };
   EXPECT_EQ(routes[7], part("embedding", "joined" + on_a_cpu, 2));
   EXPECT_EQ(routes[8], part("norm", "cuda" + on_a_cpu, 2 * 3));
@@ -99,7 +100,7 @@ TEST(Records, TheRoutesOfTablesAreAFactToo) {
                              {"variant", ""},
                              {"why", "this backend by itself"},
                              {"calls", 1},
-                             {"kernel", ""}}));
+                             {"kernels", Json::array()}}));
   EXPECT_EQ(routes[1].at("op"), "combine");
   EXPECT_EQ(routes[1].at("backend"), "sdpa");
 }
