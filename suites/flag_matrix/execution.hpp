@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "suites/flag_matrix/ways.hpp"
+#include "suites/flag_matrix/footprint.hpp"
 #include "suites/probes/autograd_errors.hpp"
 #include "suites/subject.hpp"
 
@@ -28,7 +28,7 @@ struct Plan {
 struct Execution {
   // By function of the ops table, only of those that were called; "attend" alone where attention went in one.
   std::map<std::string, probes::OpCounts> ops;
-  flag_ways::Inputs inputs;           // of the attentions that were called
+  flag_footprint::Inputs inputs;      // of the attentions that were called
   at::Tensor gates;                   // as `combine` got them, else as the layer made them
   bool gates_carry_graph = false;     // a gradient could flow into them
   bool others_have_gradient = false;  // after backward: some parameter outside the gate has one

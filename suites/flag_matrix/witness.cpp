@@ -18,13 +18,6 @@ using flag_execution::Plan;
 using probes::OpCounts;
 using reports::Json;
 
-// The name by which flag_ways calls what the product recorded: sdpa/packed -> "packed", sdpa -> "sdpa".
-std::string recorded_way(const std::string& op, const nsa::Choice& choice) {
-  if (choice.backend == nsa::Backend::flash) return op == "attend_window" ? "flash_" + choice.variant : "flash";
-  if (op == "attend_selected" && choice.backend == nsa::Backend::sdpa) return choice.variant;
-  return std::string(nsa::to_string(choice.backend));
-}
-
 bool contains_all(const std::string& text, const std::vector<std::string>& words) {
   return std::all_of(words.begin(), words.end(), [&](const std::string& word) { return text.find(word) != text.npos; });
 }
@@ -55,15 +48,15 @@ class Judge {
   void way(const std::string& op, const std::string& wanted) {
     if (seen_.in_one()) return in_one(op, wanted);
     if (!seen_.called(op)) return;  // branches() asks whether it should have been
-    const std::vector<flag_ways::Way>& ways = yardstick_.ways.at(op);
+    const std::vector<flag_footprint::Footprint>& ways = yardstick_.ways.at(op);
     const OpCounts& ran = seen_.ops.at(op);
-    const std::vector<std::string> closest = flag_ways::closest(ran, ways);
+    const std::vector<std::string> closest = flag_footprint::closest(ran, ways);
     record(op, closest);
     if (std::find(closest.begin(), closest.end(), wanted) != closest.end()) return;
-    const auto way = std::find_if(ways.begin(), ways.end(), [&](const auto& w) { return w.name == wanted; });
+    const auto way = std::find_if(ways.begin(), ways.end(), [&](const auto& w) { return w.way == wanted; });
     const OpCounts requested = way == ways.end() ? OpCounts{} : way->ops;
     std::vector<std::string> lacking;
-    for (const auto& [name, times] : flag_ways::missing(requested, ran)) lacking.push_back(name);
+    for (const auto& [name, times] : flag_footprint::missing(requested, ran)) lacking.push_back(name);
     disagree(codes::kFlagIgnored,
              fmt::format("{} must run as {}, but ran as {} (the route says: {}); operations that did not run: {}", op,
                          wanted, fmt::join(closest, " or "), route_of(op), fmt::join(lacking, ", ")),
@@ -279,7 +272,7 @@ class Judge {
   // What the product says that it took must be what ran.
   void record(const std::string& op, const std::vector<std::string>& closest) {
     const nsa::Choice* choice = choice_of(op);
-    const std::string recorded = choice == nullptr ? "" : recorded_way(op, *choice);
+    const std::string recorded = choice == nullptr ? "" : flag_footprint::name_of(op, *choice);
     if (std::find(closest.begin(), closest.end(), recorded) != closest.end()) return;
     disagree(
         codes::kRouteRecord,
@@ -315,7 +308,7 @@ std::vector<std::string> blind_spots(const Yardstick& yardstick) {
   for (const auto& [op, ways] : yardstick.ways)
     for (std::size_t i = 0; i < ways.size(); ++i)
       for (std::size_t j = i + 1; j < ways.size(); ++j)
-        if (ways[i].ops == ways[j].ops) blind.push_back(fmt::format("{}: {} and {}", op, ways[i].name, ways[j].name));
+        if (ways[i].ops == ways[j].ops) blind.push_back(fmt::format("{}: {} and {}", op, ways[i].way, ways[j].way));
   return blind;
 }
 
@@ -327,7 +320,7 @@ Yardstick measure(const Plan& plan, bool training) {
   yardstick.training = training;
   yardstick.plain = flag_execution::execute(Subject(by_name), plan, {}, training);
   const at::AutoGradMode mode(training);
-  yardstick.ways = flag_ways::demonstrate(yardstick.plain.inputs);
+  yardstick.ways = flag_footprint::demonstrate(yardstick.plain.inputs);
   return yardstick;
 }
 

@@ -14,8 +14,8 @@ namespace suites::flag_witness {
 // What every execution of one gradient mode is compared with.
 struct Yardstick {
   bool training = false;
-  std::map<std::string, std::vector<flag_ways::Way>> ways;  // of each attention
-  flag_execution::Execution plain;                          // without any flag, by backends called by name
+  std::map<std::string, std::vector<flag_footprint::Footprint>> ways;  // of each attention
+  flag_execution::Execution plain;                                     // without any flag, by backends called by name
 };
 // Two ways of one op that run the same operations here ("attend_window: a and b"): between them nothing can be told.
 [[nodiscard]] std::vector<std::string> blind_spots(const Yardstick& yardstick);

@@ -19,7 +19,7 @@ using flag_witness::Yardstick;
 void check_yardstick(Context& context, const Yardstick& yardstick) {
   Json table = Json::object();
   for (const auto& [op, ways] : yardstick.ways)
-    for (const flag_ways::Way& way : ways) table[op][way.name] = way.ops;
+    for (const flag_footprint::Footprint& way : ways) table[op][way.way] = way.ops;
   const std::vector<std::string> blind = flag_witness::blind_spots(yardstick);
   const std::string mode = yardstick.training ? "with_gradients" : "without_gradients";
   context.fact("operations_of_each_way." + mode, table);

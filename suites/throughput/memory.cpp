@@ -12,6 +12,7 @@
 #include "suites/throughput/cases.hpp"
 #include "suites/throughput/kv_copies.hpp"
 #include "suites/throughput/timing.hpp"
+#include "suites/ways.hpp"
 
 namespace suites::throughput_cases {
 
@@ -161,6 +162,14 @@ void watch_copies(const Subject& subject, Context& context, bool training) {
 
 // ---- packing ------------------------------------------------------------------------------------------------------
 
+// The run's own flags, whatever else they ask for: no way of the table, which would set them back.
+nsa::EffectiveFlags packing_flags(const Subject& subject, bool safe) {
+  nsa::EffectiveFlags flags = subject.flags();
+  flags.train_safe_pack = safe;
+  flags.use_cuda = false;  // its kernels read K and V where they are: what is packed is sdpa's
+  return flags;
+}
+
 // Two calls of the selected branch without gradients must gather into the same memory.
 void prove_reuse(const Subject& subject, Context& context, const nsa::Config& config,
                  const nsa::EffectiveFlags& flags) {
@@ -168,9 +177,9 @@ void prove_reuse(const Subject& subject, Context& context, const nsa::Config& co
   const std::int64_t B = 1, S = 4 * m.nsa.l_sel + 7;
   const at::Device device = device_of(context);
   const nsa::Call call = nsa::call_of(m, B, S, config.train.precision, device);
-  const std::string variant = nsa::route(flags, call)[nsa::Op::attend_selected].variant;
-  if (variant != "packed") {
-    context.fact("reuse", "not judged: the route is '" + variant + "', which uses no workspace");
+  const nsa::Choice choice = nsa::route(flags, call)[nsa::Op::attend_selected];
+  if (!way_named("sdpa_packed").parts.at(nsa::Op::attend_selected).holds(choice)) {
+    context.fact("reuse", "not judged: the route is '" + choice.variant + "', which uses no workspace");
     return;
   }
   const nsa::Ops ops = subject.ops(flags, call);
@@ -205,21 +214,13 @@ void kv_expansion(const Subject& subject, Context& context) {
 
 void packing(const Subject& subject, Context& context) {
   const at::NoGradGuard no_grad;
-  nsa::EffectiveFlags reusing = subject.flags();
-  reusing.train_safe_pack = false;
-  reusing.use_cuda = false;  // its kernels read K and V where they are: what is packed is sdpa's
-  prove_reuse(subject, context, subject.config(context), reusing);
+  prove_reuse(subject, context, subject.config(context), packing_flags(subject, /*safe=*/false));
 }
 
 void packing_cost(const Subject& subject, Context& context) {
   const at::NoGradGuard no_grad;
   const nsa::Config config = subject.config(context);
-  nsa::EffectiveFlags reusing = subject.flags();
-  reusing.train_safe_pack = false;
-  reusing.use_cuda = false;  // its kernels read K and V where they are: what is packed is sdpa's
-  nsa::EffectiveFlags safe = reusing;
-  safe.train_safe_pack = true;
-
+  const nsa::EffectiveFlags reusing = packing_flags(subject, /*safe=*/false), safe = packing_flags(subject, true);
   const std::int64_t S = config.train.seq_len;
   const at::Tensor tokens = probes::text_tokens(context, config, {config.train.batch_size, S}).narrow(1, 0, S);
   Bench by_reuse = make_bench(subject, context, config, reusing), by_safe = make_bench(subject, context, config, safe);

@@ -307,13 +307,15 @@ TEST(FlagMatrix, ExtraOperationsOfAWrapperDoNotDeceive) {
 }
 
 TEST(Ways, ClosestPrefersCompleteThenLean) {
-  const std::vector<flag_ways::Way> ways = {{"a", {{"x", 2}, {"y", 1}}}, {"b", {{"x", 2}}}, {"c", {{"z", 1}}}};
+  const std::vector<flag_footprint::Footprint> ways = {
+      {"a", {{"x", 2}, {"y", 1}}}, {"b", {{"x", 2}}}, {"c", {{"z", 1}}}};
   using Names = std::vector<std::string>;
-  EXPECT_EQ(flag_ways::closest({{"x", 2}, {"y", 1}}, ways), Names{"a"});  // b is complete too, but leaves y unexplained
-  EXPECT_EQ(flag_ways::closest({{"x", 2}, {"w", 9}}, ways), Names{"b"});
-  EXPECT_EQ(flag_ways::closest({{"z", 1}, {"x", 1}}, ways), Names{"c"});
-  EXPECT_EQ(flag_ways::closest({{"x", 2}}, {{"b", {{"x", 2}}}, {"twin", {{"x", 2}}}}), (Names{"b", "twin"}));
-  EXPECT_EQ(flag_ways::missing({{"x", 2}, {"y", 1}}, {{"x", 1}}), (flag_ways::OpCounts{{"x", 1}, {"y", 1}}));
+  EXPECT_EQ(flag_footprint::closest({{"x", 2}, {"y", 1}}, ways),
+            Names{"a"});  // b is complete too, but leaves y unexplained
+  EXPECT_EQ(flag_footprint::closest({{"x", 2}, {"w", 9}}, ways), Names{"b"});
+  EXPECT_EQ(flag_footprint::closest({{"z", 1}, {"x", 1}}, ways), Names{"c"});
+  EXPECT_EQ(flag_footprint::closest({{"x", 2}}, {{"b", {{"x", 2}}}, {"twin", {{"x", 2}}}}), (Names{"b", "twin"}));
+  EXPECT_EQ(flag_footprint::missing({{"x", 2}, {"y", 1}}, {{"x", 1}}), (flag_footprint::OpCounts{{"x", 1}, {"y", 1}}));
 }
 
 TEST(TruthTable, HasTheTwentySevenSettingsOnce) {
