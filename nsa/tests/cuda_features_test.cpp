@@ -240,6 +240,8 @@ TEST(RouteToCuda, ARefusalIsToldAndTheOtherChoiceTaken) {
     EXPECT_EQ(asked[op].backend, plain[op].backend);
     EXPECT_EQ(asked[op].variant, plain[op].variant);
     if (op == Op::attend) continue;  // its parts say why
+    EXPECT_EQ(asked[op].refused,
+              (std::vector<nsa::Refused>{{op, Backend::cuda, "precision is fp32; served: bf16 and fp16"}}));
     EXPECT_EQ(asked[op].why, "cuda refused: precision is fp32; served: bf16 and fp16; " + plain[op].why);
   }
 }
@@ -270,6 +272,10 @@ TEST(RouteToCuda, TakesTheBranchThatFlashRefuses) {
   const auto route = routed({{"NSA_USE_CUDA", "1"}, {"NSA_USE_FA2", "1"}}, call);
   EXPECT_EQ(route[Op::attend_window].backend, Backend::cuda);
   EXPECT_THAT(route[Op::attend_window].why, HasSubstr("flash refused: d_k 192 differs from d_v 128"));
+  const auto refused = [](Op op) { return nsa::Refused{op, Backend::flash, "d_k 192 differs from d_v 128"}; };
+  EXPECT_EQ(route[Op::attend_window].refused, std::vector{refused(Op::attend_window)});
+  EXPECT_EQ(route[Op::attend].variant, "in_one");
+  EXPECT_EQ(route[Op::attend].refused, (std::vector{refused(Op::attend_compressed), refused(Op::attend_window)}));
 }
 
 TEST(RouteToCuda, ForceParityWins) {

@@ -103,6 +103,11 @@ TEST(Route, NoCompressedBlockNoFlash) {
   const auto route = nsa::route(flash_flags(), call);
   EXPECT_EQ(route[Op::attend_window].backend, Backend::flash);
   EXPECT_EQ(route[Op::attend_compressed].why, "flash refused: no compressed block at length 31 (l = 32)");
+  const nsa::Refused refused{Op::attend_compressed, Backend::flash, "no compressed block at length 31 (l = 32)"};
+  for (const Op op : nsa::kAllOps) {
+    const bool has_it = op == Op::attend_compressed || op == Op::attend;  // attend has its parts'
+    EXPECT_EQ(route[op].refused, has_it ? std::vector{refused} : std::vector<nsa::Refused>{}) << to_string(op);
+  }
 }
 
 TEST(Route, EntryPointOfTheWindow) {

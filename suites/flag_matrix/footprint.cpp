@@ -1,6 +1,7 @@
 #include "suites/flag_matrix/footprint.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <functional>
