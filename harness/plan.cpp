@@ -1,6 +1,7 @@
 #include "harness/plan.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -176,14 +177,15 @@ namespace {
 const Suite& find_suite(const std::vector<Suite>& suites, const std::string& name) {
   for (const Suite& suite : suites)
     if (suite.name == name) return suite;
-  throw std::logic_error(fmt::format("a suite requires '{}', which does not exist", name));
+  throw std::logic_error(fmt::format("a suite is to run after '{}', which does not exist", name));
 }
 
 void visit(const std::vector<Suite>& suites, const Suite& suite, std::map<const Suite*, bool>& done,
            std::vector<const Suite*>& order) {
   const auto [at, fresh] = done.emplace(&suite, false);
-  if (!fresh && !at->second) throw std::logic_error(fmt::format("suite '{}' requires itself", suite.name));
+  if (!fresh && !at->second) throw std::logic_error(fmt::format("suite '{}' is to run after itself", suite.name));
   if (!fresh) return;
+  if (!suite.runs_after.empty()) visit(suites, find_suite(suites, suite.runs_after), done, order);
   for (const std::string& required : suite.requires_suites) visit(suites, find_suite(suites, required), done, order);
   done[&suite] = true;
   order.push_back(&suite);

@@ -42,13 +42,13 @@ struct Plan {
 //
 // Throws UsageError for an unknown suite, level or case (with the nearest name) and for such an option,
 // std::logic_error for a program that is wrong in itself (a cycle or an unknown name in
-// `requires_suites`, a case twice).
+// `requires_suites` and `runs_after`, a case twice).
 [[nodiscard]] Plan make_plan(const Program& program, const Settings& settings, const Selection& selection);
 
 // The part of it that can be said without enumerating cases: unknown suites and levels.
 void check_scope(const Program& program, const Selection& selection);
 
-// The program's suites in its own order, but each after those that it requires.
+// The program's suites in its own order, but each after those that it requires and the one that it runs after.
 [[nodiscard]] std::vector<const Suite*> running_order(const std::vector<Suite>& suites);
 
 // The first isolated suite that `suite` requires, directly or through others; "" when it is free to run.

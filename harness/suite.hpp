@@ -64,6 +64,8 @@ struct Suite {
   bool guards = false;
   std::vector<SettingSpec> settings = {};  // the keys that it declares; they begin with its name
   std::vector<SizeSetting> sizes = {};     // those among them that are sizes
+  // The suite behind which it stands in a run, whether or not that one is selected or finds anything. "": behind none.
+  std::string runs_after = {};
 };
 
 // "suite/name[k=v,k=v]" (no brackets without parameters) and the first 8 hex digits of its FNV-1a 64 hash.

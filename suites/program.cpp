@@ -12,14 +12,6 @@
 
 namespace suites {
 
-std::vector<harness::Suite> all_suites(const Subject& subject) {
-  return {
-#define SUITE(name) name(subject),
-#include "suites/suites.def"
-#undef SUITE
-  };
-}
-
 harness::Program make_program() {
   const auto seams = std::make_shared<Seams>();
   const Subject subject(seams);

@@ -1,6 +1,8 @@
-// The suites, in the order in which a run takes them. Each is a folder named in suites/CMakeLists.txt, which writes the
-// list of names (suites.def); its suite.cpp defines the function of that name: purpose, cases and settings.
+// The suites: each is a folder whose suite.cpp defines the function of its name. CMake finds them and writes the list of the
+// names (suites.def). For what puts them together, and for a test that names one; a suite does not include this.
 #pragma once
+
+#include <vector>
 
 #include "harness/suite.hpp"
 #include "suites/subject.hpp"
@@ -11,6 +13,7 @@ namespace suites {
 #include "suites/suites.def"
 #undef SUITE
 
+// In the order in which a run takes them.
 [[nodiscard]] std::vector<harness::Suite> all_suites(const Subject& subject);
 
 }  // namespace suites

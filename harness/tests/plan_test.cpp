@@ -58,6 +58,15 @@ TEST(Plan, RequiredSuitesRunBefore) {
   EXPECT_THAT(names, ElementsAre("early", "late", "later", "free"));
 }
 
+TEST(Plan, ASuiteStandsBehindTheOneThatItRunsAfter) {
+  Program p = program();
+  p.suites[0].runs_after = "free";  // of late, which requires early
+  std::vector<std::string> names;
+  for (const Suite* s : harness::running_order(p.suites)) names.push_back(s->name);
+  EXPECT_THAT(names, ElementsAre("free", "early", "late", "later"));
+  EXPECT_EQ(harness::blocked_by(p.suites, "late", {"free"}), "") << "an order, and nothing more";
+}
+
 TEST(Plan, LevelsNest) {
   EXPECT_EQ(ids({}).size(), 8U);
   EXPECT_EQ(ids({{"smoke"}, "", {}, {}}).size(), 8U);
@@ -206,6 +215,11 @@ TEST(Plan, AGraphThatIsNoneIsAMistakeOfTheProgram) {
   p.suites = {suite("a", {"b"}), suite("b", {"a"})};
   EXPECT_THROW((void)harness::running_order(p.suites), std::logic_error);
   p.suites = {suite("a", {"nothing"})};
+  EXPECT_THROW((void)harness::running_order(p.suites), std::logic_error);
+  p.suites = {suite("a")};
+  p.suites[0].runs_after = "nothing";
+  EXPECT_THROW((void)harness::running_order(p.suites), std::logic_error);
+  p.suites[0].runs_after = "a";
   EXPECT_THROW((void)harness::running_order(p.suites), std::logic_error);
   p.suites = {{"twice", "p", {}, [](const Settings&) { return std::vector<Case>(2); }}};
   EXPECT_THROW((void)make_plan(p, Settings({}), Selection{}), std::logic_error);

@@ -2,10 +2,11 @@
 // every parameter learns.
 #include <algorithm>
 
+#include "harness/suite.hpp"
 #include "suites/autograd/cases.hpp"
 #include "suites/probes/finite_check.hpp"
 #include "suites/probes/tokens.hpp"
-#include "suites/registry.hpp"
+#include "suites/subject.hpp"
 
 namespace suites {
 
@@ -172,19 +173,22 @@ void plan_implementation(Planner& planner) {
 }  // namespace
 
 harness::Suite autograd(const Subject& subject) {
-  return {"autograd",
-          "every backward pass is the derivative of its forward pass, and every parameter gets a gradient",
-          {"forward"},
-          [subject](const harness::Settings& settings) {
-            Planner planner(subject);
-            if (judges_implementation(settings)) {
-              plan_implementation(planner);
-              return planner.take();
-            }
-            plan_smoke(planner, settings.text("run.device") == "cuda");
-            plan_standard(planner);
-            return planner.take();
-          }};
+  harness::Suite suite;
+  suite.name = "autograd";
+  suite.purpose = "every backward pass is the derivative of its forward pass, and every parameter gets a gradient";
+  suite.requires_suites = {"forward"};
+  suite.runs_after = "s_sweep";
+  suite.cases = [subject](const harness::Settings& settings) {
+    Planner planner(subject);
+    if (judges_implementation(settings)) {
+      plan_implementation(planner);
+      return planner.take();
+    }
+    plan_smoke(planner, settings.text("run.device") == "cuda");
+    plan_standard(planner);
+    return planner.take();
+  };
+  return suite;
 }
 
 }  // namespace suites

@@ -1,8 +1,9 @@
 // The suite `distributed`: several processes that train one model, against one process that does.
 #include <fmt/format.h>
 
+#include "harness/suite.hpp"
 #include "suites/distributed/cases.hpp"
-#include "suites/registry.hpp"
+#include "suites/subject.hpp"
 
 namespace suites {
 
@@ -77,6 +78,7 @@ harness::Suite distributed(const Subject& subject) {
       "N processes train the same model as one does, bit for bit alike among themselves, and each failure of one of "
       "them is told by name and leaves no process behind.";
   suite.requires_suites = {"forward"};
+  suite.runs_after = "training";
   suite.settings = distributed_settings();
   suite.cases = [subject](const harness::Settings&) {
     std::vector<Case> cases = {{.name = "two_ranks", .params = {}, .run = [subject](Context& context) {

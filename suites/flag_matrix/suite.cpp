@@ -1,8 +1,9 @@
 // The NSA_* flags: what they mean by written tables, what they do by the operations that really ran.
 #include <array>
 
+#include "harness/suite.hpp"
 #include "suites/flag_matrix/checks.hpp"
-#include "suites/registry.hpp"
+#include "suites/subject.hpp"
 
 namespace suites {
 
@@ -54,6 +55,7 @@ harness::Suite flag_matrix(const Subject& subject) {
   suite.name = "flag_matrix";
   suite.purpose = "every NSA_* flag means what its table says, and what runs is what was asked for";
   suite.requires_suites = {"preflight"};
+  suite.runs_after = "forward";
   suite.cases = [subject](const harness::Settings&) {
     std::vector<Case> cases;
     const auto add = [&](const std::string& name, std::function<void(Context&)> run) -> Case& {

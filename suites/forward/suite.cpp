@@ -2,8 +2,9 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "harness/suite.hpp"
 #include "suites/forward/checks.hpp"
-#include "suites/registry.hpp"
+#include "suites/subject.hpp"
 
 namespace suites {
 
@@ -32,6 +33,7 @@ harness::Suite forward(const Subject& subject) {
   suite.purpose =
       "the model computes: right shapes and dtypes, finite logits, the loss that untrained weights must have";
   suite.requires_suites = {"preflight"};
+  suite.runs_after = "init_stats";
   suite.cases = [subject](const harness::Settings&) {
     std::vector<Case> cases;
     const auto add = [&](const std::string& name, Params params, std::function<void(Context&)> run) {

@@ -3,9 +3,10 @@
 #include <memory>
 #include <optional>
 
+#include "harness/suite.hpp"
 #include "nsa/parameters.hpp"
 #include "suites/init_stats/checks.hpp"
-#include "suites/registry.hpp"
+#include "suites/subject.hpp"
 
 namespace suites {
 
@@ -18,6 +19,7 @@ harness::Suite init_stats(const Subject& subject) {
   suite.name = "init_stats";
   suite.purpose = "every parameter starts as its law says, from a stream of its own, and the gates tell tokens apart";
   suite.requires_suites = {"preflight"};
+  suite.runs_after = "preflight";
   suite.cases = [subject](const harness::Settings& settings) {
     std::vector<Case> cases;
     const auto master = static_cast<std::uint64_t>(settings.integer("run.seed"));

@@ -1,9 +1,10 @@
 // parity: every backend computes what the fp64 reference computes, and what the description says must hold.
 #include <fmt/format.h>
 
+#include "harness/suite.hpp"
 #include "suites/parity/cases.hpp"
 #include "suites/probes/one_thread.hpp"
-#include "suites/registry.hpp"
+#include "suites/subject.hpp"
 
 namespace suites {
 
@@ -306,13 +307,14 @@ std::vector<harness::SettingSpec> settings() {
 }  // namespace
 
 harness::Suite parity(const Subject& subject) {
-  return {"parity",
-          "every backend agrees with the fp64 reference within rounding, and the identities of the method hold",
-          {"preflight"},
-          [subject](const harness::Settings& settings) { return plan_cases(subject, settings); },
-          /*guards=*/false,
-          settings(),
-          {{"parity.lengths", 1, "S"}, {"parity.handover_steps"}}};
+  return {
+      .name = "parity",
+      .purpose = "every backend agrees with the fp64 reference within rounding, and the identities of the method hold",
+      .requires_suites = {"preflight"},
+      .cases = [subject](const harness::Settings& settings) { return plan_cases(subject, settings); },
+      .settings = settings(),
+      .sizes = {{"parity.lengths", 1, "S"}, {"parity.handover_steps"}},
+      .runs_after = "autograd"};
 }
 
 }  // namespace suites

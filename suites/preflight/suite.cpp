@@ -3,10 +3,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "harness/suite.hpp"
 #include "nsa/cuda/architectures.hpp"
 #include "suites/preflight/checks.hpp"
 #include "suites/preflight/settings.hpp"
-#include "suites/registry.hpp"
+#include "suites/subject.hpp"
 
 namespace suites {
 

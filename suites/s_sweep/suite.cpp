@@ -1,6 +1,7 @@
 // s_sweep: no length, no content and no scale of the logits gives a non-finite value, forward or backward.
-#include "suites/registry.hpp"
+#include "harness/suite.hpp"
 #include "suites/s_sweep/cases.hpp"
+#include "suites/subject.hpp"
 
 namespace suites {
 
@@ -73,13 +74,13 @@ std::vector<harness::SettingSpec> settings() {
 }  // namespace
 
 harness::Suite s_sweep(const Subject& subject) {
-  return {"s_sweep",
-          "no sequence length, content or scale of the logits gives a non-finite value, forward or backward",
-          {"forward"},
-          [subject](const harness::Settings& settings) { return plan(subject, settings); },
-          /*guards=*/false,
-          settings(),
-          {{"s_sweep.lengths", 1, "S"}}};
+  return {.name = "s_sweep",
+          .purpose = "no sequence length, content or scale of the logits gives a non-finite value, forward or backward",
+          .requires_suites = {"forward"},
+          .cases = [subject](const harness::Settings& settings) { return plan(subject, settings); },
+          .settings = settings(),
+          .sizes = {{"s_sweep.lengths", 1, "S"}},
+          .runs_after = "flag_matrix"};
 }
 
 }  // namespace suites

@@ -184,4 +184,21 @@ TEST_F(WhatIsSet, AModelThatIsNoFileIsRefused) {
   std::filesystem::remove(loop);
 }
 
+// A suite says itself where it stands in a run; readers are told in GUIDE.md.
+TEST(Suites, RunInTheOrderOfTheGuide) {
+  const harness::Program program = suites::make_program();
+  std::vector<std::string> own, planned, told;
+  for (const harness::Suite& suite : program.suites) own.push_back(suite.name);
+  for (const harness::Suite* suite : harness::running_order(program.suites)) planned.push_back(suite->name);
+  EXPECT_EQ(own, planned);
+
+  std::ifstream guide(std::filesystem::path(program.source_dir) / "GUIDE.md");
+  std::string line;
+  while (std::getline(guide, line) && !line.starts_with("| suite | proves |")) {
+  }
+  std::getline(guide, line);  // |---|
+  while (std::getline(guide, line) && line.starts_with("| ")) told.push_back(line.substr(2, line.find(' ', 2) - 2));
+  EXPECT_EQ(own, told);
+}
+
 }  // namespace

@@ -5,9 +5,10 @@
 
 #include <array>
 
+#include "harness/suite.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/autograd_errors.hpp"
-#include "suites/registry.hpp"
+#include "suites/subject.hpp"
 #include "suites/throughput/baseline.hpp"
 #include "suites/throughput/cases.hpp"
 #include "suites/throughput/settings.hpp"
@@ -78,6 +79,7 @@ harness::Suite throughput(const Subject& subject) {
       "A training step keeps above its floor of tokens per second, K and V are never copied per query head, "
       "and nothing but the work costs time.";
   suite.requires_suites = {"forward"};
+  suite.runs_after = "distributed";
   suite.settings = throughput_settings();
   suite.sizes = {{"throughput.lengths"}};
   suite.cases = [=](const harness::Settings& settings) -> std::vector<Case> {

@@ -2,8 +2,9 @@
 // honest model can go below.
 #include <c10/util/Exception.h>
 
+#include "harness/suite.hpp"
 #include "suites/probes/autograd_errors.hpp"
-#include "suites/registry.hpp"
+#include "suites/subject.hpp"
 #include "suites/training/cases.hpp"
 #include "suites/training/written_down.hpp"
 
@@ -130,6 +131,7 @@ harness::Suite training(const Subject& subject) {
       "Runs of 10, 50 and 200 steps lower the loss without an anomaly and never faster than the data allows, keep "
       "their pace and their size, stop before a bad update, resume bit for bit, and write down what they did.";
   suite.requires_suites = {"forward"};
+  suite.runs_after = "parity";
   suite.settings = settings();
   suite.sizes = {{"training.steps", 4}, {"training.floor_steps", 10}};
   suite.cases = [subject](const harness::Settings& settings) {

@@ -6,7 +6,10 @@
 #include <fstream>
 
 #ifdef NSA_VALIDATE_SOURCE_MUTANTS
+#include <fmt/ranges.h>
+
 #include "suites/faults/sources/switch.hpp"
+#include "suites/registry.hpp"
 #endif
 
 namespace suites {
@@ -24,12 +27,6 @@ struct SourceMutant {
 constexpr SourceMutant kSourceMutants[] = {
 #include "source_mutants.inc"
 };
-
-constexpr const char* kEverySuite =
-#define SUITE(name) "," #name
-#include "suites/suites.def"
-#undef SUITE
-    ;
 
 // A mutant that allocates without end ends itself, and not the machine.
 constexpr rlim_t kMostMemory = rlim_t{24} << 30;
@@ -55,7 +52,10 @@ void plant_source_mutant(int number, const harness::FaultSite& site) {
 
 }  // namespace
 
-std::vector<Planted> source_mutants(const std::shared_ptr<Seams>&) {
+std::vector<Planted> source_mutants(const std::shared_ptr<Seams>& seams) {
+  std::vector<std::string> names;
+  for (const harness::Suite& suite : all_suites(Subject(seams))) names.push_back(suite.name);
+  const std::string every_suite = fmt::format("{}", fmt::join(names, ","));
   std::vector<Planted> all;
   for (const SourceMutant& mutant : kSourceMutants) {
     Planted row{{mutant.name,
@@ -63,7 +63,7 @@ std::vector<Planted> source_mutants(const std::shared_ptr<Seams>&) {
                  {},
                  [number = mutant.number](const harness::FaultSite& site) { plant_source_mutant(number, site); }},
                 "sources",
-                kEverySuite + 1};
+                every_suite};
     row.any_code = true;
     all.push_back(std::move(row));
   }
