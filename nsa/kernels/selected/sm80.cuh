@@ -7,6 +7,7 @@
 // bounds the kernel.
 #pragma once
 
+#include "nsa/kernels/attention.hpp"
 #include "nsa/kernels/device/eight.cuh"
 #include "nsa/kernels/device/hopper.hpp"
 #include "nsa/kernels/device/softmax.cuh"

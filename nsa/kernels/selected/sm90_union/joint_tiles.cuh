@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "nsa/kernels/device/heads.cuh"
+#include "nsa/kernels/device/pieces.cuh"
 #include "nsa/kernels/device/ring.cuh"
 #include "nsa/kernels/device/rounds.cuh"
 #include "nsa/kernels/device/slab.cuh"
