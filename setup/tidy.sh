@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# tidy.sh [REVISION]: clang-tidy on the lines of sources that differ from REVISION (HEAD unless said otherwise), with the flags
-# of the release build and the checks of .clang-tidy. Exit code 0, or 1 with what was found. No test: 25 s of a processor for a
-# file that sees LibTorch. 77: there is no clang-tidy that can.
+# tidy.sh [REVISION]: clang-tidy on the lines of sources and headers that differ from REVISION (HEAD unless said otherwise), with
+# the flags of the release build and the checks of .clang-tidy. It says what it leaves out. Exit code 0, or 1 with what was found.
+# No test: 25 s of a processor for a file that sees LibTorch. 77: there is no clang-tidy that can.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 cd "$root"
@@ -28,30 +28,13 @@ if [[ ! -s $toolchain ]]; then
   exit 4
 fi
 
-# The release build compiles several files as one; here each has its own flags.
+# The release build compiles several files as one; here each has its own flags. With python/, as ./run-tests builds.
 (
   # shellcheck source=/dev/null
   source "$toolchain"
-  "${cmake:?}" --preset release -B build/tidy -DNSA_VALIDATE_UNITY=OFF -DCMAKE_MAKE_PROGRAM="${ninja:?}" \
+  "${cmake:?}" --preset release -B build/tidy -DNSA_VALIDATE_UNITY=OFF -DNSA_VALIDATE_PYTHON=ON -DCMAKE_MAKE_PROGRAM="${ninja:?}" \
     -DCMAKE_PREFIX_PATH="${prefix_path:?}" -DCUDAToolkit_ROOT="${cuda:?}" -DCUDA_TOOLKIT_ROOT_DIR="$cuda"
 ) >/dev/null
-
-# CUDA sources are nvcc's, and headers are looked at with the sources that include them.
-mapfile -t changed < <({ git diff --name-only --diff-filter=d "$revision" -- && git ls-files --others --exclude-standard; } |
-  grep '\.cpp$' | sort -u || true)
-sources=()
-for source in "${changed[@]}"; do
-  if grep -qF "\"$root/$source\"" "$commands"; then sources+=("$source"); else echo "tidy: not in the build: $source"; fi
-done
-if ((${#sources[@]} == 0)); then
-  echo "tidy: no source differs from $revision"
-  exit 0
-fi
-
-# clang reads neither the precompiled header of GCC nor its own warnings' names; compiler warnings are the build's business.
-flags=$(mktemp -d)
-trap 'rm -rf "$flags"' EXIT
-sed -E 's/-Winvalid-pch//g; s/-include [^ ]*cmake_pch\.hxx//g; s/-Werror//g; s/ -Wno-[a-z-]+//g' "$commands" >"$flags/compile_commands.json"
 
 # Lines, [[first, last], ...], that are new in a file; all of a file that git does not know; "" where lines were only taken away.
 lines_of() {
@@ -60,21 +43,50 @@ lines_of() {
       awk '{ n = $2 == "" ? 1 : $2; if (n) printf "%s[%d,%d]", (k++ ? "," : "["), $1, $1 + n - 1 } END { if (k) print "]" }'
   fi
 }
-mapfile -t headers < <({ git diff --name-only --diff-filter=d "$revision" -- && git ls-files --others --exclude-standard; } |
-  grep '\.hpp$' | sort -u || true)
-filter='' looked_at=()
-for file in "${sources[@]}" "${headers[@]}"; do
+in_the_build() { grep -qF "\"$root/$1\"" "$commands"; }
+includes() { grep -qsF "#include \"$1\"" /dev/null "${@:2}"; }
+
+mapfile -t changed < <({ git diff --name-only --diff-filter=d "$revision" -- && git ls-files --others --exclude-standard; } |
+  grep -E '\.([ch]pp|cuh?)$' | sort -u || true)
+filter='' sources=() headers=()
+for file in "${changed[@]}"; do
+  if [[ $file == *.cu || $file == *.cuh ]]; then
+    echo "tidy: left out, nvcc's: $file" # clang does not know this CUDA
+    continue
+  fi
+  if [[ $file == *.cpp ]] && ! in_the_build "$file"; then
+    echo "tidy: left out, not in the build: $file"
+    continue
+  fi
   lines=$(lines_of "$file")
   [[ -n $lines ]] || continue
   filter+="${filter:+,}{\"name\":\"$file\",\"lines\":$lines}"
-  [[ $file == *.hpp ]] || looked_at+=("$file")
+  if [[ $file == *.cpp ]]; then sources+=("$file"); else headers+=("$file"); fi
 done
-if ((${#looked_at[@]} == 0)); then
+# A header is looked at with a source that includes it: one that differs too, else its own, else the first.
+for header in "${headers[@]}"; do
+  if includes "$header" "${sources[@]}"; then continue; fi
+  mapfile -t including < <(git grep -lF "#include \"$header\"" -- '*.cpp' || true)
+  with=''
+  for source in "${header%.hpp}.cpp" "${including[@]}"; do
+    if includes "$header" "$source" && in_the_build "$source"; then
+      with=$source
+      break
+    fi
+  done
+  if [[ -n $with ]]; then sources+=("$with"); else echo "tidy: left out, no source includes it itself: $header"; fi
+done
+if ((${#sources[@]} == 0)); then
   echo "tidy: no source has lines that $revision has not"
   exit 0
 fi
 
-printf '%s\n' "${looked_at[@]}" |
+# clang reads neither the precompiled header of GCC nor its own warnings' names; compiler warnings are the build's business.
+flags=$(mktemp -d)
+trap 'rm -rf "$flags"' EXIT
+sed -E 's/-Winvalid-pch//g; s/-include [^ ]*cmake_pch\.hxx//g; s/-Werror//g; s/ -Wno-[a-z-]+//g' "$commands" >"$flags/compile_commands.json"
+
+printf '%s\n' "${sources[@]}" |
   xargs -P "$(nproc)" -n 1 "$tidy" -p "$flags" --quiet --warnings-as-errors='*' --extra-arg=-Wno-everything \
     --line-filter="[$filter]"
-echo "tidy: ${#looked_at[@]} sources, nothing found"
+echo "tidy: ${#sources[@]} sources, nothing found"
