@@ -15,6 +15,7 @@
 #include <cstring>
 #include <fstream>
 #include <new>
+#include <string_view>
 #include <system_error>
 
 namespace fuzz {

@@ -1,6 +1,7 @@
 // The verb `doctor`: for people who set up a machine, before anything is run. What the harness can judge by itself
 // stands here (workers, the place for reports); the rest is the program's (Program::diagnose).
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>

@@ -1,6 +1,7 @@
 #include "harness/replay_sizes.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,5 +1,6 @@
 // `replay BUNDLE|RUN`: a failing case again, and with --minimize with smaller sizes.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <csignal>

@@ -1,5 +1,6 @@
 // The comparison for a terminal: compact tables, grouped, nothing that is equal.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

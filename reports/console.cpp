@@ -1,5 +1,6 @@
 // The text at the end of a run. Its last line is what log readers look for, so no other line may look like it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>

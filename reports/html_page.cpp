@@ -1,5 +1,7 @@
 #include "reports/html_page.hpp"
 
+#include <fmt/ranges.h>
+
 #include <string_view>
 
 #include "reports/html_text.hpp"

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 
 #include "harness/tests/support/fake_run.hpp"
 

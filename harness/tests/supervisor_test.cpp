@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <thread>
+#include <tuple>
 
 #include "base/stacks.hpp"
 #include "harness/repro.hpp"

@@ -3,6 +3,7 @@
 #include <ATen/cuda/CUDAContext.h>
 
 #include <exception>
+#include <optional>
 
 namespace nsa::cuda {
 

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <tuple>
+
 #include "nsa/decode/decoder.hpp"
 #include "nsa/tests/cuda_fixtures.hpp"
 #include "nsa/tests/model_fixtures.hpp"

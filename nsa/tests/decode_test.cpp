@@ -2,7 +2,9 @@
 
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "nsa/tests/model_fixtures.hpp"
 

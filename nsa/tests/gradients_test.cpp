@@ -4,6 +4,7 @@
 #include <torch/cuda.h>
 #include <torch/nn/modules/linear.h>
 
+#include <cmath>
 #include <limits>
 
 namespace {

@@ -1,3 +1,5 @@
+#include <tuple>
+
 #include "nsa/ops.hpp"
 
 #include "nsa/sdpa/sdpa.hpp"

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/cuda.h>
 
+#include <cmath>
 #include <fstream>
 #include <limits>
 

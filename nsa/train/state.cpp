@@ -3,6 +3,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
+#include <mutex>
+
 namespace nsa::train {
 
 namespace {

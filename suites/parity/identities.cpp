@@ -2,6 +2,7 @@
 // mistake with the backend would let pass. All in fp64, where "equal" can mean almost every bit.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <limits>

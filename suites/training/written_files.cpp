@@ -1,5 +1,6 @@
 // What a run wrote, file by file, against what a witness saw and what a twin computes from it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iostream>
 
 #include "base/clock.hpp"
 #include "nsa/tests/needs_gloo.hpp"

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "nsa/cuda/features.hpp"
 #include "suites/codes.hpp"
 #include "suites/flag_matrix/checks.hpp"

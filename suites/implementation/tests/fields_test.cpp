@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "suites/implementation/tests/support.hpp"
 
 namespace suites::implementation::tests {

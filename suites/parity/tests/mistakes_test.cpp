@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
+
 #include "suites/parity/against_oracle.hpp"
 #include "suites/parity/cases.hpp"
 #include "suites/registry.hpp"
