@@ -8,7 +8,7 @@
 
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
-#include "nsa/kernels/norm.hpp"
+#include "nsa/kernels/plan/norm_plan.hpp"
 #include "nsa/ops.hpp"
 
 namespace nsa::cuda {
@@ -100,6 +100,7 @@ NormGradients norm_backward(const NormGiven& given, bool wants_x, bool wants_wei
   p.width = size_of(given.weight, 0);
   p.rows = given.rstd.numel();
   p.storage = storage_of(given.sum);
+  const auto plan = kernels::plan_norm_backward(p.rows, p.width, kernels::current_device());
   p.dy = given.dy.const_data_ptr();
   if (given.dsum.defined()) p.dsum = given.dsum.const_data_ptr();
   p.sum = given.sum.const_data_ptr();
@@ -113,11 +114,11 @@ NormGradients norm_backward(const NormGiven& given, bool wants_x, bool wants_wei
   }
   if (wants_weight) {
     result.weight = empty(given.weight.sizes(), given.weight.scalar_type(), given.weight);
-    parts = empty({kernels::norm_workspace(p.rows, p.width)}, at::kFloat, given.sum);
+    parts = empty({plan.workspace}, at::kFloat, given.sum);
     p.dweight = result.weight.data_ptr();
     p.workspace = parts.data_ptr<float>();
   }
-  kernels::norm_backward(p, device.stream());
+  kernels::norm_backward(p, plan, device.stream());
   return result;
 }
 

@@ -32,7 +32,7 @@ struct GateBackward {
 // Two launches: the rows, and the sum of what their CTAs leave of the weights' gradients; without partials one.
 void gate_backward(const GateBackward& p, cudaStream_t stream);
 
-// Shared memory of a CTA of either pass, which not every chip of a generation has.
+// Shared memory of a CTA of either pass, which not every GPU of a generation has.
 [[nodiscard]] int gate_shared_bytes(int Dk);
 
 }  // namespace nsa::kernels

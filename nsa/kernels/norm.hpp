@@ -9,6 +9,8 @@
 
 namespace nsa::kernels {
 
+struct NormBackwardPlan;  // plan/norm_plan.hpp
+
 inline constexpr int kWidestNorm = 8192;  // a row is in the registers of 256 threads at most
 
 struct Norm {
@@ -33,14 +35,13 @@ struct NormBackward {
   const float* rstd = nullptr;   // [rows]
   void* dx = nullptr;            // [rows, width], written: of x, and of delta as well; null: not wanted
   void* dweight = nullptr;       // [width], written; null: not wanted
-  float* workspace = nullptr;    // norm_workspace() floats; null without dweight
+  float* workspace = nullptr;    // NormBackwardPlan::workspace floats; null without dweight
   std::int64_t rows = 0;
   int width = 0;
   Storage storage = Storage::bf16;  // of all but rstd
 };
 // The weight's gradient is the sum of one part a CTA, in the order of the CTAs: the same bits in every run on a device.
-void norm_backward(const NormBackward& p, cudaStream_t stream);
-// Floats that norm_backward needs for the weight's gradient on the current device.
-[[nodiscard]] std::int64_t norm_workspace(std::int64_t rows, int width);
+// The plan is plan_norm_backward's of these rows, this width and the current device.
+void norm_backward(const NormBackward& p, const NormBackwardPlan& plan, cudaStream_t stream);
 
 }  // namespace nsa::kernels

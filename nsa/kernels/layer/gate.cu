@@ -20,7 +20,7 @@ constexpr int kPatch = 4;
 template <int Width>
 struct GateShape {
   static constexpr int kWidth = Width, kHidden = Width / 2;
-  static constexpr int kRows = Width <= 128 ? 64 : 32;  // 48 KB more of shared memory than any chip of 8.x has, with 64
+  static constexpr int kRows = Width <= 128 ? 64 : 32;  // 48 KB more of shared memory than any GPU of 8.x has, with 64
   static constexpr int kThreads = Width <= 64 ? 128 : 2 * Width;
   // Rows that are read at the same time lie in different banks.
   static constexpr int kWideStride = Width + 4, kHiddenStride = kHidden + 4;
@@ -40,7 +40,7 @@ struct GateShape {
   static constexpr int kSumB1 = kHidden * Width, kSumW2 = kSumB1 + kHidden, kSumB2 = kSumW2 + kBranches * kHidden,
                        kSums = kSumB2 + kBranches, kSumStride = kSums + 1;
   static_assert(kSumStride % 4 == 0, "read 16 bytes at a time");
-  // The same on every chip, so that the bits are.
+  // The same on every GPU, so that the bits are.
   static constexpr int kMostCtas = Width == 64 ? 512 : Width == 128 ? 256 : 128;
 };
 

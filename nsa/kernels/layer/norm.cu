@@ -5,33 +5,30 @@
 //                     rows of up to 1024 columns         of up to 8192
 //   CTA               8 teams of a warp                  one team of 4 or 8 warps
 //   sum over a row    shuffles                           shuffles, then the warps' sums in order
-#include <algorithm>
+#include <iterator>
 
 #include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/eight.cuh"
 #include "nsa/kernels/norm.hpp"
-#include "nsa/kernels/plan/device.hpp"
+#include "nsa/kernels/plan/norm_plan.hpp"
 
 namespace nsa::kernels {
 
 namespace {
 
-constexpr int kLanes = 32, kMostChunks = 4;
-constexpr int kColumnsOfWarp = kLanes * kMostChunks * kEight;
-constexpr int kTeamsOfWarps = 8;  // in a CTA
+constexpr int kLanes = 32;
+static_assert(NormTeam{1, 1}.columns() == kLanes * kEight);
 constexpr unsigned kWholeWarp = 0xffffffffU;
-// Backward: threads of an SM that have 128 registers each, and rows of a team below which fewer CTAs do.
-constexpr int kThreadsOfSm = 512, kLeastRows = 2;
 // The sum over CTAs: each adds up eight columns, whose 32 bytes are what memory gives at once.
 constexpr int kAddingThreads = 256, kAtOnce = kAddingThreads / kEight;
 
 template <int Warps>
 constexpr int teams() {
-  return Warps == 1 ? kTeamsOfWarps : 1;
+  return NormTeam{Warps, 1}.teams();
 }
 template <int Warps>
 constexpr int threads() {
-  return teams<Warps>() * Warps * kLanes;
+  return NormTeam{Warps, 1}.threads();
 }
 
 // Over a team, in every thread. All of its threads come here.
@@ -143,7 +140,7 @@ __device__ void store_part(float* parts, float (&own)[Chunks][kEight], int width
 
 // With z = sum * rstd and g = dy * weight: dx = dsum + rstd * (g - z * mean(g * z)), dweight = sum over rows of dy * z.
 template <typename T, int Warps, int Chunks>
-__global__ void __launch_bounds__(threads<Warps>(), kThreadsOfSm / threads<Warps>())
+__global__ void __launch_bounds__(threads<Warps>(), NormBackwardPlan::kThreadsOfSm / threads<Warps>())
     norm_backward_kernel(const NormBackward p) {
   __shared__ float of_warps[Warps];
   const int team = static_cast<int>(threadIdx.x) / (Warps * kLanes);
@@ -218,61 +215,33 @@ __global__ void __launch_bounds__(kAddingThreads) add_parts_kernel(const NormBac
   store<T>(static_cast<uint4*>(p.dweight) + blockIdx.x, total);
 }
 
-// work(warps, chunks), both as types that have the number: the smallest team that holds a row.
-template <int N>
-struct Number {
-  static constexpr int value = N;
-};
-template <typename Work>
-void by_width(int width, const Work& work) {
-  if (width <= kColumnsOfWarp / 4)
-    work(Number<1>(), Number<1>());
-  else if (width <= kColumnsOfWarp / 2)
-    work(Number<1>(), Number<2>());
-  else if (width <= kColumnsOfWarp * 3 / 4)
-    work(Number<1>(), Number<3>());
-  else if (width <= kColumnsOfWarp)
-    work(Number<1>(), Number<kMostChunks>());
-  else if (width <= kColumnsOfWarp * 2)
-    work(Number<4>(), Number<2>());
-  else if (width <= kColumnsOfWarp * 4)
-    work(Number<4>(), Number<kMostChunks>());
-  else
-    work(Number<8>(), Number<kMostChunks>());
-}
-static_assert(kColumnsOfWarp * 8 == kWidestNorm);
-
-std::int64_t ctas_for(std::int64_t rows, int teams_of_cta) { return (rows + teams_of_cta - 1) / teams_of_cta; }
-
-// The CTAs of the backward pass: all are on their SMs at once.
-template <int Warps>
-std::int64_t walking_ctas(std::int64_t rows) {
-  const std::int64_t most = static_cast<std::int64_t>(current_device().sm_count) * (kThreadsOfSm / threads<Warps>());
-  return std::min(most, ctas_for(rows, teams<Warps>() * kLeastRows));
+// Calls work.operator()<Warps, Chunks>() with the team's numbers.
+template <std::size_t First = 0, typename Work>
+void with_team(const NormTeam& team, const Work& work) {
+  constexpr NormTeam kOwn = kNormTeams[First];
+  if (team.columns() == kOwn.columns()) return work.template operator()<kOwn.warps, kOwn.chunks>();
+  if constexpr (First + 1 < std::size(kNormTeams)) with_team<First + 1>(team, work);
 }
 
 template <typename T>
 void forward(const Norm& p, cudaStream_t stream) {
-  by_width(p.width, [&](auto warps, auto chunks) {
-    constexpr int kWarps = decltype(warps)::value;
-    auto* const kernel = norm_forward_kernel<T, kWarps, decltype(chunks)::value>;
-    const auto ctas = static_cast<unsigned>(ctas_for(p.rows, teams<kWarps>()));
-    kernel<<<ctas, threads<kWarps>(), 0, stream>>>(p);
+  with_team(norm_team(p.width), [&]<int Warps, int Chunks>() {
+    auto* const kernel = norm_forward_kernel<T, Warps, Chunks>;
+    const auto ctas = static_cast<unsigned>((p.rows + teams<Warps>() - 1) / teams<Warps>());
+    kernel<<<ctas, threads<Warps>(), 0, stream>>>(p);
   });
 }
 
 template <typename T>
-void backward(const NormBackward& p, cudaStream_t stream) {
-  by_width(p.width, [&](auto warps, auto chunks) {
-    constexpr int kWarps = decltype(warps)::value;
-    auto* const kernel = norm_backward_kernel<T, kWarps, decltype(chunks)::value>;
-    const auto ctas = static_cast<unsigned>(walking_ctas<kWarps>(p.rows));
-    if (ctas > 0) kernel<<<ctas, threads<kWarps>(), 0, stream>>>(p);
-    if (!p.dweight) return;
-    const auto columns = static_cast<unsigned>(p.width / kEight);
-    const bool early = ctas > 0 && current_device().hopper;
-    launch(early, add_parts_kernel<T>, dim3(columns), kAddingThreads, 0, stream, p, static_cast<int>(ctas));
+void backward(const NormBackward& p, const NormBackwardPlan& plan, cudaStream_t stream) {
+  const auto ctas = static_cast<unsigned>(plan.ctas);
+  with_team(plan.team, [&]<int Warps, int Chunks>() {
+    auto* const kernel = norm_backward_kernel<T, Warps, Chunks>;
+    if (ctas > 0) kernel<<<ctas, threads<Warps>(), 0, stream>>>(p);
   });
+  if (!p.dweight) return;
+  const auto columns = static_cast<unsigned>(p.width / kEight);
+  launch(plan.early, add_parts_kernel<T>, dim3(columns), kAddingThreads, 0, stream, p, static_cast<int>(ctas));
 }
 
 }  // namespace
@@ -286,18 +255,12 @@ void norm_forward(const Norm& p, cudaStream_t stream) {
   check_launch("norm_forward");
 }
 
-void norm_backward(const NormBackward& p, cudaStream_t stream) {
+void norm_backward(const NormBackward& p, const NormBackwardPlan& plan, cudaStream_t stream) {
   if (p.storage == Storage::bf16)
-    backward<bf16>(p, stream);
+    backward<bf16>(p, plan, stream);
   else
-    backward<fp16>(p, stream);
+    backward<fp16>(p, plan, stream);
   check_launch("norm_backward");
-}
-
-std::int64_t norm_workspace(std::int64_t rows, int width) {
-  std::int64_t ctas = 0;
-  by_width(width, [&](auto warps, auto) { ctas = walking_ctas<decltype(warps)::value>(rows); });
-  return ctas * width;
 }
 
 }  // namespace nsa::kernels

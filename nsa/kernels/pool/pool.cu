@@ -6,16 +6,17 @@
 
 #include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/eight.cuh"
+#include "nsa/kernels/plan/pool_plan.hpp"
 #include "nsa/kernels/pool.hpp"
 
 namespace nsa::kernels {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kPoolThreads;
+static_assert(kEight == kPoolColumns);
 // Few outputs: every SM gets some, and a thread asks for all tokens of a usual block at once.
 constexpr int kFewThreads = 32, kFewAtOnce = 32, kAtOnce = 8;
-constexpr std::int64_t kFew = 264 * kThreads;
 constexpr int kMostBatches = 65535;  // of a grid's second dimension
 
 // What thread i of a batch entry and tensor (the grid's y and z) owns: there are rows * G * D/8 of them.
@@ -84,20 +85,15 @@ __global__ void __launch_bounds__(kThreads) pool_backward_kernel(const __grid_co
   }
 }
 
-// For so many rows of a batch entry's output of the wider tensor; and the grid for all entries and tensors.
-std::int64_t threads_of(const Pool& p, int rows) {
-  int D = 0;
-  for (int i = 0; i < p.count; ++i) D = std::max(D, p.tensors[i].D);
-  return static_cast<std::int64_t>(rows) * p.G * (D / kEight);
-}
+// Of all entries and tensors, for so many rows of an entry's output.
 dim3 grid_of(const Pool& p, int rows, int threads) {
-  return dim3(static_cast<unsigned>((threads_of(p, rows) + threads - 1) / threads),
+  return dim3(static_cast<unsigned>((pool_threads(p, rows) + threads - 1) / threads),
               static_cast<unsigned>(std::min(p.B, kMostBatches)), static_cast<unsigned>(p.count));
 }
 
 template <typename T>
 void forward(const Pool& p, cudaStream_t stream) {
-  if (threads_of(p, p.N) * p.B * p.count < kFew)
+  if (pools_few(p))
     launch(false, pool_forward_kernel<T, kFewThreads, kFewAtOnce>, grid_of(p, p.N, kFewThreads), kFewThreads, 0, stream,
            p);
   else

@@ -1,5 +1,5 @@
 // The residual addition with the RMSNorm behind it, emulated (nsa/kernels/tests/emulation), against sums in fp64.
-#include "nsa/kernels/norm.hpp"
+#include "nsa/kernels/plan/norm_plan.hpp"
 
 #include <gtest/gtest.h>
 
@@ -57,12 +57,13 @@ struct NormProblem {
     b.rstd = rstd.data();
     b.dx = dx.rows().data;
     b.rows = rows, b.width = width, b.storage = storage;
+    const NormBackwardPlan plan = plan_norm_backward(rows, width, emulation::kDevice);
     if (dweight) {
-      workspace.assign(static_cast<std::size_t>(norm_workspace(rows, width)), NAN);
+      workspace.assign(static_cast<std::size_t>(plan.workspace), NAN);
       b.dweight = dw.rows().data;
       b.workspace = workspace.data();
     }
-    norm_backward(b, nullptr);
+    norm_backward(b, plan, nullptr);
   }
 
   // What is off by more than one rounding and what fp32 sums lose; NaN is. Empty where all is well.
