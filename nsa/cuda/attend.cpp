@@ -196,8 +196,8 @@ Pass backward_pass(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
 
 void run_backward(std::span<const Pass> passes, const at::Tensor& q, const std::function<void()>& make_rows) {
   const OnDeviceOf device(q);
-  const auto run = [&](const Problem& problem, kernels::AttentionBackward part, cudaStream_t stream) {
-    const auto plan = kernels::plan_backward(part, problem.device);
+  const auto run = [&](const Problem& problem, kernels::AttentionBackward part, const kernels::AttentionPlan& plan,
+                       cudaStream_t stream) {
     auto room = workspace(plan.workspace, q);
     part.workspace = start_of(room);
     if (q.is_cuda()) part.beside = c10::cuda::getStreamFromPool();
@@ -207,26 +207,27 @@ void run_backward(std::span<const Pass> passes, const at::Tensor& q, const std::
     return room;
   };
   const bool captured = q.is_cuda() && is_captured();
-  const auto apart = [&](const Pass& x) { return captured && kernels::goes_beside(x.parameters, x.problem.device); };
+  std::vector<kernels::BackwardPlan> plans;
+  plans.reserve(passes.size());
+  for (const Pass& x : passes) plans.push_back(kernels::plan_backward(x.parameters, x.problem.device, captured));
   std::vector<at::Tensor> rooms;  // live until what runs beside is done
   std::deque<Beside> sides;
-  for (const Pass& x : passes)
-    if (apart(x)) sides.emplace_back(/*first=*/true);
+  for (const auto& plan : plans)
+    if (plan.keys) sides.emplace_back(/*first=*/true);
   make_rows();
   c10::cuda::CUDAEvent ready;
   if (!sides.empty()) ready.record();
   auto side = sides.begin();
-  for (const Pass& x : passes) {
-    if (!apart(x)) continue;
-    auto keys = x.parameters;
-    keys.dq = {};
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    if (!plans[i].keys) continue;
+    auto keys = kernels::only_dkv(passes[i].parameters);
     keys.rows_ready = ready.event();
-    rooms.push_back(run(x.problem, keys, (side++)->stream()));
+    rooms.push_back(run(passes[i].problem, keys, *plans[i].keys, (side++)->stream()));
   }
-  for (const Pass& x : passes) {
-    auto rows = x.parameters;
-    if (apart(x)) rows.dk = rows.dv = {};
-    const auto room = run(x.problem, rows, device.stream());
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const auto& all = passes[i].parameters;
+    const auto room =
+        run(passes[i].problem, plans[i].keys ? kernels::only_dq(all) : all, plans[i].main, device.stream());
     if (!sides.empty()) rooms.push_back(room);
   }
   for (Beside& each : sides) each.join();

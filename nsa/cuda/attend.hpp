@@ -14,9 +14,10 @@
 
 namespace nsa::cuda {
 
-// What both passes need besides the tensors. The plans (kernels/plan/attention_plan.hpp) are made for `device`, and
-// `on_launch` is told their variants, and of which pass. `in_one_graph`: the launches of all branches may go as one CUDA graph
-// (together.hpp).
+// What both passes need besides the tensors: made once a call and kept for backward. The plans
+// (kernels/plan/attention_plan.hpp) are made for `device`, one forward and one when the backward pass runs
+// (run_backward), and `on_launch` is told their variants, and of which pass. `in_one_graph`: the launches of all
+// branches may go as one CUDA graph (together.hpp).
 struct Problem {
   kernels::Mask mask;
   Geometry geometry;
@@ -71,12 +72,13 @@ struct Pass {
 [[nodiscard]] Pass backward_pass(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const at::Tensor& blocks, const at::Tensor& stats, const at::Tensor& dout,
                                  const at::Tensor& delta, Problem problem, const Gradients& to);
-// Backward passes of the same rows, one after the other: each may add to the dQ of the one before.
+// Backward passes of the same rows, one after the other: each may add to the dQ of the one before. Each is planned
+// here, once: not before is known which gradients are wanted, how dO lies, and whether the call is captured.
 //
 // Note [Keys beside rows]
 // No launch of a short problem fills the GPU to its end: the last CTAs of dK and dV leave a sixth of it idle, sums of
 // pieces and query lists nearly all. But dQ's chain of launches and each pass's dK and dV know nothing of each other.
-// So in a CUDA graph each pass's keys have a stream of their own (kernels::goes_beside). They come first: their CTAs
+// So in a CUDA graph each pass's keys have a stream of their own (kernels::BackwardPlan). They come first: their CTAs
 // are long, and what dQ's shorter ones fill up is what these leave. Query lists hang on the blocks alone: they are made
 // beside make_rows, which launches what makes dO's sums and the statistics that the passes read.
 void run_backward(std::span<const Pass> passes, const at::Tensor& q, const std::function<void()>& make_rows);

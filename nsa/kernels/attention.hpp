@@ -74,7 +74,8 @@ struct AttentionBackward {
   // comes. The query lists, which read none of them, do not wait for it.
   cudaEvent_t rows_ready = nullptr;
 };
-// As plan_backward says. Deterministic: every sum has a fixed order.
+// Launches what the plan says, which is plan_backward's of this problem or of a part of it (only_dq, only_dkv).
+// Deterministic: every sum has a fixed order.
 void attention_backward(const AttentionBackward& p, const AttentionPlan& plan, cudaStream_t stream);
 
 }  // namespace nsa::kernels

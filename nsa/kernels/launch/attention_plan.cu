@@ -1,6 +1,7 @@
 #include "nsa/kernels/plan/attention_plan.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/interval/sm90.hpp"
@@ -17,6 +18,18 @@ namespace {
 
 constexpr std::string_view kNoHopper = "the device has no wgmma", kHopperServes = "the device has wgmma";
 
+bool goes_jointly(Variant x) {
+  return x == Variant::joint || x == Variant::joint_or_parts || x == Variant::joint_or_merged_parts;
+}
+
+// Whether dQ had better be made beside dK and dV than as `whole` does all three.
+bool goes_beside(const AttentionBackward& p, Variant whole, const Limits& limits) {
+  if (!p.dq.data || !(p.dk.data || p.dv.data)) return false;
+  const std::int64_t rows = std::int64_t{p.forward.B} * p.forward.S * p.forward.Hq;
+  if (rows <= limits.beside_rows) return true;
+  return rows <= limits.most_beside_rows && whole != Variant::merged_intervals && !is_merged(whole);
+}
+
 // Of one pair of head widths. What is cut does not depend on which storage type it is: both have two bytes.
 template <int Dk, int Dv>
 struct Planner {
@@ -32,8 +45,21 @@ struct Planner {
     return p.selection.J * tiles_of(p.geometry.l_sel, kKeyTile);
   }
 
-  // Of the selected branch: forward and of dQ by itself; of the whole backward pass.
   static Decision choose(const AttentionForward& p, const Device& device) {
+    if (p.mask == Mask::selected) return choose_selected(p, device);
+    const auto refusal = device.hopper ? attention_forward_hopper_refusal(p) : kNoHopper;
+    if (refusal.empty()) return {Variant::intervals, kHopperServes};
+    return {Variant::mma_sync, refusal};
+  }
+  static Decision choose(const AttentionBackward& p, const Device& device) {
+    if (p.forward.mask == Mask::selected) return choose_selected(p, device);
+    const auto refusal = device.hopper ? attention_backward_hopper_refusal(p, device.limits) : kNoHopper;
+    if (refusal.empty()) return {Variant::merged_intervals, kHopperServes};
+    return {kHopper && device.hopper ? Variant::intervals : Variant::mma_sync, refusal};
+  }
+
+  // Of the selected branch: forward and of dQ by itself; of the whole backward pass.
+  static Decision choose_selected(const AttentionForward& p, const Device& device) {
     if (!device.hopper) return {Variant::mma_sync, kNoHopper};
     if constexpr (kHopper) {
       const Limits& limits = device.limits;
@@ -52,9 +78,9 @@ struct Planner {
     }
     return {Variant::mma_sync, "width 32"};
   }
-  static Decision choose(const AttentionBackward& p, const Device& device) {
+  static Decision choose_selected(const AttentionBackward& p, const Device& device) {
     const AttentionForward& f = p.forward;
-    const Decision own = choose(f, device);
+    const Decision own = choose_selected(f, device);
     if (own.variant == Variant::mma_sync) return own;
     if (!p.dq.data) return {Variant::lists, "no dQ is wanted"};
     if (!p.dk.data || !p.dv.data || !kMerges<Dk, Dv>) return own;
@@ -70,6 +96,11 @@ struct Planner {
     return own;
   }
 
+  static AttentionPlan begun(const Decision& own, const Device& device) {
+    AttentionPlan plan;
+    plan.variant = own.variant, plan.why = own.why, plan.device = device;
+    return plan;
+  }
   // What computes o, or dQ, adds its needs.
   template <bool Backward>
   static void need_rows(const AttentionForward& p, AttentionPlan& plan, Arena& arena) {
@@ -77,55 +108,65 @@ struct Planner {
       plan.launches += Parts<Backward>(p, plan.variant, plan.device.limits, arena).launches(p);
     else
       plan.launches += 1;
+    look_for_room<Backward>(p, plan);
+  }
+  template <bool Backward>
+  static void look_for_room(const AttentionForward& p, AttentionPlan& plan) {
+    if constexpr (kHopper)
+      if (goes_jointly(plan.variant))
+        plan.rows_ahead = hopper::JointShape<Dk, Dv, Backward>::shared_bytes_ahead(
+                              p.selection.J, p.geometry.n, p.Hq / p.G) <= plan.device.limits.joint_bytes;
   }
 
-  static void forward(const AttentionForward& p, AttentionPlan& plan) {
+  static AttentionPlan forward(const AttentionForward& p, const Device& device) {
+    AttentionPlan plan = begun(choose(p, device), device);
     Arena arena(nullptr);
-    if (p.mask == Mask::selected) {
-      const Decision own = choose(p, plan.device);
-      plan.variant = own.variant, plan.why = own.why;
-    } else {
-      const auto refusal = plan.device.hopper ? attention_forward_hopper_refusal(p) : kNoHopper;
-      plan.variant = refusal.empty() ? Variant::intervals : Variant::mma_sync;
-      plan.why = refusal.empty() ? kHopperServes : refusal;
-    }
     need_rows<false>(p, plan, arena);
     plan.workspace = arena.most();
+    return plan;
   }
 
-  static void backward_over_intervals(const AttentionBackward& p, AttentionPlan& plan) {
+  static AttentionPlan backward(const AttentionBackward& p, const Decision& own, const Device& device) {
+    AttentionPlan plan = begun(own, device);
+    if (p.forward.mask == Mask::selected)
+      need_backward_of_selected(p, plan);
+    else
+      need_backward_over_intervals(p, plan);
+    return plan;
+  }
+  static void need_backward_over_intervals(const AttentionBackward& p, AttentionPlan& plan) {
     const Limits& limits = plan.device.limits;
-    const auto refusal = plan.device.hopper ? attention_backward_hopper_refusal(p, limits) : kNoHopper;
-    plan.why = refusal.empty() ? kHopperServes : refusal;
-    if (refusal.empty()) {
-      plan.variant = Variant::merged_intervals;
+    if (plan.variant == Variant::merged_intervals) {
       plan.workspace = attention_backward_hopper_workspace(p, limits);
       plan.launches = kBackwardHopperLaunches;
       return;
     }
-    plan.variant = kHopper && plan.device.hopper ? Variant::intervals : Variant::mma_sync;
     Arena arena(nullptr);
     if (p.dq.data) plan.launches += 1;
     if (p.dk.data || p.dv.data) plan.launches += DkvPlan<Dk, Dv>(p.forward, limits, arena).launches();
     plan.workspace = arena.most();
   }
-
-  static void backward_of_selected(const AttentionBackward& p, AttentionPlan& plan) {
+  static void need_backward_of_selected(const AttentionBackward& p, AttentionPlan& plan) {
     const AttentionForward& f = p.forward;
     const Limits& limits = plan.device.limits;
-    const Decision own = choose(p, plan.device);
-    plan.variant = own.variant, plan.why = own.why;
     Arena arena(nullptr);
     if constexpr (kMerges<Dk, Dv>)
       if (is_merged(plan.variant)) {
         plan.launches = PartsBackwardPlan<bf16, Dk, Dv>(f, plan.variant, limits, arena).launches(f);
         plan.workspace = arena.most();
-        return;
+        return look_for_room<true>(f, plan);
       }
     if (p.dq.data) need_rows<true>(f, plan, arena);
     arena.release(0);
     if (p.dk.data || p.dv.data) plan.launches += DkvOfListsPlan<Dk, Dv>(f, limits, arena).launches(f);
     plan.workspace = arena.most();
+  }
+
+  static BackwardPlan backward(const AttentionBackward& p, const Device& device, bool captured) {
+    const Decision whole = choose(p, device);
+    if (!captured || !goes_beside(p, whole.variant, device.limits)) return {backward(p, whole, device), std::nullopt};
+    const AttentionBackward dq = only_dq(p), dkv = only_dkv(p);
+    return {backward(dq, choose(dq, device), device), backward(dkv, choose(dkv, device), device)};
   }
 };
 
@@ -158,10 +199,7 @@ std::string_view to_string(Variant variant) {
 }
 
 AttentionPlan plan_forward(const AttentionForward& p, const Device& device) {
-  AttentionPlan plan;
-  plan.device = device;
-  with_widths(p.Dk, p.Dv, [&]<int Dk, int Dv>() { Planner<Dk, Dv>::forward(with_blocks(p), plan); });
-  return plan;
+  return with_widths(p.Dk, p.Dv, [&]<int Dk, int Dv>() { return Planner<Dk, Dv>::forward(with_blocks(p), device); });
 }
 
 AttentionPlan plan_forward_and_select(const AttentionForward& p, const Device& device) {
@@ -175,30 +213,11 @@ AttentionPlan plan_forward_and_select(const AttentionForward& p, const Device& d
   return plan;
 }
 
-AttentionPlan plan_backward(const AttentionBackward& p, const Device& device) {
-  AttentionPlan plan;
-  plan.device = device;
+BackwardPlan plan_backward(const AttentionBackward& p, const Device& device, bool captured) {
   AttentionBackward x = p;
   x.forward = with_blocks(p.forward);
-  with_widths(p.forward.Dk, p.forward.Dv, [&]<int Dk, int Dv>() {
-    if (p.forward.mask == Mask::selected)
-      Planner<Dk, Dv>::backward_of_selected(x, plan);
-    else
-      Planner<Dk, Dv>::backward_over_intervals(x, plan);
-  });
-  return plan;
-}
-
-bool goes_beside(const AttentionBackward& p, const Device& device) {
-  // (token, head). Few do not fill a GPU: two kernels at once are then faster than one of both. Of more than many a
-  // launch is so long that its last CTAs do not matter.
-  constexpr std::int64_t kFew = 65536, kMany = 524288;
-  if (!p.dq.data || !(p.dk.data || p.dv.data)) return false;
-  const std::int64_t rows = std::int64_t{p.forward.B} * p.forward.S * p.forward.Hq;
-  if (rows <= kFew) return true;
-  if (rows > kMany) return false;
-  const Variant whole = plan_backward(p, device).variant;
-  return whole != Variant::merged_intervals && !is_merged(whole);
+  return with_widths(p.forward.Dk, p.forward.Dv,
+                     [&]<int Dk, int Dv>() { return Planner<Dk, Dv>::backward(x, device, captured); });
 }
 
 }  // namespace nsa::kernels

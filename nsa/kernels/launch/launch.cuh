@@ -20,8 +20,6 @@
 
 namespace nsa::kernels {
 
-inline constexpr std::int64_t kWantedSums = 4096;  // CTAs of sum_pieces_kernel, which are small
-
 template <typename T, int Dk, int Dv>
 struct Launches {
   using Selected = SelectedLaunches<T, Dk, Dv>;
@@ -84,11 +82,8 @@ struct Launches {
       }
     if (!done) of_shape("attention_dkv", attention_dkv_kernel<T, Dk, Dv, Lists>, DkvShape<Dk, Dv>());
     if (own.pieces.count == 1) return;
-    // At most a CTA for every kSumThreads quads of a tile. At least four: of many lists only some are cut, and one
-    // that is may be as long as all queries.
-    const std::int64_t shares =
-        std::clamp<std::int64_t>(kWantedSums / (own.tiles * f.B * f.G), 4, kPartial<Dk, Dv> / 4 / kSumThreads);
-    launch(false, sum_pieces_kernel<T, Dk, Dv, Lists>, dim3(grid(shares), grid(own.tiles), grid(f.B * f.G)),
+    const std::int64_t pairs = std::int64_t{f.B} * f.G;
+    launch(false, sum_pieces_kernel<T, Dk, Dv, Lists>, dim3(grid(own.adding_ctas(pairs)), grid(own.tiles), grid(pairs)),
            kSumThreads, 0, stream, p, lists, own.pieces, own.partials);
     check_launch("sum_pieces");
   }

@@ -38,34 +38,34 @@ void in_turns(const Problem& p, int B, int G, int batches, int groups, Action&& 
 template <typename T, int Dk, int Dv>
 struct SelectedLaunches {
   template <bool Backward>
-  static void joint(const AttentionForward& p, const Device& device, const Rows& out, const AttentionBackward* backward,
-                    const hopper::Ways& ways, cudaStream_t stream) {
+  static void joint(const AttentionForward& p, const AttentionPlan& plan, const Rows& out,
+                    const AttentionBackward* backward, const hopper::Ways& ways, cudaStream_t stream) {
     if constexpr (Dk % 64 == 0) {
       using Shape = hopper::JointShape<Dk, Dv, Backward>;
       const auto kernel = hopper::joint_kernel<T, Dk, Dv, Backward>;
       const int J = p.selection.J, n = p.geometry.n, h = p.Hq / p.G;
-      const bool ahead = Shape::shared_bytes_ahead(J, n, h) <= device.limits.joint_bytes;
-      const auto bytes = static_cast<int>(ahead ? Shape::shared_bytes_ahead(J, n, h) : Shape::shared_bytes(J, n, h));
+      const auto bytes =
+          static_cast<int>(plan.rows_ahead ? Shape::shared_bytes_ahead(J, n, h) : Shape::shared_bytes(J, n, h));
       allow_shared(kernel, bytes);
       const auto k_map = hopper::tensor_map(p.k, p.storage, p.B, p.S, p.G, Dk, kKeyTile);
       const auto v_map = hopper::tensor_map(p.v, p.storage, p.B, p.S, p.G, Dv, kKeyTile);
       const std::int64_t tiles = tiles_of(static_cast<std::int64_t>(p.S) * (p.Hq / p.G), Shape::kRows) * p.B * p.G;
       hopper::Joint problem;
       problem.forward = p, problem.out = out, problem.ways = ways;
-      if (ahead) problem.second_rows = static_cast<int>(Shape::second_rows_at(J, n, h));
+      if (plan.rows_ahead) problem.second_rows = static_cast<int>(Shape::second_rows_at(J, n, h));
       if (backward) problem.dout = backward->dout, problem.delta = backward->delta, problem.adds = backward->adds_dq;
-      launch(false, kernel, grid(std::min<std::int64_t>(tiles, device.sm_count)), Shape::kThreads, bytes, stream,
+      launch(false, kernel, grid(std::min<std::int64_t>(tiles, plan.device.sm_count)), Shape::kThreads, bytes, stream,
              problem, k_map, v_map);
       check_launch("joint");
     }
   }
   // Asks the device, and starts what it wants jointly: the parts follow.
   template <bool Backward>
-  static void decide(const AttentionForward& p, const Device& device, const Rows& out,
+  static void decide(const AttentionForward& p, const AttentionPlan& plan, const Rows& out,
                      const AttentionBackward* backward, const hopper::Ways& ways, cudaStream_t stream) {
     if (!ways.jointly) return;
-    hopper::choose_ways(p, ways, device.limits, stream);
-    joint<Backward>(p, device, out, backward, ways, stream);
+    hopper::choose_ways(p, ways, plan.device.limits, stream);
+    joint<Backward>(p, plan, out, backward, ways, stream);
   }
   template <bool Backward>
   using Plan = PartsPlan<T, Backward ? Dk : Dv>;
@@ -126,12 +126,11 @@ struct SelectedLaunches {
     }
   }
   static void forward(const AttentionForward& p, const AttentionPlan& plan, cudaStream_t stream) {
-    const Device& device = plan.device;
-    if (plan.variant == Variant::joint) return joint<false>(p, device, p.o, nullptr, {}, stream);
+    if (plan.variant == Variant::joint) return joint<false>(p, plan, p.o, nullptr, {}, stream);
     // Everything by parts, or what the device leaves to them.
     Arena arena(p.workspace);
-    Plan<false> own(p, plan.variant, device.limits, arena);
-    decide<false>(p, device, p.o, nullptr, own.ways, stream);
+    Plan<false> own(p, plan.variant, plan.device.limits, arena);
+    decide<false>(p, plan, p.o, nullptr, own.ways, stream);
     in_turns<T>(p, p.B, p.G, own.batches, own.groups, [&](const AttentionForward& slice) {
       AttentionBackward none;
       none.forward = slice;
@@ -140,11 +139,10 @@ struct SelectedLaunches {
   }
   static void dq(const AttentionBackward& p, const AttentionPlan& plan, cudaStream_t stream) {
     const AttentionForward& f = p.forward;
-    const Device& device = plan.device;
-    if (plan.variant == Variant::joint) return joint<true>(f, device, p.dq, &p, {}, stream);
+    if (plan.variant == Variant::joint) return joint<true>(f, plan, p.dq, &p, {}, stream);
     Arena arena(p.workspace);
-    Plan<true> own(f, plan.variant, device.limits, arena);
-    decide<true>(f, device, p.dq, &p, own.ways, stream);
+    Plan<true> own(f, plan.variant, plan.device.limits, arena);
+    decide<true>(f, plan, p.dq, &p, own.ways, stream);
     in_turns<T>(p, f.B, f.G, own.batches, own.groups,
                 [&](const AttentionBackward& slice) { parts_of_slice<true>(slice, own, stream); });
   }
@@ -155,7 +153,7 @@ struct SelectedLaunches {
       const AttentionForward& f = p.forward;
       Arena arena(p.workspace);
       PartsBackwardPlan<T, Dk, Dv> own(f, plan.variant, plan.device.limits, arena);
-      decide<true>(f, plan.device, p.dq, &p, own.parts.ways, stream);
+      decide<true>(f, plan, p.dq, &p, own.parts.ways, stream);
       in_turns<T>(p, f.B, f.G, own.parts.batches, own.parts.groups,
                   [&](const AttentionBackward& slice) { merged_of_slice(slice, own, stream); });
     }
@@ -189,11 +187,7 @@ struct SelectedLaunches {
     const AttentionForward& f = p.forward;
     const PartsPlan<T, Dk>& own = plan.parts;
     const std::int64_t pairs = static_cast<std::int64_t>(f.B) * f.G;
-    // Of a long sequence few lists have more than a piece, of a short one all.
-    constexpr int kShares = kPartial<Dk, Dv> / 4 / kSumThreads;
-    const std::int64_t adding =
-        std::clamp<std::int64_t>(kWantedCtas / (kShares * pairs), tiles_of(plan.tiles, kSumThreads), plan.tiles);
-    const hopper::Adders adders{kShares, static_cast<int>(adding), static_cast<int>(pairs)};
+    const hopper::Adders adders = plan.adders(pairs);
     if (from == 0) {
       end_collecting();
       cudaMemsetAsync(lane.sums.sums, 0, plan.sums_bytes(pairs), stream);

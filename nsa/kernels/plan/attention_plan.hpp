@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <optional>
 #include <string_view>
 
 #include "nsa/kernels/attention.hpp"
@@ -35,21 +35,37 @@ enum class Variant {
   return x == Variant::joint_or_parts || x == Variant::joint_or_merged_parts;
 }
 
+// Nothing is allocated for one.
 struct AttentionPlan {
   Variant variant = Variant::mma_sync;
+  bool rows_ahead = false;     // what goes jointly has room for Q and dO of the next tile of rows (joint_tiles.cuh)
   std::int64_t workspace = 0;  // bytes
   std::int64_t launches = 0;   // of kernels, at most
-  std::string why;
-  Device device;  // for which it was made
+  std::string_view why;        // of static storage
+  Device device;               // for which it was made
 };
 // All three throw std::invalid_argument for head widths that no kernel has.
 [[nodiscard]] AttentionPlan plan_forward(const AttentionForward& p, const Device& device);
 // Of the compressed branch where the choice of blocks follows: intervals_and_choice, or plan_forward's own. The
 // latter's choice then has a plan of its own (select_plan.hpp).
 [[nodiscard]] AttentionPlan plan_forward_and_select(const AttentionForward& p, const Device& device);
-[[nodiscard]] AttentionPlan plan_backward(const AttentionBackward& p, const Device& device);
-// Whether a backward pass had better be two, dQ and, beside it on another stream, dK and dV: where a launch's last CTAs
-// leave much of the GPU idle and no kernel would have made all three. Both parts are then to be planned by themselves.
-[[nodiscard]] bool goes_beside(const AttentionBackward& p, const Device& device);
+
+// A backward pass is one call of attention_backward, or two: only_dq, and beside it on another stream only_dkv. Each
+// has its plan and a workspace of its own.
+struct BackwardPlan {
+  AttentionPlan main;                 // of all that is wanted; where there are `keys`, of only_dq
+  std::optional<AttentionPlan> keys;  // of only_dkv
+};
+[[nodiscard]] inline AttentionBackward only_dq(AttentionBackward p) {
+  p.dk = p.dv = {};
+  return p;
+}
+[[nodiscard]] inline AttentionBackward only_dkv(AttentionBackward p) {
+  p.dq = {};
+  return p;
+}
+// `captured`: the call becomes a part of a CUDA graph, so that a second stream costs nothing. Then it is two where a
+// launch's last CTAs leave much of the GPU idle and no kernel would have made dQ, dK and dV together.
+[[nodiscard]] BackwardPlan plan_backward(const AttentionBackward& p, const Device& device, bool captured = false);
 
 }  // namespace nsa::kernels

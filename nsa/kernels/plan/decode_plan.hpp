@@ -49,8 +49,8 @@ struct DecodePlan {
   std::int64_t workspace = 0;  // bytes
   std::int64_t launches = 0;   // of kernels: 4, 2 where nothing is chosen by score, none for B = 0
   int scores_bytes = 0, attend_bytes = 0, join_bytes = 0;  // of a CTA's dynamic shared memory
-  std::string why;
-  Device device;  // for which it was made
+  std::string_view why;                                    // of static storage
+  Device device;                                           // for which it was made
 };
 // "" when the kernels serve the problem, else what was asked and what is served: widths 32/32, 64/64, 128/128, 192/128;
 // 1 to 16 heads a group; n from 3 to 64; d divides l and l', l <= l', l'/d up to 128; up to 65,535 tiles of a row

@@ -1,5 +1,5 @@
-// What bounds the workspaces of attention and decides between its ways. A part of the device (device.hpp), for which
-// they were fitted; tests lower them, to reach what else only long sequences do.
+// What bounds the workspaces of attention and decides between its ways and how they are cut. A part of the device
+// (device.hpp), for which they were fitted; tests lower them, to reach what else only long sequences do.
 #pragma once
 
 #include <cstdint>
@@ -37,17 +37,29 @@ struct Limits {
   // that exist at once. For dK and dV a single group is not divided: its lists are as long as its rows of the
   // table of blocks.
   std::int64_t lists_bytes = std::int64_t{128} << 20, partials_bytes = std::int64_t{128} << 20;
-  // The merged backward pass over intervals (interval/sm90_backward/backward.cuh): from so many meetings of 64 rows
-  // with 128 keys on (fewer do not fill a GPU); the compressed branch in about so many items, of so many tiles of rows
+  // The merged backward pass over intervals (interval/sm90_backward/backward.cuh): from so many steps on, tiles of 64
+  // rows by 128 keys (fewer do not fill a GPU); the compressed branch in about so many items, of so many tiles of rows
   // at least; bytes of the sums of dQ that exist at once, where no more are needed, of dK and dV where each chunk
   // leaves its own, and of the whole workspace.
   std::int64_t interval_steps = 16384, interval_items = 400, interval_tiles = 16;
-  // Width 64 goes so where the compressed keys are one tile, from so many meetings on (at S = 2048 a batch of 6 with 12
+  // Width 64 goes so where the compressed keys are one tile, from so many steps on (at S = 2048 a batch of 6 with 12
   // heads), in about as many items as a GPU has SMs.
   std::int64_t few_keys_steps = 2048;
   int few_keys_items = 132;
   std::int64_t interval_sums_bytes = std::int64_t{256} << 20, interval_key_bytes = std::int64_t{128} << 20;
   std::int64_t interval_bytes = std::int64_t{512} << 20;
+  // A backward pass that may go as two, dQ and beside it dK and dV (attention_plan.hpp), does so up to so many rows
+  // (token, head), which do not fill a GPU: two kernels at once are then faster than one of both. Beyond the second
+  // number a launch is so long that its last CTAs do not matter.
+  std::int64_t beside_rows = 65536, most_beside_rows = 524288;
+  // Chunks of queries that go by parts have so many where the parts' bytes allow: a block of keys is then worth its
+  // load.
+  std::int64_t long_chunk = 4096;
+  // Queries of a tile of keys, for dK and dV, go in pieces: of a list of so many tokens, over intervals of so many rows
+  // at least.
+  std::int64_t shortest_piece = 128, longest_piece = 4096, interval_piece_rows = 512;
+  // CTAs that fill a GPU a few times over; that it holds at a time; that add pieces, which are small.
+  std::int64_t wanted_ctas = 1024, resident_ctas = 264, adding_ctas = 4096;
 };
 
 }  // namespace nsa::kernels

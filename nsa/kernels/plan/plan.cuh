@@ -14,9 +14,6 @@ namespace nsa::kernels {
 inline unsigned grid(std::int64_t count) { return static_cast<unsigned>(count); }
 inline std::int64_t tiles_of(std::int64_t count, std::int64_t tile) { return (count + tile - 1) / tile; }
 
-// Enough CTAs for every chip of this kind to be full a few times over.
-inline constexpr std::int64_t kWantedCtas = 1024;
-
 // Batch entries, and of a single one also groups, as a problem of their own.
 struct Slice {
   int batch, batches, group, groups;
@@ -61,14 +58,14 @@ AttentionBackward slice(const AttentionBackward& p, const Slice& x) {
 }
 
 // Into how many pieces, `most` at most, each of `tiles` tiles of keys is cut when all are seen by so many rows. Their
-// CTAs go in waves of as many as a chip of this kind holds at a time, so a cut may cost more than it brings. Costs are
-// counted in tiles of 64 rows: a CTA's beginning and end are three; what adds the pieces is a launch, four, and reads
-// what was written, one for 128 pieces.
-inline std::int64_t pieces_of_equal_tiles(std::int64_t tiles, std::int64_t rows, std::int64_t most) {
-  constexpr std::int64_t kAtATime = 264;
+// CTAs go in waves of as many as the GPU holds at a time, so a cut may cost more than it brings. Costs are counted in
+// tiles of 64 rows: a CTA's beginning and end are three; what adds the pieces is a launch, four, and reads what was
+// written, one for 128 pieces.
+inline std::int64_t pieces_of_equal_tiles(std::int64_t tiles, std::int64_t rows, std::int64_t most,
+                                          std::int64_t resident_ctas) {
   const auto cost = [&](std::int64_t pieces) {
     const std::int64_t ctas = tiles * pieces;
-    return tiles_of(ctas, kAtATime) * (tiles_of(rows, 64 * pieces) + 3) + (pieces > 1 ? 4 + ctas / 128 : 0);
+    return tiles_of(ctas, resident_ctas) * (tiles_of(rows, 64 * pieces) + 3) + (pieces > 1 ? 4 + ctas / 128 : 0);
   };
   std::int64_t best = 1;
   for (std::int64_t pieces = 2; pieces <= most; ++pieces)
@@ -83,7 +80,7 @@ struct DkvPlan {
   std::int64_t tiles;  // of keys
   float* partials = nullptr;
 
-  DkvPlan(const AttentionForward& f, const Limits& limits, Arena& arena) {
+  DkvPlan(const AttentionForward& f, const Limits& limits, Arena& arena) : adding_ctas_(limits.adding_ctas) {
     const std::int64_t pairs = static_cast<std::int64_t>(f.B) * f.G;
     const int h = f.Hq / f.G;
     std::int64_t slots;
@@ -92,8 +89,9 @@ struct DkvPlan {
       pieces.tiles_a_block = static_cast<int>(tiles_of(f.geometry.l_sel, kKeyTile));
       const std::int64_t a_slot = kPartial<Dk, Dv> * static_cast<std::int64_t>(sizeof(float));
       const std::int64_t fewest = tiles_of(2 * entries * pieces.tiles_a_block * a_slot, limits.partials_bytes);
-      pieces.tokens = static_cast<int>(std::max(
-          std::clamp<std::int64_t>(tiles_of(entries / kWantedCtas, 64) * 64, 128, 4096), tiles_of(fewest, 64) * 64));
+      const std::int64_t wanted = tiles_of(entries / limits.wanted_ctas, 64) * 64;
+      pieces.tokens = static_cast<int>(
+          std::max(std::clamp(wanted, limits.shortest_piece, limits.longest_piece), tiles_of(fewest, 64) * 64));
       pieces.count = static_cast<int>(tiles_of(f.S, pieces.tokens));
       tiles = static_cast<std::int64_t>(f.selection.J) * pieces.tiles_a_block;
       slots = (2 * entries / pieces.tokens + 2) * pieces.tiles_a_block;
@@ -102,15 +100,23 @@ struct DkvPlan {
       const std::int64_t rows = static_cast<std::int64_t>(f.S) * h, all = std::max<std::int64_t>(tiles * pairs, 1);
       const bool window = f.mask == Mask::window;
       const std::int64_t longest = window ? std::min<std::int64_t>(rows, (f.geometry.w + kKeyTile) * h) : rows;
-      const std::int64_t most =
-          std::clamp<std::int64_t>(kWantedCtas / all, 1, std::max<std::int64_t>(1, longest / 512));
-      pieces.count = static_cast<int>(window ? pieces_of_equal_tiles(all, longest, most) : most);
+      const std::int64_t most = std::clamp<std::int64_t>(
+          limits.wanted_ctas / all, 1, std::max<std::int64_t>(1, longest / limits.interval_piece_rows));
+      pieces.count = static_cast<int>(window ? pieces_of_equal_tiles(all, longest, most, limits.resident_ctas) : most);
       slots = tiles * pairs * pieces.count;
     }
     if (pieces.count > 1) partials = arena.take<float>(slots * kKeyTile * (Dk + Dv));
   }
   // Of kernels: dK and dV, and the sum of pieces.
   [[nodiscard]] std::int64_t launches() const { return tiles == 0 ? 0 : pieces.count > 1 ? 2 : 1; }
+  // CTAs that add the pieces of a tile of keys, of so many pairs: at most one for every kSumThreads quads of the tile.
+  // At least four: of many lists only some are cut, and one that is may be as long as all queries.
+  [[nodiscard]] std::int64_t adding_ctas(std::int64_t pairs) const {
+    return std::clamp<std::int64_t>(adding_ctas_ / (tiles * pairs), 4, kPartial<Dk, Dv> / 4 / kSumThreads);
+  }
+
+ private:
+  std::int64_t adding_ctas_;
 };
 
 }  // namespace nsa::kernels

@@ -1,6 +1,7 @@
 #include "nsa/kernels/plan/select_plan.hpp"
 
 #include <stdexcept>
+#include <string>
 
 #include "nsa/kernels/device/tensor_map.hpp"
 

@@ -3,7 +3,7 @@
 // the number of bits is the chunk's count and the number of lower bits a token's place in the list, whatever order the
 // threads come in. Three launches: counts of every chunk; their running sums over the chunks and over the lists; the
 // tokens, put into their places. A chunk is 256 tokens, or as many times 256 as keep the counts within the workspace's
-// limit.
+// limit (lists_plan.hpp).
 //
 // A set of lists is that of one pair (batch entry, group) and one stretch of tokens. Sets know nothing of each other:
 // the tokens of each start at a place that the host knows.
@@ -21,27 +21,8 @@ namespace {
 
 // CTAs that an SM must hold: were it left open, the compiler would spill registers to make room for more.
 constexpr int kListThreads = 512, kListResident = 2;
-constexpr int kPartTokens = 256, kPartWords = kPartTokens / 32;  // whose bits lie in shared memory at once; a block's
-constexpr int kBatch = 8;                   // numbers that a thread asks for before it looks at the first
-constexpr int kBlocks = 2048;               // whose bits lie in shared memory at once
-constexpr std::int64_t kCounts = 12 << 20;  // at most as many counts: 48 MB (unless one chunk's are more)
-
-int tokens_of(const Inverse& p) { return (p.end > 0 ? p.end : p.S) - p.begin; }
-int stretch_of(const Inverse& p) { return p.stretch > 0 ? std::min(p.stretch, tokens_of(p)) : tokens_of(p); }
-std::int64_t sets_of(const Inverse& p) {
-  const int stretch = std::max(stretch_of(p), 1);
-  return static_cast<std::int64_t>(p.B) * p.G * ((tokens_of(p) + stretch - 1) / stretch);
-}
-std::int64_t lists_of(const Inverse& p) { return sets_of(p) * p.J; }
-int parts_of(const Inverse& p) { return (stretch_of(p) + kPartTokens - 1) / kPartTokens; }
-int words_of(const Inverse& p) { return (stretch_of(p) + 31) / 32; }
-bool is_small(const Inverse& p) {
-  return p.J <= SmallWork::kLists && std::int64_t{p.J} * words_of(p) <= SmallWork::kWords &&
-         std::int64_t{stretch_of(p)} * p.geometry.n <= SmallWork::kNumbers;
-}
-std::int64_t most_chunks(const Inverse& p) {
-  return std::clamp<std::int64_t>(kCounts / std::max<std::int64_t>(lists_of(p), 1), 1, parts_of(p));
-}
+constexpr int kPartTokens = InversePlan::kPartTokens, kPartWords = kPartTokens / 32;  // a block's
+constexpr int kBatch = 8;  // numbers that a thread asks for before it looks at the first
 
 // What the kernels share. A CTA's set is blockIdx.y, whose chunk c has its counts in
 // counts[(set * chunks + c) * J ..].
@@ -225,37 +206,29 @@ __global__ void __launch_bounds__(kListThreads, kListResident) place_kernel(cons
 
 }  // namespace
 
-std::int64_t inverse_workspace(const Inverse& p) {
-  // Enough for fewer pairs or tokens too, which may be cut into more chunks. A set's `finished` besides.
-  const std::int64_t counts = std::min(lists_of(p) * parts_of(p), std::max(lists_of(p), kCounts));
-  return (counts + sets_of(p)) * static_cast<std::int64_t>(sizeof(int));
-}
-
 void invert_choice(const Inverse& p, cudaStream_t stream) {
-  const auto sets = static_cast<unsigned>(sets_of(p));
-  if (sets == 0 || p.J == 0) {
-    const int pairs = p.B * p.G;
+  const InversePlan plan(p);
+  const auto sets = static_cast<unsigned>(plan.sets);
+  const int pairs = p.B * p.G;
+  if (plan.launches == 0) {
     end_collecting();
     cudaMemsetAsync(p.offsets, 0, std::max<std::size_t>(sets, pairs) * (p.J + 1) * sizeof(int), stream);
     return check_launch("invert_choice");
   }
-  const int end = p.begin + tokens_of(p), row = (p.row_groups > 0 ? p.row_groups : p.G) * p.geometry.n;
-  if (is_small(p)) {
+  const int end = p.begin + plan.tokens, row = (p.row_groups > 0 ? p.row_groups : p.G) * p.geometry.n;
+  if (plan.small) {
     const int n = p.geometry.n;
-    const SmallWork w{p,         end,           row,        SmallWork::kThreads / n, SmallWork::kThreads % n,
-                      p.B * p.G, stretch_of(p), words_of(p)};
-    // Several CTAs of a set each read all of its rows: only where there are few sets.
-    const auto shares = static_cast<unsigned>(std::clamp(32 / static_cast<int>(sets), 1, std::min(p.J, 8)));
-    launch(false, small_lists_kernel, dim3(shares, sets), SmallWork::kThreads, w.bytes(), stream, w);
+    const SmallWork w{p, end, row, SmallWork::kThreads / n, SmallWork::kThreads % n, pairs, plan.stretch, plan.words};
+    launch(false, small_lists_kernel, dim3(static_cast<unsigned>(plan.shares), sets), SmallWork::kThreads, w.bytes(),
+           stream, w);
     return check_launch("invert_choice");
   }
-  Work w{p, p.workspace + sets, p.workspace, end, 0, 0, std::min(p.J, kBlocks), row, p.B * p.G, stretch_of(p)};
-  const int most = static_cast<int>(most_chunks(p));
-  w.parts = (parts_of(p) + most - 1) / most;
-  w.chunks = (parts_of(p) + w.parts - 1) / w.parts;
+  const Work w{p, p.workspace + sets, p.workspace, end, plan.parts, plan.chunks, plan.window, row, pairs, plan.stretch};
   const dim3 grid(w.chunks, sets);
-  cudaFuncSetAttribute(count_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * kPartWords * 4);
-  cudaFuncSetAttribute(place_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlocks * (kPartWords * 5 + 4));
+  cudaFuncSetAttribute(count_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       InversePlan::kMostWindow * kPartWords * 4);
+  cudaFuncSetAttribute(place_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       InversePlan::kMostWindow * (kPartWords * 5 + 4));
   launch(false, count_kernel, grid, kListThreads, w.window * kPartWords * 4, stream, w);
   launch(false, scan_kernel, dim3((p.J + 31) / 32, sets), 1024, 0, stream, w);
   launch(false, place_kernel, grid, kListThreads, w.window * (kPartWords * 5 + 4), stream, w);

@@ -18,7 +18,7 @@ struct Inverse {
   int* offsets = nullptr;          // [sets][J + 1], every element is written
   int* tokens = nullptr;           // [sets][stretch][n] capacity; what the offsets name is written
   int* places = nullptr;           // the same: where in its token's row of `blocks` the block stands; null: not wanted
-  int* workspace = nullptr;        // inverse_workspace(p) bytes
+  int* workspace = nullptr;        // InversePlan::workspace bytes (lists_plan.hpp)
   int B = 0, S = 0, G = 0, J = 0;  // J selection blocks of a batch entry (packed: of all documents together)
   const int* unless = nullptr;     // not null: of every stretch; where it is not 0, on the device, the lists are empty
   bool forced = true;              // false: the lists leave out what is_forced() (selected/forced.cuh)
@@ -26,8 +26,7 @@ struct Inverse {
   int begin = 0, end = 0;          // only the tokens [begin, end); end 0: all S
   int stretch = 0;                 // tokens that have lists of their own; 0: all together
 };
-[[nodiscard]] std::int64_t inverse_workspace(const Inverse& p);
+// Launches what InversePlan(p) says.
 void invert_choice(const Inverse& p, cudaStream_t stream);
-inline constexpr int kInverseLaunches = 3;  // of its kernels, at most
 
 }  // namespace nsa::kernels

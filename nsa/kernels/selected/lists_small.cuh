@@ -9,7 +9,7 @@
 #pragma once
 
 #include "nsa/kernels/selected/forced.cuh"
-#include "nsa/kernels/selected/lists.hpp"
+#include "nsa/kernels/selected/lists_plan.hpp"
 
 namespace nsa::kernels {
 
@@ -51,9 +51,6 @@ __device__ int scan_block(int x, int* sums, int& total) {
 // Set blockIdx.y; blockIdx.x is the share.
 struct SmallWork {
   static constexpr int kThreads = 512, kWarps = kThreads / 32, kPiece = 8;  // words
-  // Of a set, at most: lists; words of all of them; numbers in its rows, which every CTA reads.
-  static constexpr int kLists = 512, kWords = 8192;
-  static constexpr std::int64_t kNumbers = 65536;
 
   Inverse p;
   int end;                      // of the tokens
@@ -62,7 +59,7 @@ struct SmallWork {
   int pairs, stretch, words;    // of a list
 
   __host__ __device__ int pitch() const { return words | 1; }  // the words of 32 lists fall into all banks
-  static_assert(kLists <= kThreads);
+  static_assert(InversePlan::kSmallLists <= kThreads);
   [[nodiscard]] __host__ int bytes() const { return (p.J * pitch() + p.J) * 4; }
 };
 

@@ -31,6 +31,7 @@ struct PartsBackwardPlan {
   };
   Parts parts;
   std::int64_t tiles;  // of keys, of a pair
+  std::int64_t wanted_ctas;
   int lanes;
   Lane lane[2];
 
@@ -54,6 +55,13 @@ struct PartsBackwardPlan {
     const std::int64_t turns = tiles_of(slice.B, turn_batches(slice)) * tiles_of(slice.G, turn_groups(slice));
     return parts.launches(p, turns, 1);
   }
+  // Who adds the pieces of some pairs' chunk. Of a long sequence few lists have more than a piece, of a short one all.
+  [[nodiscard]] hopper::Adders adders(std::int64_t pairs) const {
+    constexpr int kShares = kPartial<Dk, Dv> / 4 / kSumThreads;
+    const std::int64_t adding =
+        std::clamp<std::int64_t>(wanted_ctas / (kShares * pairs), tiles_of(tiles, kSumThreads), tiles);
+    return {kShares, static_cast<int>(adding), static_cast<int>(pairs)};
+  }
   // Of some pairs.
   [[nodiscard]] std::size_t sums_bytes(std::int64_t pairs) const {
     return static_cast<std::size_t>(pairs * tiles * kPartial<Dk, Dv>) * sizeof(float);
@@ -63,6 +71,7 @@ struct PartsBackwardPlan {
   PartsBackwardPlan(const AttentionForward& p, Variant variant, const Limits& limits, const Cut& cut, Arena& arena)
       : parts(p, variant, limits, cut.sizes, piece_tokens(p, limits), arena),
         tiles(tiles_of_pair(p)),
+        wanted_ctas(limits.wanted_ctas),
         lanes(cut.lanes) {
     for (int i = 0; i < lanes; ++i) {
       lane[i].parts = i == 0 ? parts.parts.data : arena.take<T>(parts.part_rows(p) * Dk);

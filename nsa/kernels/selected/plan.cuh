@@ -7,7 +7,7 @@
 #include "nsa/kernels/plan/arena.hpp"
 #include "nsa/kernels/plan/attention_plan.hpp"
 #include "nsa/kernels/plan/plan.cuh"
-#include "nsa/kernels/selected/lists.hpp"
+#include "nsa/kernels/selected/lists_plan.hpp"
 #include "nsa/kernels/selected/sm90_split/parts.cuh"
 #include "nsa/kernels/selected/ways.hpp"
 
@@ -18,6 +18,7 @@ namespace nsa::kernels {
 struct ListPlan {
   Inverse inverse;
   QueryLists lists;
+  int launches;  // of kernels, at most, whenever they are made
 
   ListPlan(const AttentionForward& p, int row_groups, int tokens, int stretch, bool places, Arena& arena) {
     const std::int64_t stretches = stretch > 0 ? tiles_of(tokens, stretch) : 1;
@@ -36,7 +37,9 @@ struct ListPlan {
     inverse.offsets = arena.take<int>(sets * (p.selection.J + 1));
     inverse.tokens = arena.take<int>(entries);
     if (places) inverse.places = arena.take<int>(entries);
-    inverse.workspace = reinterpret_cast<int*>(arena.take<char>(inverse_workspace(inverse)));
+    const InversePlan own(inverse);
+    launches = own.launches;
+    inverse.workspace = reinterpret_cast<int*>(arena.take<char>(own.workspace));
     lists = {inverse.offsets, inverse.tokens, inverse.places};
   }
   // Of p, which has no more pairs than the plan's.
@@ -62,7 +65,7 @@ struct DkvOfListsPlan {
                        arena) {}
   // Of kernels, at most.
   [[nodiscard]] std::int64_t launches(const AttentionForward& p) const {
-    return tiles_of(p.B, batches) * tiles_of(p.G, groups) * (kInverseLaunches + dkv.launches());
+    return tiles_of(p.B, batches) * tiles_of(p.G, groups) * (lists.launches + dkv.launches());
   }
 
  private:
@@ -119,7 +122,7 @@ class PartsPlan {
   // Of kernels, at most: with so many turns in a slice and kernels after the last chunk of each.
   [[nodiscard]] std::int64_t launches(const AttentionForward& p, std::int64_t turns, int after) const {
     const std::int64_t tokens = p.S - ways.first, ranges = tiles_of(tokens, chunk * chunks);
-    const std::int64_t a_slice = ranges * (kInverseLaunches + 1) + turns * (tiles_of(tokens, chunk) * 2 + after);
+    const std::int64_t a_slice = ranges * (lists.launches + 1) + turns * (tiles_of(tokens, chunk) * 2 + after);
     return (ways.chunk > 0 ? 2 : 0) + tiles_of(p.B, batches) * tiles_of(p.G, groups) * a_slice;
   }
   [[nodiscard]] std::int64_t launches(const AttentionForward& p) const {
@@ -166,7 +169,7 @@ class PartsPlan {
                                                           limits.fewest_queries, kMostQueries);
     // Whole tiles of rows, which chunks may not share when they go different ways.
     const std::int64_t chunk = std::min<std::int64_t>(
-        p.S, std::min(queries, std::clamp(queries / pairs, kLongChunk, kLongestChunk)) / 64 * 64);
+        p.S, std::min(queries, std::clamp(queries / pairs, limits.long_chunk, kLongestChunk)) / 64 * 64);
     return sizes(p, variant, limits, chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs), piece_tokens(p),
                  limits.lists_bytes);
   }
@@ -178,8 +181,8 @@ class PartsPlan {
   }
 
  private:
-  // Long enough for a block of keys to be worth its load; short enough for Divisor's 32 bits (queries * chunk < 2^32).
-  static constexpr std::int64_t kLongChunk = 4096, kLongestChunk = 16384, kMostQueries = 131072;
+  // Short enough for Divisor's 32 bits: queries * chunk < 2^32.
+  static constexpr std::int64_t kLongestChunk = 16384, kMostQueries = 131072;
   // As many turns in a slice as have their lists within `slice_bytes`.
   static Sizes sizes(const AttentionForward& p, Variant variant, const Limits& limits, std::int64_t chunk,
                      std::int64_t turn, int piece_tokens, std::int64_t slice_bytes) {

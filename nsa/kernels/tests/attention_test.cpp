@@ -239,7 +239,7 @@ std::int64_t workspace_of(int Hq, int G, int Dk, int Dv, int S, Mask mask, const
   f.B = 1, f.S = S, f.Hq = Hq, f.G = G, f.Dk = Dk, f.Dv = Dv;
   f.N = mask == Mask::compressed ? std::max(0, (S - f.geometry.l) / f.geometry.d + 1) : S;
   const AttentionBackward backward{f, some, nullptr, some, some, some, nullptr};
-  return std::max(plan_forward(f, device).workspace, plan_backward(backward, device).workspace);
+  return std::max(plan_forward(f, device).workspace, plan_backward(backward, device).main.workspace);
 }
 
 // Long sequences take the merged backward pass, those too long for its sums do not.
@@ -272,7 +272,7 @@ TEST(EmulatedWorkspace, IntervalsAreMergedWhereItSaysSo) {
   const auto merged = [&](auto&& change) {
     AttentionBackward x = p;
     change(x, x.forward);
-    return plan_backward(x, {.hopper = true}).variant == Variant::merged_intervals;
+    return plan_backward(x, {.hopper = true}).main.variant == Variant::merged_intervals;
   };
   EXPECT_TRUE(merged([](auto&, auto&) {}));
   EXPECT_TRUE(merged([](auto&, auto& own) { own.mask = Mask::compressed, own.N = 511; }));

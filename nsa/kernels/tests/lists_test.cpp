@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "nsa/kernels/selected/lists.hpp"
+#include "nsa/kernels/selected/lists_plan.hpp"
 #include "nsa/kernels/tests/emulation/emulator.hpp"
 #include "nsa/kernels/tests/tensors.hpp"
 
@@ -56,7 +56,7 @@ std::string differences(Problem x) {
   p.unless = x.unless.empty() ? nullptr : x.unless.data();
   const int stretch = x.stretch ? std::min(x.stretch, last - x.begin) : last - x.begin;
   const int stretches = (last - x.begin + stretch - 1) / stretch, sets = stretches * x.B * x.G;
-  const std::size_t work = static_cast<std::size_t>(inverse_workspace(p)) / sizeof(int);
+  const std::size_t work = static_cast<std::size_t>(InversePlan(p).workspace) / sizeof(int);
   std::vector<int> workspace(work + 8, kUntouched), offsets(static_cast<std::size_t>(sets) * (J + 1) + 8, kUntouched);
   std::vector<int> tokens(static_cast<std::size_t>(sets) * stretch * x.n + 8, kUntouched), places(tokens);
   p.begin = x.begin;

@@ -273,7 +273,7 @@ std::string differences(Problem x) {
   what += differences_from(plan, "forward");
   AttentionBackward backward{f, dout.rows(), delta.data(), dq.rows(), dk.rows(), dv.rows(), nullptr};
   backward.beside = emulation::second_stream();
-  const AttentionPlan backward_plan = plan_backward(backward, device);
+  const AttentionPlan backward_plan = plan_backward(backward, device).main;
   Workspace backward_space(x.call.forward_alone ? 0 : backward_plan.workspace);
   backward.workspace = backward_space.at();
   if (!x.call.forward_alone) {

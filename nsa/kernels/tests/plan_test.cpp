@@ -1,5 +1,5 @@
-// What is planned for a call of attention (plan/attention_plan.hpp); nothing is launched. That the planned kernels are
-// those that run is the oracle's to see, in every test of attention_test.cpp.
+// What is planned (plan/README.md); nothing is launched. That attention's planned kernels are those that run is the
+// oracle's to see, in every test of attention_test.cpp.
 #include "nsa/kernels/plan/attention_plan.hpp"
 
 #include <gtest/gtest.h>
@@ -7,9 +7,13 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "nsa/kernels/plan/norm_plan.hpp"
+#include "nsa/kernels/plan/pool_plan.hpp"
 #include "nsa/kernels/plan/select_plan.hpp"
+#include "nsa/kernels/selected/lists_plan.hpp"
 #include "nsa/kernels/tests/emulation/cuda.hpp"
 // It wants CUDA's words.
 #include "nsa/kernels/device/rounds.cuh"
@@ -30,7 +34,7 @@ struct Plans {
   AttentionPlan forward, backward;
 };
 
-Plans plans_of(const Problem& x) {
+AttentionBackward parameters_of(const Problem& x) {
   static char memory = 0;
   static const int document = 0;
   const Rows some{&memory, 1 << 30, 8192, 128};
@@ -45,7 +49,15 @@ Plans plans_of(const Problem& x) {
   f.mask = x.mask;
   f.B = x.B, f.S = x.S, f.Hq = x.h * x.G, f.G = x.G, f.Dk = x.Dk, f.Dv = x.Dv;
   f.N = x.mask == Mask::compressed ? std::max(0, (x.S - f.geometry.l) / f.geometry.d + 1) : x.S;
-  return {plan_forward(f, x.device), plan_backward(p, x.device)};
+  return p;
+}
+Plans plans_of(const Problem& x) {
+  const AttentionBackward p = parameters_of(x);
+  return {plan_forward(p.forward, x.device), plan_backward(p, x.device).main};
+}
+bool same(const AttentionPlan& a, const AttentionPlan& b) {
+  return a.variant == b.variant && a.rows_ahead == b.rows_ahead && a.workspace == b.workspace &&
+         a.launches == b.launches && a.why == b.why;
 }
 
 Device with(const Limits& limits) { return {.hopper = true, .sm_count = 132, .limits = limits}; }
@@ -156,9 +168,6 @@ TEST_F(EveryPlan, StaysWithinItsBoundsAndSaysWhy) {
 TEST_F(EveryPlan, IsTheSameTheSecondTime) {
   for_all({.hopper = true, .sm_count = 132}, [](const Problem& x, const Plans& plans) {
     const Plans again = plans_of(x);
-    const auto same = [](const AttentionPlan& a, const AttentionPlan& b) {
-      return a.variant == b.variant && a.workspace == b.workspace && a.launches == b.launches && a.why == b.why;
-    };
     EXPECT_TRUE(same(plans.forward, again.forward) && same(plans.backward, again.backward));
   });
 }
@@ -200,19 +209,58 @@ TEST(AttentionPlan, AWindowIsCutAsWavesWant) {
   EXPECT_EQ(launches(8192, 1), 2);
   EXPECT_EQ(launches(65536, 1), 2);
 }
+TEST(AttentionPlan, PiecesAreCutByTheDevicesLimits) {
+  const auto launches = [](Mask mask, const Limits& limits) {
+    return plans_of({.S = 2048, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .mask = mask, .device = with(limits)})
+        .backward.launches;
+  };
+  EXPECT_EQ(launches(Mask::window, {}), 3);
+  EXPECT_EQ(launches(Mask::window, {.interval_piece_rows = 4096}), 2);  // a tile has 3456
+  EXPECT_EQ(launches(Mask::window, {.wanted_ctas = 64}), 2);            // its 64 tiles are enough
+  EXPECT_EQ(launches(Mask::window, {.resident_ctas = 64}), 2);          // a wave
+  EXPECT_EQ(launches(Mask::selected, {}), launches(Mask::selected, {.shortest_piece = 2048}) + 1);
+}
+
+// Lists take one launch where they are small, which 65,536 numbers in a pair's rows are, and three beyond.
+TEST(AttentionPlan, CountsTheLaunchesOfItsLists) {
+  const auto of_lists = [](int S) { return plans_of({.S = S, .dq = false}).backward.launches; };
+  EXPECT_EQ(of_lists(4097), of_lists(4096) + 2);
+}
+
+// Where joint_kernel runs, Q and dO of the next tile of rows come ahead if there is room for them besides.
+TEST(AttentionPlan, RowsComeAheadWhereTheyHaveRoom) {
+  const auto ahead = [](const Problem& x) {
+    const Plans plans = plans_of(x);
+    return std::pair(plans.forward.rows_ahead, plans.backward.rows_ahead);
+  };
+  using Both = std::pair<bool, bool>;
+  EXPECT_EQ(ahead({.S = 1600}), Both(true, false));  // 25 blocks
+  EXPECT_EQ(ahead({.S = 1601}), Both(false, false));
+  const auto m7c = [](int S, const Device& device) {
+    return Problem{.S = S, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .device = device};
+  };
+  EXPECT_EQ(ahead(m7c(2048, with({}))), Both(true, true));
+  EXPECT_EQ(ahead(m7c(65536, with({}))), Both(true, true));  // of what goes jointly as the device decides
+  EXPECT_EQ(ahead(m7c(2048, kWithoutWgmma)), Both(false, false));
+  EXPECT_EQ(ahead({.S = 1600, .expanded = true}), Both(false, false));  // nothing goes jointly
+  EXPECT_EQ(ahead({.S = 1600, .mask = Mask::window}), Both(false, false));
+  std::int64_t few = 0, enough = Limits().joint_bytes;
+  while (enough - few > 1) {
+    const std::int64_t middle = (few + enough) / 2;
+    (ahead(m7c(2048, with({.joint_bytes = middle}))).first ? enough : few) = middle;
+  }
+  EXPECT_EQ(plans_of(m7c(2048, with({.joint_bytes = few}))).forward.variant, joint);  // a byte less: not ahead
+}
 
 TEST(AttentionPlan, DqGoesBesideDkAndDvWhereNoKernelMakesAll) {
   const auto beside = [](const Problem& x) {
-    const Rows some{const_cast<Problem*>(&x), 1 << 30, 8192, 128};
-    AttentionBackward p{{}, some, nullptr, x.dq ? some : Rows{}, x.dk ? some : Rows{}, x.dv ? some : Rows{}, nullptr};
-    AttentionForward& f = p.forward;
-    f.q = f.k = f.v = some, f.mask = x.mask;
-    f.B = x.B, f.S = x.S, f.N = x.S, f.Hq = x.h * x.G, f.G = x.G, f.Dk = x.Dk, f.Dv = x.Dv;
-    return goes_beside(p, x.device);
+    AttentionBackward p = parameters_of(x);
+    p.forward.N = x.S;
+    return plan_backward(p, x.device, /*captured=*/true).keys.has_value();
   };
   for (const Mask mask : {Mask::window, Mask::compressed, Mask::selected}) {
-    const auto m7c = [&](int S, int B) {
-      return Problem{.S = S, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .B = B, .mask = mask};
+    const auto m7c = [&](int S, int B, const Limits& limits = {}) {
+      return Problem{.S = S, .h = 6, .G = 2, .Dk = 64, .Dv = 64, .B = B, .mask = mask, .device = with(limits)};
     };
     EXPECT_TRUE(beside(m7c(2048, 1)));
     EXPECT_TRUE(beside(m7c(2048, 8)));
@@ -229,7 +277,30 @@ TEST(AttentionPlan, DqGoesBesideDkAndDvWhereNoKernelMakesAll) {
     EXPECT_EQ(beside({.S = 4096, .mask = mask}), mask == Mask::selected);
     EXPECT_FALSE(beside({.S = 8192, .h = 8, .mask = mask}));
     EXPECT_TRUE(beside({.S = 1024, .mask = mask}));  // few rows, whatever kernel
+    // Limits in rows.
+    EXPECT_FALSE(beside({.S = 8192, .h = 8, .mask = mask, .device = with({.beside_rows = 8192 * 32 - 1})}));
+    EXPECT_TRUE(beside({.S = 8192, .h = 8, .mask = mask, .device = with({.beside_rows = 8192 * 32})}));
+    EXPECT_TRUE(beside(m7c(2048, 22, {.most_beside_rows = 2048 * 22 * 12})));
+    EXPECT_FALSE(beside(m7c(2048, 22, {.most_beside_rows = 2048 * 22 * 12 - 1})));
   }
+}
+// Two parts are planned as calls of their own; in one goes what is not captured, and the plan of it is the same.
+TEST_F(EveryPlan, GoesInOneUnlessCapturedAndThenInPartsOfItsOwn) {
+  int parts = 0;
+  for_all({.hopper = true, .sm_count = 132}, [&](const Problem& x, const Plans& plans) {
+    const AttentionBackward p = parameters_of(x);
+    EXPECT_FALSE(plan_backward(p, x.device, /*captured=*/false).keys);
+    const BackwardPlan captured = plan_backward(p, x.device, /*captured=*/true);
+    if (!captured.keys) {
+      EXPECT_TRUE(same(captured.main, plans.backward));
+      return;
+    }
+    ++parts;
+    EXPECT_TRUE(same(captured.main, plan_backward(only_dq(p), x.device).main));
+    EXPECT_TRUE(same(*captured.keys, plan_backward(only_dkv(p), x.device).main));
+    EXPECT_EQ(captured.keys->variant == lists, x.mask == Mask::selected && x.Dk != 32);
+  });
+  EXPECT_GT(parts, 100);
 }
 
 // Note [There and back]
@@ -309,6 +380,100 @@ TEST(SelectPlan, RefusesWhatNoKernelServes) {
                           choice(64, 6, {32, 16, 64, kMostBlocks + 1, 512}), choice(64, 6, {40, 16, 64, 16, 512}),
                           choice(64, 6, {32, 16, 16, 16, 512})})
     EXPECT_THROW((void)plan_select(p, kWithWgmma), std::invalid_argument);
+}
+
+Inverse table(int S, int J, int n = 3) {
+  Inverse p;
+  p.geometry.n = n;
+  p.B = 2, p.S = S, p.G = 2, p.J = J;
+  return p;
+}
+
+TEST(InversePlan, TakesOneLaunchWhereListsAreSmall) {
+  const auto launches = [](const Inverse& p) { return InversePlan(p).launches; };
+  EXPECT_EQ(launches(table(64, 512)), 1);
+  EXPECT_EQ(launches(table(64, 513)), 3);
+  EXPECT_EQ(launches(table(32 * 64, 128)), 1);  // 8192 words of bits
+  EXPECT_EQ(launches(table(32 * 64 + 1, 128)), 3);
+  EXPECT_EQ(launches(table(4096, 64, 16)), 1);  // 65,536 numbers
+  EXPECT_EQ(launches(table(4096, 64, 17)), 3);
+  EXPECT_EQ(launches(table(0, 64)), 0);
+  EXPECT_EQ(launches(table(64, 0)), 0);
+  // A set is small or not, however many there are.
+  Inverse p = table(100000, 64, 16);
+  EXPECT_EQ(launches(p), 3);
+  p.stretch = 4096;
+  EXPECT_EQ(launches(p), 1);
+  EXPECT_EQ(InversePlan(p).sets, 2 * 2 * 25);
+}
+
+// The workspace and the launches of the most pairs and tokens do for fewer, as a last slice or range has.
+TEST(InversePlan, OfLessNeedsNoMore) {
+  for (const int J : {1, 64, 500, 513, 3000, 20000})
+    for (const int S : {1, 300, 4096, 70000}) {
+      const InversePlan most(table(S, J));
+      for (int end = 1; end < S; end += 1 + S / 20)
+        for (const int B : {1, 2}) {
+          Inverse p = table(S, J);
+          p.B = B, p.end = end;
+          const InversePlan own(p);
+          EXPECT_LE(own.launches, most.launches) << J << " " << S << " " << end;
+          const std::int64_t needed = (own.sets + own.sets * own.chunks * J) * 4;
+          EXPECT_LE(needed, most.workspace) << J << " " << S << " " << end;
+          if (own.launches == 3) {
+            EXPECT_GE(own.chunks * own.parts * InversePlan::kPartTokens, own.stretch);
+          }
+        }
+    }
+}
+
+TEST(PoolPlan, FewOutputsAreFewerThanTwoCtasForEachSm) {
+  Pool p;
+  p.count = 2, p.tensors[0].D = 64, p.tensors[1].D = 128;  // 16 threads for the wider one's row
+  p.B = 1, p.G = 2;
+  p.N = 1055;
+  EXPECT_TRUE(pools_few(p));
+  p.N = 1056;  // 264 * 256 threads
+  EXPECT_FALSE(pools_few(p));
+  p.count = 1;
+  EXPECT_TRUE(pools_few(p));
+}
+
+TEST(NormPlan, TakesTheSmallestTeamThatHoldsARow) {
+  struct Held {
+    int width, warps, chunks;
+  };
+  for (const Held& x : {Held{8, 1, 1},
+                        {256, 1, 1},
+                        {264, 1, 2},
+                        {512, 1, 2},
+                        {520, 1, 3},
+                        {768, 1, 3},
+                        {776, 1, 4},
+                        {1024, 1, 4},
+                        {1032, 4, 2},
+                        {2048, 4, 2},
+                        {2056, 4, 4},
+                        {4096, 4, 4},
+                        {4104, 8, 4},
+                        {kWidestNorm, 8, 4}}) {
+    EXPECT_EQ(norm_team(x.width).warps, x.warps) << x.width;
+    EXPECT_EQ(norm_team(x.width).chunks, x.chunks) << x.width;
+  }
+}
+TEST(NormPlan, ItsCtasAreAllOnTheirSmsAtOnce) {
+  const auto ctas = [](std::int64_t rows, int width) { return plan_norm_backward(rows, width, kWithWgmma).ctas; };
+  EXPECT_EQ(ctas(0, 768), 0);
+  EXPECT_EQ(ctas(1, 768), 1);
+  EXPECT_EQ(ctas(17, 768), 2);  // 8 teams of a CTA have two rows each
+  EXPECT_EQ(ctas(1 << 20, 768), 2 * 132);
+  EXPECT_EQ(ctas(17, 2048), 9);  // one team
+  EXPECT_EQ(ctas(1 << 20, 2048), 4 * 132);
+  EXPECT_EQ(ctas(1 << 20, kWidestNorm), 2 * 132);
+  EXPECT_EQ(plan_norm_backward(17, 768, kWithWgmma).workspace, 2 * 768);
+  EXPECT_TRUE(plan_norm_backward(17, 768, kWithWgmma).early);
+  EXPECT_FALSE(plan_norm_backward(0, 768, kWithWgmma).early);
+  EXPECT_FALSE(plan_norm_backward(17, 768, kWithoutWgmma).early);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 std::int64_t tiles_of(std::int64_t count, std::int64_t tile) { return (count + tile - 1) / tile; }
 
-// The work of a problem: how often 64 rows meet 128 keys, about.
+// The work of a problem: tiles of 64 rows by 128 keys, about.
 std::int64_t steps_of(const AttentionForward& f) {
   const std::int64_t rows = std::int64_t{f.S} * (f.Hq / f.G);
   const std::int64_t seen =
