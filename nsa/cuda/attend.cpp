@@ -213,7 +213,7 @@ void run_backward(std::span<const Pass> passes, const at::Tensor& q, const std::
   std::vector<at::Tensor> rooms;  // live until what runs beside is done
   std::deque<Beside> sides;
   for (const auto& plan : plans)
-    if (plan.keys) sides.emplace_back(/*first=*/true);
+    if (plan.keys) sides.emplace_back();
   make_rows();
   c10::cuda::CUDAEvent ready;
   if (!sides.empty()) ready.record();

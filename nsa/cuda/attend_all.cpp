@@ -210,8 +210,8 @@ AllInputs attend_all_backward(const AllKept& kept, const at::Tensor& dout, const
     if (wanted[i]) result[i] = empty(given[i].sizes(), given[i].scalar_type(), q);
   };
   room_for(kQ);
-  // The window first: it always has keys, and so writes all of dQ.
-  constexpr std::array<std::size_t, kBranches> kOrder = {2, 0, 1};
+  // The selected branch first: it always has keys, and so writes all of dQ. See Note [Keys beside rows] (attend.hpp).
+  constexpr std::array<std::size_t, kBranches> kOrder = {1, 2, 0};
   std::vector<Pass> passes;
   for (const std::size_t i : kOrder) {
     const std::size_t key = kKeys + 2 * i, value = key + 1;

@@ -32,10 +32,7 @@ void wait_for(const c10::cuda::CUDAStream& later, const c10::cuda::CUDAStream& e
 
 }  // namespace
 
-// One before the usual priority, 0. That of sums between ranks (nsa/train/graph_step_group.cpp) is the highest: theirs
-// are few CTAs, which must not wait for an attention's.
-Beside::Beside(bool first)
-    : current_(c10::cuda::getCurrentCUDAStream()), stream_(c10::cuda::getStreamFromPool(first ? -1 : 0)) {
+Beside::Beside() : current_(c10::cuda::getCurrentCUDAStream()), stream_(c10::cuda::getStreamFromPool()) {
   wait_for(stream_, current_);
 }
 

@@ -28,8 +28,7 @@ class OnDeviceOf {
 // capture of a CUDA graph. Memory that the work uses must live until join().
 class Beside {
  public:
-  // Of the current device, a GPU. `first`: of CTAs that wait, this stream's are given room before the current one's.
-  explicit Beside(bool first = false);
+  Beside();  // of the current device, a GPU
   ~Beside();
   Beside(const Beside&) = delete;
   Beside& operator=(const Beside&) = delete;

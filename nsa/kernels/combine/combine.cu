@@ -1,6 +1,7 @@
-// Forward: a thread owns eight columns of one output row. Backward: a team of lanes owns one (token, group) and walks
-// over the heads of the group; every lane holds eight columns and sums do . o_b over all heads, and the team's sum of
-// those is the gate's gradient: a fixed order without shared memory.
+// Forward: a thread owns eight columns of one output row. Backward: a CTA has eight tokens of a group. A team of lanes
+// takes one row (token, head) after the other, each lane eight columns; neighbouring teams have neighbouring heads, whose
+// rows lie beside each other. Their sums meet in shared memory: what has the tokens beside each other ([B,Hq,S]) is
+// written eight tokens, a sector, at a time, and the gate's gradient is summed over the heads in their order.
 #include <algorithm>
 
 #include "nsa/kernels/combine.hpp"
@@ -15,6 +16,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kMostBatches = 65535;  // of a grid's second dimension
 constexpr unsigned kWarp = 0xffffffffU;
+constexpr int kTokens = 8, kHeads = 32;  // of a CTA's tile, backward; more heads come one tile after the other
+constexpr int kAhead = 2;                // rows that a team asks for at once
 
 template <typename T>
 __device__ T narrow(float x);
@@ -63,108 +66,162 @@ __device__ float team_sum(float x) {
   return x;
 }
 
+// Of a tile's rows: dout . o_b, and do_b . o_b where do_b is not dout itself.
+struct RowSums {
+  float dot[kBranches][kHeads][kTokens], delta[kBranches][kHeads][kTokens];
+};
+
+// What a CTA does at a time: `heads` of a group's heads from `head` on, of kTokens tokens.
+struct Tile {
+  int b, group, token, head, heads;
+};
+
+// The sums of kAhead rows a team, all of whose reads come before the first store: nvcc cannot move them over one.
 // Lanes: the least power of two that is not below Dv/8; lanes without columns add 0.
 template <typename T, typename Gate, int Lanes>
-__global__ void __launch_bounds__(kThreads) combine_backward_kernel(const CombineBackward p) {
+__device__ void sum_rows(RowSums& sums, const CombineBackward& p, const Tile& tile, int first) {
   const Combine& f = p.forward;
-  const unsigned team = (blockIdx.x * kThreads + threadIdx.x) / Lanes;
-  const int chunk = static_cast<int>(threadIdx.x % Lanes), heads = f.Hq / f.G;
-  const int group = static_cast<int>(team % static_cast<unsigned>(f.G)),
-            t = static_cast<int>(team / static_cast<unsigned>(f.G));
-  // No lane leaves early: all of a warp take part in the sums.
-  const bool inside = t < f.S, owns = inside && chunk * kEight < f.Dv;
-
-  for (int b = static_cast<int>(blockIdx.y); b < f.B; b += static_cast<int>(gridDim.y)) {
-    float gate[kBranches] = {}, total[kBranches] = {};
-    if (inside) load_gates<Gate>(gate, f, b, t, group);
-#pragma unroll 2
-    for (int j = 0; j < heads; ++j) {
-      const int head = group * heads + j;
-      const std::int64_t row = (static_cast<std::int64_t>(b) * f.Hq + head) * f.S + t;
-      float delta[kBranches] = {};
-      float2 stats[kBranches] = {};
-      if (owns) {
-        // All reads before the first store, over which nvcc cannot move them.
-        const uint4 raw = *chunk_of<T>(p.dout, b, t, head, chunk);
-        uint4 o[kBranches];
+  constexpr int kTeams = kThreads / Lanes;
+  const int chunk = static_cast<int>(threadIdx.x) % Lanes, team = static_cast<int>(threadIdx.x) / Lanes;
+  uint4 raw[kAhead], o[kAhead][kBranches];
+  int token[kAhead], head[kAhead];
+  bool inside[kAhead], owns[kAhead];
 #pragma unroll
-        for (int branch = 0; branch < kBranches; ++branch)
-          o[branch] = *chunk_of<T>(f.branch[branch], b, t, head, chunk);
+  for (int i = 0; i < kAhead; ++i) {
+    const int row = first + i * kTeams + team;
+    token[i] = row / tile.heads;
+    head[i] = row - token[i] * tile.heads;
+    inside[i] = token[i] < kTokens && tile.token + token[i] < f.S;
+    owns[i] = inside[i] && chunk * kEight < f.Dv;
+    raw[i] = o[i][0] = o[i][1] = o[i][2] = make_uint4(0, 0, 0, 0);
+    if (!owns[i]) continue;
+    raw[i] = *chunk_of<T>(p.dout, tile.b, tile.token + token[i], tile.head + head[i], chunk);
 #pragma unroll
-        for (int branch = 0; branch < kBranches; ++branch)
-          if (p.gated_stats[branch] && chunk == 0)
-            stats[branch] = reinterpret_cast<const float2*>(p.stats[branch])[row];
-        float dout[kEight];
-        widen<T>(dout, raw);
+    for (int branch = 0; branch < kBranches; ++branch)
+      o[i][branch] = *chunk_of<T>(f.branch[branch], tile.b, tile.token + token[i], tile.head + head[i], chunk);
+  }
 #pragma unroll
-        for (int branch = 0; branch < kBranches; ++branch) {
-          float x[kEight], scaled[kEight];
-          widen<T>(x, o[branch]);
+  for (int i = 0; i < kAhead; ++i) {
+    float dout[kEight];
+    widen<T>(dout, raw[i]);
 #pragma unroll
-          for (int c = 0; c < kEight; ++c) total[branch] += dout[c] * x[c];
-          if (p.gated_stats[branch]) {
+    for (int branch = 0; branch < kBranches; ++branch) {
+      float x[kEight], dot = 0.f;
+      widen<T>(x, o[i][branch]);
 #pragma unroll
-            for (int c = 0; c < kEight; ++c) delta[branch] += dout[c] * x[c];
-            continue;
-          }
+      for (int c = 0; c < kEight; ++c) dot += dout[c] * x[c];
+      dot = team_sum<Lanes>(dot);
+      float delta = dot;
+      if (!p.gated_stats[branch]) {
+        float scaled[kEight];
+        const float gate = inside[i] ? gate_of<Gate>(f, tile.b, tile.token + token[i], tile.group, branch) : 0.f;
 #pragma unroll
-          for (int c = 0; c < kEight; ++c) scaled[c] = gate[branch] * dout[c];
-          const uint4 stored = narrowed<T>(scaled);
-          if (p.dbranch[branch].data) store_whole(chunk_of<T>(p.dbranch[branch], b, t, head, chunk), stored);
-          widen<T>(scaled, stored);
+        for (int c = 0; c < kEight; ++c) scaled[c] = gate * dout[c];
+        const uint4 stored = narrowed<T>(scaled);
+        if (owns[i] && p.dbranch[branch].data)
+          store_whole(chunk_of<T>(p.dbranch[branch], tile.b, tile.token + token[i], tile.head + head[i], chunk),
+                      stored);
+        widen<T>(scaled, stored);
+        delta = 0.f;
 #pragma unroll
-          for (int c = 0; c < kEight; ++c) delta[branch] += scaled[c] * x[c];
-        }
+        for (int c = 0; c < kEight; ++c) delta += scaled[c] * x[c];
+        delta = team_sum<Lanes>(delta);
       }
-#pragma unroll
-      for (int branch = 0; branch < kBranches; ++branch) {
-        if (!p.delta[branch]) continue;
-        const float sum = team_sum<Lanes>(delta[branch]);
-        if (!inside || chunk != 0) continue;
-        p.delta[branch][row] = sum;
-        if (p.gated_stats[branch])
-          reinterpret_cast<float2*>(p.gated_stats[branch])[row] = {stats[branch].x,
-                                                                   gated_sum(stats[branch].y, gate[branch])};
-      }
-    }
-    if (p.dgates) {
-#pragma unroll
-      for (int branch = 0; branch < kBranches; ++branch) total[branch] = team_sum<Lanes>(total[branch]);
-      if (inside && chunk == 0) {
-        Gate* to = static_cast<Gate*>(p.dgates) + gate_place(f, b, t, group);
-#pragma unroll
-        for (int branch = 0; branch < kBranches; ++branch) to[branch] = narrow<Gate>(total[branch]);
-      }
+      if (!inside[i] || chunk != 0) continue;
+      sums.dot[branch][head[i]][token[i]] = dot;
+      sums.delta[branch][head[i]][token[i]] = delta;
     }
   }
 }
 
-// `rows` rows of a batch entry, `lanes` threads each.
-dim3 grid_of(const Combine& p, int rows, int lanes) {
-  const std::int64_t threads = static_cast<std::int64_t>(p.S) * rows * lanes;
-  return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads),
-              static_cast<unsigned>(std::min(p.B, kMostBatches)));
+// A row's place in what has the tokens beside each other, which threads take one after the other.
+struct Place {
+  int branch, head, token;
+  std::int64_t row;  // negative: outside
+  __device__ Place(const CombineBackward& p, const Tile& tile, int i) {
+    const int a_branch = tile.heads * kTokens;
+    branch = i / a_branch;
+    head = (i - branch * a_branch) / kTokens;
+    token = i % kTokens;
+    const bool inside = branch < kBranches && tile.token + token < p.forward.S && p.delta[branch];
+    row = inside
+              ? (static_cast<std::int64_t>(tile.b) * p.forward.Hq + tile.head + head) * p.forward.S + tile.token + token
+              : -1;
+  }
+};
+template <typename Gate>
+__device__ float2 gated_statistics(const CombineBackward& p, const Tile& tile, const Place& place) {
+  if (place.row < 0 || !p.gated_stats[place.branch]) return {};
+  const float2 stats = reinterpret_cast<const float2*>(p.stats[place.branch])[place.row];
+  const float gate = gate_of<Gate>(p.forward, tile.b, tile.token + place.token, tile.group, place.branch);
+  return {stats.x, gated_sum(stats.y, gate)};
+}
+
+template <typename T, typename Gate, int Lanes>
+__global__ void __launch_bounds__(kThreads, 3) combine_backward_kernel(const CombineBackward p) {
+  __shared__ RowSums sums;
+  const Combine& f = p.forward;
+  const int heads = f.Hq / f.G, own = static_cast<int>(threadIdx.x), first_tile = static_cast<int>(blockIdx.x);
+  Tile tile;
+  tile.group = first_tile % f.G;
+  tile.token = first_tile / f.G * kTokens;
+  for (tile.b = static_cast<int>(blockIdx.y); tile.b < f.B; tile.b += static_cast<int>(gridDim.y)) {
+    float dgate = 0.f;  // of a token and branch, in the first threads
+    for (int done = 0; done < heads; done += kHeads) {
+      tile.head = tile.group * heads + done;
+      tile.heads = min(heads - done, kHeads);
+      Place place(p, tile, own);
+      float2 statistics = gated_statistics<Gate>(p, tile, place);  // under way while the rows are
+      for (int first = 0; first < kTokens * tile.heads; first += kAhead * kThreads / Lanes)
+        sum_rows<T, Gate, Lanes>(sums, p, tile, first);
+      __syncthreads();
+      for (int i = own; i < kBranches * tile.heads * kTokens; i += kThreads) {
+        if (i != own) {
+          place = Place(p, tile, i);
+          statistics = gated_statistics<Gate>(p, tile, place);
+        }
+        if (place.row < 0) continue;
+        p.delta[place.branch][place.row] = sums.delta[place.branch][place.head][place.token];
+        if (p.gated_stats[place.branch]) reinterpret_cast<float2*>(p.gated_stats[place.branch])[place.row] = statistics;
+      }
+      if (own < kTokens * kBranches)
+        for (int head = 0; head < tile.heads; ++head) dgate += sums.dot[own % kBranches][head][own / kBranches];
+      __syncthreads();  // before the next rows' sums
+    }
+    const int t = tile.token + own / kBranches;
+    if (p.dgates && own < kTokens * kBranches && t < f.S)
+      static_cast<Gate*>(p.dgates)[gate_place(f, tile.b, t, tile.group) + own % kBranches] = narrow<Gate>(dgate);
+  }
+}
+
+// `ctas` for each batch entry, of which a grid has no more than it can.
+dim3 grid_of(const Combine& p, std::int64_t ctas) {
+  return dim3(static_cast<unsigned>(ctas), static_cast<unsigned>(std::min(p.B, kMostBatches)));
 }
 
 template <typename T, typename Gate>
 void forward_as(const Combine& p, cudaStream_t stream) {
-  launch(false, combine_forward_kernel<T, Gate>, grid_of(p, p.Hq, p.Dv / kEight), kThreads, 0, stream, p);
+  const std::int64_t threads = static_cast<std::int64_t>(p.S) * p.Hq * (p.Dv / kEight);
+  launch(false, combine_forward_kernel<T, Gate>, grid_of(p, (threads + kThreads - 1) / kThreads), kThreads, 0, stream,
+         p);
 }
 
 template <typename T, typename Gate>
 void backward_as(const CombineBackward& p, cudaStream_t stream) {
-  const int chunks = p.forward.Dv / kEight;
-  const auto with_lanes = [&](auto kernel, int lanes) {
-    launch(false, kernel, grid_of(p.forward, p.forward.G, lanes), kThreads, 0, stream, p);
+  const Combine& f = p.forward;
+  const int chunks = f.Dv / kEight;
+  const auto run = [&](auto kernel) {
+    const std::int64_t tiles = (f.S + kTokens - 1) / kTokens;
+    launch(false, kernel, grid_of(f, tiles * f.G), kThreads, 0, stream, p);
   };
   if (chunks <= 4)
-    with_lanes(combine_backward_kernel<T, Gate, 4>, 4);
+    run(combine_backward_kernel<T, Gate, 4>);
   else if (chunks <= 8)
-    with_lanes(combine_backward_kernel<T, Gate, 8>, 8);
+    run(combine_backward_kernel<T, Gate, 8>);
   else if (chunks <= 16)
-    with_lanes(combine_backward_kernel<T, Gate, 16>, 16);
+    run(combine_backward_kernel<T, Gate, 16>);
   else
-    with_lanes(combine_backward_kernel<T, Gate, 32>, 32);
+    run(combine_backward_kernel<T, Gate, 32>);
 }
 
 }  // namespace

@@ -29,6 +29,10 @@ __device__ inline std::int64_t gate_place(const Combine& p, int b, int t, int g)
   return ((static_cast<std::int64_t>(b) * p.S + t) * p.G + g) * kBranches;
 }
 template <typename Gate>
+__device__ inline float gate_of(const Combine& p, int b, int t, int g, int branch) {
+  return wide(static_cast<const Gate*>(p.gates)[gate_place(p, b, t, g) + branch]);
+}
+template <typename Gate>
 __device__ inline void load_gates(float (&gate)[kBranches], const Combine& p, int b, int t, int g) {
   const Gate* from = static_cast<const Gate*>(p.gates) + gate_place(p, b, t, g);
 #pragma unroll
