@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "base/nearest.hpp"
 
@@ -191,12 +192,35 @@ void visit(const std::vector<Suite>& suites, const Suite& suite, std::map<const 
   order.push_back(&suite);
 }
 
+// Directly or behind one that does.
+std::size_t count_behind(const std::vector<Suite>& suites, const Suite& first) {
+  std::size_t count = 0;
+  for (const Suite& suite : suites)
+    if (suite.runs_after == first.name) count += 1 + count_behind(suites, suite);
+  return count;
+}
+
+// Those that run after the suite of this name, each with what stands behind it (Suite::runs_after).
+void line_up(const std::vector<Suite>& suites, const std::string& name, std::vector<const Suite*>& order) {
+  std::vector<const Suite*> next;
+  for (const Suite& suite : suites)
+    if (suite.runs_after == name) next.push_back(&suite);
+  if (!name.empty())  // those that run after none keep the program's order
+    std::ranges::sort(next, {}, [&](const Suite* s) { return std::pair(count_behind(suites, *s), s->name); });
+  for (const Suite* suite : next) {
+    order.push_back(suite);
+    line_up(suites, suite->name, order);
+  }
+}
+
 }  // namespace
 
 std::vector<const Suite*> running_order(const std::vector<Suite>& suites) {
-  std::vector<const Suite*> order;
+  std::vector<const Suite*> lined_up, order;
+  line_up(suites, "", lined_up);
   std::map<const Suite*, bool> done;  // false: on the way
-  for (const Suite& suite : suites) visit(suites, suite, done, order);
+  for (const Suite* suite : lined_up) visit(suites, *suite, done, order);
+  for (const Suite& suite : suites) visit(suites, suite, done, order);  // in no line: a mistake, which it names
   return order;
 }
 

@@ -51,20 +51,54 @@ std::string error_of_selection(const Selection& selection) {
   return "no error";
 }
 
-TEST(Plan, RequiredSuitesRunBefore) {
+std::vector<std::string> order_of(const std::vector<Suite>& suites) {
   std::vector<std::string> names;
-  const Program p = program();
-  for (const Suite* s : harness::running_order(p.suites)) names.push_back(s->name);
-  EXPECT_THAT(names, ElementsAre("early", "late", "later", "free"));
+  for (const Suite* s : harness::running_order(suites)) names.push_back(s->name);
+  return names;
+}
+
+TEST(Plan, RequiredSuitesRunBefore) {
+  EXPECT_THAT(order_of(program().suites), ElementsAre("early", "late", "later", "free"));
 }
 
 TEST(Plan, ASuiteStandsBehindTheOneThatItRunsAfter) {
   Program p = program();
   p.suites[0].runs_after = "free";  // of late, which requires early
-  std::vector<std::string> names;
-  for (const Suite* s : harness::running_order(p.suites)) names.push_back(s->name);
-  EXPECT_THAT(names, ElementsAre("free", "early", "late", "later"));
+  EXPECT_THAT(order_of(p.suites), ElementsAre("early", "free", "late", "later"));
   EXPECT_EQ(harness::blocked_by(p.suites, "late", {"free"}), "") << "an order, and nothing more";
+}
+
+// Whatever its name is, and wherever the program has it.
+TEST(Plan, ANewcomerStandsDirectlyBehindTheOneThatItRunsAfter) {
+  const auto after = [](const std::string& name, const std::string& other) {
+    Suite s = suite(name);
+    s.runs_after = other;
+    return s;
+  };
+  const std::vector<Suite> chain = {after("alpha", "mike"), suite("first"), after("mike", "first"),
+                                    after("zulu", "alpha")};
+  EXPECT_THAT(order_of(chain), ElementsAre("first", "mike", "alpha", "zulu"));
+  for (const std::string name : {"aaa", "newcomer", "zzz"}) {
+    for (std::size_t place = 0; place <= chain.size(); ++place) {
+      const auto with = [&](const std::string& other) {
+        std::vector<Suite> suites = chain;
+        suites.insert(suites.begin() + static_cast<std::ptrdiff_t>(place), after(name, other));
+        return order_of(suites);
+      };
+      EXPECT_THAT(with("first"), ElementsAre("first", name, "mike", "alpha", "zulu"));
+      EXPECT_THAT(with("mike"), ElementsAre("first", "mike", name, "alpha", "zulu"));
+      EXPECT_THAT(with("zulu"), ElementsAre("first", "mike", "alpha", "zulu", name));
+    }
+  }
+  // Two with as much behind them: by name.
+  for (const auto& suites : {std::vector{suite("first"), after("b", "first"), after("a", "first")},
+                             std::vector{after("a", "first"), suite("first"), after("b", "first")}})
+    EXPECT_THAT(order_of(suites), ElementsAre("first", "a", "b"));
+  // What it requires runs before it, and the rest does not wait for it.
+  std::vector<Suite> suites = chain;
+  suites.push_back(after("newcomer", "first"));
+  suites.back().requires_suites = {"alpha"};
+  EXPECT_THAT(order_of(suites), ElementsAre("first", "mike", "alpha", "newcomer", "zulu"));
 }
 
 TEST(Plan, LevelsNest) {
@@ -220,6 +254,10 @@ TEST(Plan, AGraphThatIsNoneIsAMistakeOfTheProgram) {
   p.suites[0].runs_after = "nothing";
   EXPECT_THROW((void)harness::running_order(p.suites), std::logic_error);
   p.suites[0].runs_after = "a";
+  EXPECT_THROW((void)harness::running_order(p.suites), std::logic_error);
+  p.suites = {suite("first"), suite("a"), suite("b")};
+  p.suites[1].runs_after = "b";
+  p.suites[2].runs_after = "a";
   EXPECT_THROW((void)harness::running_order(p.suites), std::logic_error);
   p.suites = {{"twice", "p", {}, [](const Settings&) { return std::vector<Case>(2); }}};
   EXPECT_THROW((void)make_plan(p, Settings({}), Selection{}), std::logic_error);

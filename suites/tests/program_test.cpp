@@ -191,6 +191,8 @@ TEST(Suites, RunInTheOrderOfTheGuide) {
   for (const harness::Suite& suite : program.suites) own.push_back(suite.name);
   for (const harness::Suite* suite : harness::running_order(program.suites)) planned.push_back(suite->name);
   EXPECT_EQ(own, planned);
+  EXPECT_EQ(std::ranges::count(program.suites, "", &harness::Suite::runs_after), 1)
+      << "a second one would stand where its name puts it";
 
   std::ifstream guide(std::filesystem::path(program.source_dir) / "GUIDE.md");
   std::string line;
