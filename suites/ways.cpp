@@ -13,46 +13,25 @@ using nsa::Backend;
 using nsa::EffectiveFlags;
 using enum nsa::Op;
 
-void set_sdpa(EffectiveFlags& flags) {
-  const EffectiveFlags standard;
-  flags.force_parity = flags.use_cuda = flags.sel_mask = false;
-  flags.sel_pack = true;
-  flags.fa2_all = flags.fa2_win = flags.fa2_cmp = flags.fa2_force_dense = flags.fa2_force_varlen = false;
-  flags.fa2_min_len_win = standard.fa2_min_len_win;
-  flags.fa2_min_len_cmp = standard.fa2_min_len_cmp;
+void ask_reference(EffectiveFlags& flags, bool on) { flags.force_parity = on; }
+void ask_masked(EffectiveFlags& flags, bool on) {
+  flags.sel_pack = !on;
+  flags.sel_mask = on;
 }
-void set_reference(EffectiveFlags& flags) {
-  set_sdpa(flags);
-  flags.force_parity = true;
+void ask_flash(EffectiveFlags& flags, bool on) { flags.fa2_all = flags.fa2_win = flags.fa2_cmp = on; }
+void ask_flash_dense(EffectiveFlags& flags, bool on) {
+  ask_flash(flags, on);
+  flags.fa2_force_dense = on;
 }
-void mask(EffectiveFlags& flags) {
-  flags.sel_pack = false;
-  flags.sel_mask = true;
+void ask_flash_varlen(EffectiveFlags& flags, bool on) {
+  ask_flash(flags, on);
+  flags.fa2_force_varlen = on;
 }
-void set_masked(EffectiveFlags& flags) {
-  set_sdpa(flags);
-  mask(flags);
+void ask_flash_masked(EffectiveFlags& flags, bool on) {
+  ask_flash(flags, on);
+  ask_masked(flags, on);
 }
-void set_flash(EffectiveFlags& flags) {
-  set_sdpa(flags);
-  flags.fa2_all = flags.fa2_win = flags.fa2_cmp = true;
-}
-void set_flash_dense(EffectiveFlags& flags) {
-  set_flash(flags);
-  flags.fa2_force_dense = true;
-}
-void set_flash_varlen(EffectiveFlags& flags) {
-  set_flash(flags);
-  flags.fa2_force_varlen = true;
-}
-void set_flash_masked(EffectiveFlags& flags) {
-  set_flash(flags);
-  mask(flags);
-}
-void set_cuda(EffectiveFlags& flags) {
-  set_sdpa(flags);
-  flags.use_cuda = true;
-}
+void ask_cuda(EffectiveFlags& flags, bool on) { flags.use_cuda = on; }
 
 using Parts = std::map<nsa::Op, Part>;
 
@@ -82,7 +61,12 @@ std::string to_string(const Part& part) {
 }
 
 EffectiveFlags Way::flags(EffectiveFlags others) const {
-  set(others);
+  const EffectiveFlags standard;  // of what is asked for by length
+  others.fa2_min_len_win = standard.fa2_min_len_win;
+  others.fa2_min_len_cmp = standard.fa2_min_len_cmp;
+  for (const Way& way : ways())
+    if (way.ask) way.ask(others, false);
+  if (ask) ask(others, true);
   return others;
 }
 
@@ -97,7 +81,7 @@ const std::vector<Way>& ways() {
   using enum Way::OfModel;
   static const std::vector<Way> all = {
       {.name = "reference",
-       .set = set_reference,
+       .ask = ask_reference,
        .parts = by(Backend::reference, {}),
        .shown_by = {attend_window},
        .ops = every,
@@ -106,7 +90,6 @@ const std::vector<Way>& ways() {
        .title = "reference",
        .asked_by = [](const EffectiveFlags& flags) { return flags.force_parity; }},
       {.name = "sdpa",
-       .set = set_sdpa,
        .parts = by(Backend::sdpa, {{attend_selected, kPackedSafe}}),
        .shown_by = {attend_selected},
        .ops = every,
@@ -114,7 +97,7 @@ const std::vector<Way>& ways() {
        .of_model = checked,
        .title = "sdpa"},
       {.name = "sdpa_masked",
-       .set = set_masked,
+       .ask = ask_masked,
        .parts = by(Backend::sdpa, {{attend_selected, kMasked}}),
        .shown_by = {attend_selected},
        .ops = {attend_selected},
@@ -122,28 +105,27 @@ const std::vector<Way>& ways() {
        .of_model = checked,
        .title = "masked selection"},
       {.name = "sdpa_packed",
-       .set = set_sdpa,
        .parts = by(Backend::sdpa, {{attend_selected, {Backend::sdpa, "packed"}}}),
        .shown_by = {attend_selected},
        .ops = {attend_selected},
        .dtypes = wide,
        .gradients = false},
       {.name = "flash_dense",
-       .set = set_flash_dense,
+       .ask = ask_flash_dense,
        .parts = by_flash(kDense),
        .shown_by = {attend_window},
        .needs_cuda = true,
        .ops = {attend_window},
        .dtypes = narrow},
       {.name = "flash_varlen",
-       .set = set_flash_varlen,
+       .ask = ask_flash_varlen,
        .parts = by_flash(kVarlen),
        .shown_by = {attend_window},
        .needs_cuda = true,
        .ops = {attend_compressed, attend_window},
        .dtypes = narrow},
       {.name = "flash",
-       .set = set_flash,
+       .ask = ask_flash,
        .parts = by_flash(kAnyFlash),
        .shown_by = {attend_window},
        .needs_cuda = true,
@@ -152,14 +134,14 @@ const std::vector<Way>& ways() {
        // A branch that asked for it keeps it: before the kernels, which are asked for by default.
        .asked_by = [](const EffectiveFlags& flags) { return flags.fa2_win || flags.fa2_cmp; }},
       {.name = "flash_masked",
-       .set = set_flash_masked,
+       .ask = ask_flash_masked,
        .parts = by_flash(kAnyFlash, kMasked),
        .shown_by = {attend_window},
        .needs_cuda = true,
        .of_model = measured,
        .title = "FlashAttention-2 with masked selection"},
       {.name = "cuda",
-       .set = set_cuda,
+       .ask = ask_cuda,
        .parts = by(Backend::cuda, {{attend, {Backend::cuda, "in_one"}}}),
        .shown_by = {attend, attend_selected},
        .needs_cuda = true,

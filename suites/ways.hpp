@@ -26,8 +26,9 @@ struct Part {
 struct Way {
   // "reference", "sdpa", "sdpa_masked", "sdpa_packed", "flash", "flash_dense", "flash_varlen", "flash_masked", "cuda"
   std::string name;
-  // Chooses the backend: every flag that does is set, and none of the others is touched.
-  void (*set)(nsa::EffectiveFlags& flags) = nullptr;
+  // Sets the flags that ask for this way, or takes them back; no other is touched. Null: it is what is left when nothing
+  // is asked for.
+  void (*ask)(nsa::EffectiveFlags& flags, bool on) = nullptr;
   std::map<nsa::Op, Part> parts;  // what computes each function
   // The functions in which it shows that a pass with gradients went this way: one of them ran as `parts` says.
   // (Attention that goes in one goes part by part where somebody has replaced a part.)
@@ -45,7 +46,7 @@ struct Way {
   // Whether flags ask for this way's backend, whatever they say beside it; null where `sdpa` is what is left.
   bool (*asked_by)(const nsa::EffectiveFlags& flags) = nullptr;
 
-  // Flags of its own, never those of the process's environment; or others, with this way's backend.
+  // Flags of its own, never those of the process's environment; or others, by which this way is asked for and no other.
   [[nodiscard]] nsa::EffectiveFlags flags(nsa::EffectiveFlags others = {}) const;
   // Why a model whose calls are like this one does not go this way, in the feature table's words; "" when it does.
   [[nodiscard]] std::string refusal(const nsa::Call& call) const;

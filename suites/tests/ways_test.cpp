@@ -92,5 +92,25 @@ TEST(Ways, LeaveOtherFlagsAlone) {
   }
 }
 
+TEST(Ways, TakeBackWhatAnotherWayAskedFor) {
+  for (const Way& before : ways())
+    for (const Way& way : ways())
+      EXPECT_EQ(nsa::flatten(way.flags(before.flags())), nsa::flatten(way.flags()))
+          << way.name << " after " << before.name;
+}
+
+TEST(Ways, AskForNothingElse) {
+  nsa::EffectiveFlags asked;
+  asked.sel_mask = asked.fa2_force_varlen = true;
+  asked.fa2_min_len_win = 7;
+  nsa::EffectiveFlags flash = asked;
+  way_named("flash").ask(flash, true);
+  EXPECT_TRUE(flash.fa2_all && flash.fa2_win && flash.fa2_cmp);
+  EXPECT_TRUE(flash.sel_mask && flash.fa2_force_varlen);
+  EXPECT_EQ(flash.fa2_min_len_win, 7);
+  way_named("flash").ask(flash, false);
+  EXPECT_EQ(nsa::flatten(flash), nsa::flatten(asked));
+}
+
 }  // namespace
 }  // namespace suites

@@ -10,6 +10,7 @@
 #include "suites/codes.hpp"
 #include "suites/training/cases.hpp"
 #include "suites/training/stops.hpp"
+#include "suites/ways.hpp"
 
 namespace suites::training_cases {
 
@@ -21,9 +22,10 @@ using nsa::Precision;
 
 constexpr std::int64_t kSteps = 2;
 
+// The rest of the run stays as it is configured, but for the reference, beside which nothing else runs.
 void set_flash(RunPlan& plan, bool on) {
-  plan.flags.fa2_all = plan.flags.fa2_win = plan.flags.fa2_cmp = on;
-  plan.flags.force_parity = plan.flags.force_parity && !on;
+  way_named("flash").ask(plan.flags, on);
+  if (on) way_named("reference").ask(plan.flags, false);
 }
 
 void make_minimal(RunPlan& plan) {
