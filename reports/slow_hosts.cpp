@@ -5,6 +5,8 @@
 #include <numbers>
 #include <optional>
 
+#include "base/statistics.hpp"
+
 namespace reports {
 
 namespace {
@@ -13,13 +15,6 @@ constexpr double kMadOfNormal = 1.4826;   // standard deviations in a MAD
 constexpr double kDegreesPerHost = 0.35;  // of the tail of T, see the header
 constexpr double kLeastWidth = 0.002;     // of the logarithms: hosts that round alike are not infinitely exact
 constexpr double kWorthALook = 2;         // below this T nothing is rare
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 bool usable(const FleetFigure::Value& value) { return std::isfinite(value.value) && value.value > 0; }
 
@@ -40,11 +35,11 @@ Sample sample_of(const FleetFigure& figure) {
 }
 
 void judge(const Sample& sample, const FleetFigure& figure, std::size_t number, SlowHosts& to) {
-  const double centre = median(sample.slowness);
+  const double centre = base::median(sample.slowness);
   std::vector<double> distances;
   distances.reserve(sample.slowness.size());
   for (const double x : sample.slowness) distances.push_back(std::abs(x - centre));
-  const double width = std::max(kMadOfNormal * median(distances), kLeastWidth);
+  const double width = std::max(kMadOfNormal * base::median(distances), kLeastWidth);
   const double degrees = kDegreesPerHost * static_cast<double>(sample.hosts.size() - 1);
   for (std::size_t i = 0; i < sample.hosts.size(); ++i) {
     const double behind = sample.slowness[i] - centre;

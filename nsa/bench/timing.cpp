@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/statistics.hpp"
 
 namespace nsa::bench {
 
@@ -32,12 +33,6 @@ void measure(const std::function<void()>& call, const Flush& flush, Interval& in
   interval.begin.record();
   call();
   interval.end.record();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
 const auto& allocated(const c10::CachingDeviceAllocator::DeviceStats& stats) {
@@ -73,7 +68,7 @@ Timing time_calls(const std::function<void()>& call, const Flush& flush, const T
   std::vector<double> times;
   times.reserve(intervals.size());
   for (const auto& interval : intervals) times.push_back(interval.seconds());
-  result.median_s = median(std::move(times));
+  result.median_s = base::median(times);
   return result;
 }
 

@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/statistics.hpp"
+
 namespace nsa::parallel {
 
 namespace {
@@ -111,9 +113,7 @@ void agree_on_time(Group& group, double most_s, double (*now_s)()) {
   (void)group.gather("meeting for the time", "");  // so that all look at their clocks at one moment
   std::vector<double> times;
   for (const auto& one : group.gather("time", fmt::format("{:.6f}", now_s()))) times.push_back(std::stod(one));
-  std::vector<double> sorted = times;
-  std::sort(sorted.begin(), sorted.end());
-  const double median = sorted[(sorted.size() - 1) / 2];
+  const double median = base::nearest_rank(times, 0.5);  // one rank's own clock
   for (std::size_t rank = 0; rank < times.size(); ++rank)
     if (!(std::abs(times[rank] - median) <= most_s))
       throw Disagreement(fmt::format("the clock of rank {} is {:+.1f} s from that of most ranks, {} s are allowed",

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <vector>
 
+#include "base/statistics.hpp"
+
 namespace nsa::train {
 
 namespace {
@@ -13,22 +15,17 @@ namespace {
 constexpr double kNormDeviations = 8, kNormFactor = 3;  // out of its range: above both
 constexpr std::size_t kFewest = 16;                     // figures that make a range
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 struct Range {
   double middle = 0, sigma = 0;  // of a normal distribution with this median and these absolute deviations
 };
 
+// By upper medians, as in the states that checkpoints have: a resumed run is judged by one rule.
 Range range_of(const std::deque<double>& values) {
-  const double middle = median({values.begin(), values.end()});
+  const double middle = base::upper_median(std::vector(values.begin(), values.end()));
   std::vector<double> deviations;
   deviations.reserve(values.size());
   for (const double value : values) deviations.push_back(std::abs(value - middle));
-  return {middle, 1.4826 * median(std::move(deviations))};
+  return {middle, 1.4826 * base::upper_median(deviations)};
 }
 
 void keep(std::deque<double>& values, double value) {

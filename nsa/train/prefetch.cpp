@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/statistics.hpp"
 
 namespace nsa::train {
 
@@ -32,12 +32,10 @@ class Times {
   }
   [[nodiscard]] FetchTimes summary() const {
     if (kept_.empty()) return {};
-    std::vector<double> sorted = kept_;
-    std::sort(sorted.begin(), sorted.end());
-    const auto at = [&](double share) {  // nearest rank
-      return sorted[static_cast<std::size_t>(std::ceil(share * static_cast<double>(sorted.size()))) - 1];
-    };
-    return {.count = count_, .p50_s = at(0.5), .p95_s = at(0.95), .max_s = sorted.back()};
+    return {.count = count_,
+            .p50_s = base::nearest_rank(kept_, 0.5),
+            .p95_s = base::nearest_rank(kept_, 0.95),
+            .max_s = *std::max_element(kept_.begin(), kept_.end())};
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "base/statistics.hpp"
 #include "suites/codes.hpp"
 
 namespace suites::distributed_ranks {
@@ -42,13 +43,6 @@ std::vector<std::string> each(const Records& records, Value value) {
 }
 
 std::string bits_of(double value) { return fmt::format("{:a}", value); }
-
-double median_of(std::vector<double> values) {
-  if (values.empty()) return std::nan("");
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 }  // namespace
 
@@ -226,7 +220,7 @@ Disagreements finite_everywhere(const Records& records) {
 Disagreements clocks_agree(const Records& records, double seconds) {
   std::vector<double> clocks;
   for (const RankRecord& record : records) clocks.push_back(record.clock_s);
-  const double usual = records.size() > 2 ? median_of(clocks) : clocks.empty() ? 0 : clocks.front();
+  const double usual = records.size() > 2 ? base::median(clocks) : clocks.empty() ? 0 : clocks.front();
   for (const RankRecord& record : records) {
     const double off = record.clock_s - usual;
     if (std::abs(off) <= seconds) continue;
@@ -287,14 +281,14 @@ Straggler straggler(const Records& records) {
   for (const RankRecord& record : records) {
     std::vector<double> steps;
     for (std::size_t s = 1; s < record.steps.size(); ++s) steps.push_back(record.steps[s].own_seconds);
-    own.push_back(median_of(steps));
+    own.push_back(base::median(steps));
   }
   const auto slowest = std::max_element(own.begin(), own.end());
   if (slowest == own.end()) return {0, std::nan(""), std::nan("")};
   const auto place = slowest - own.begin();
   std::vector<double> others = own;
   others.erase(others.begin() + place);
-  return {records[static_cast<std::size_t>(place)].rank, *slowest, median_of(others)};
+  return {records[static_cast<std::size_t>(place)].rank, *slowest, base::median(others)};
 }
 
 }  // namespace suites::distributed_ranks

@@ -7,7 +7,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <iostream>
@@ -16,6 +15,7 @@
 
 #include "base/clock.hpp"
 #include "base/environment.hpp"
+#include "base/statistics.hpp"
 #include "build_info.hpp"
 #include "nsa/parallel/errors.hpp"
 #include "nsa/parallel/group.hpp"
@@ -250,8 +250,7 @@ class Rank {
         if (device_.is_cuda()) (void)tensor[0].item<float>();
         if (i > 0) seconds.push_back(base::seconds_since(start));
       }
-      std::sort(seconds.begin(), seconds.end());
-      figures["all_reduce_s"][std::to_string(elements)] = seconds[seconds.size() / 2];
+      figures["all_reduce_s"][std::to_string(elements)] = base::median(seconds);
     }
     return figures;
   }

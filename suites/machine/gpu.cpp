@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/statistics.hpp"
 #include "suites/codes.hpp"
 
 namespace suites::machine {
@@ -119,9 +120,7 @@ Inspection judge_clocks(const ClocksUnderLoad& clocks) {
     result.cannot_tell = true;
     return result;
   }
-  std::vector<double> sorted = clocks.sm_mhz;
-  std::sort(sorted.begin(), sorted.end());
-  const double median = sorted[sorted.size() / 2];
+  const double median = base::upper_median(clocks.sm_mhz);
   result.seen["sm_mhz_median"] = median;
   result.summary = fmt::format("clocks under load: {:.0f} of {:.0f} MHz", median, clocks.sm_max_mhz);
   result.judgements.push_back(

@@ -49,19 +49,6 @@ double mean(std::span<const double> sample) {
   return std::accumulate(sample.begin(), sample.end(), 0.0) / static_cast<double>(sample.size());
 }
 
-double median(std::span<const double> sample) { return quantile(sample, 0.5); }
-
-double quantile(std::span<const double> sample, double q) {
-  if (!(q >= 0 && q <= 1)) throw std::invalid_argument("quantile: q = " + std::to_string(q) + " is not in [0, 1]");
-  if (sample.empty() || has_nan(sample)) return kNan;
-  std::vector<double> sorted(sample.begin(), sample.end());
-  std::sort(sorted.begin(), sorted.end());
-  const double place = q * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return std::lerp(sorted[below], sorted[above], place - static_cast<double>(below));
-}
-
 double interquartile_range(std::span<const double> sample) { return quantile(sample, 0.75) - quantile(sample, 0.25); }
 
 double standard_deviation(std::span<const double> sample) {

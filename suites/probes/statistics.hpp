@@ -5,13 +5,15 @@
 #include <span>
 #include <vector>
 
+#include "base/statistics.hpp"
+
 namespace suites::probes {
+
+using base::median;
+using base::quantile;
 
 // NaN for an empty sample, and when any value is NaN: nothing downstream can then pass a comparison.
 [[nodiscard]] double mean(std::span<const double> sample);
-[[nodiscard]] double median(std::span<const double> sample);
-// Linear interpolation between order statistics (type 7); `q` in [0, 1].
-[[nodiscard]] double quantile(std::span<const double> sample, double q);
 [[nodiscard]] double interquartile_range(std::span<const double> sample);
 // Square root of the unbiased variance; NaN for fewer than two values.
 [[nodiscard]] double standard_deviation(std::span<const double> sample);

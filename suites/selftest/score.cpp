@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/statistics.hpp"
 #include "reports/status.hpp"
 
 namespace suites::selftest {
@@ -125,13 +126,6 @@ bool is_crash(const Evidence& evidence) {
   const int signal = evidence.exit_code - 128;
   return evidence.trouble.empty() && (evidence.exit_code == static_cast<int>(reports::ExitCode::internal) ||
                                       (signal > 0 && signal != SIGINT && signal != SIGTERM));
-}
-
-std::optional<double> median(std::vector<double> values) {
-  if (values.empty()) return std::nullopt;
-  std::sort(values.begin(), values.end());
-  const std::size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
 // A row for each name that `names_of` a trial gives.
@@ -283,7 +277,7 @@ Score score(const std::string& name, std::span<const Trial> trials) {
     if (trial.outcome == Outcome::caught && trial.cause_first) ++row.cause_first;
     if (trial.outcome == Outcome::caught && trial.seconds) seconds.push_back(*trial.seconds);
   }
-  row.median_s = median(std::move(seconds));
+  if (!seconds.empty()) row.median_s = base::median(seconds);
   return row;
 }
 

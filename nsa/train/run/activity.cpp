@@ -1,10 +1,10 @@
 #include "nsa/train/run/activity.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/statistics.hpp"
 
 namespace nsa::train {
 
@@ -41,9 +41,7 @@ void Activity::step_made(std::int64_t steps, double seconds) {
   durations_.push_back(seconds);
   if (durations_.size() > kRemembered) durations_.pop_front();
   if (durations_.size() < kEnough) return;
-  std::vector<double> sorted(durations_.begin(), durations_.end());
-  std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2), sorted.end());
-  now_.median_s = sorted[sorted.size() / 2];
+  now_.median_s = base::upper_median(std::vector(durations_.begin(), durations_.end()));
 }
 
 Activity::Snapshot Activity::look() const {

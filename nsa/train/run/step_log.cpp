@@ -2,21 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
 
+#include "base/statistics.hpp"
+
 namespace nsa::train {
 
 namespace {
-
-// The smallest value that at least `share` of all do not exceed.
-double quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(values.size())));
-  return values[std::max<std::size_t>(rank, 1) - 1];
-}
 
 Window summary(const std::vector<StepReport>& reports) {
   double seconds = 0, tokens = 0;
@@ -26,8 +20,8 @@ Window summary(const std::vector<StepReport>& reports) {
     tokens += static_cast<double>(report.tokens);
     fetch_ms.push_back(1e3 * report.fetch_seconds);
   }
-  return {tokens / seconds, seconds / static_cast<double>(reports.size()), quantile(fetch_ms, 0.5),
-          quantile(fetch_ms, 0.95)};
+  return {tokens / seconds, seconds / static_cast<double>(reports.size()), base::nearest_rank(fetch_ms, 0.5),
+          base::nearest_rank(fetch_ms, 0.95)};
 }
 
 }  // namespace
