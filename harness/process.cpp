@@ -14,9 +14,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <map>
 
+#include "base/proc.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/spawn_attributes.hpp"
 
@@ -46,43 +46,22 @@ Fd above_standard(Fd fd) {
   return Fd(copy);
 }
 
-struct ProcessTimes {
-  pid_t parent;
-  double cpu_s;
-};
+using Processes = std::map<pid_t, base::ProcessStat>;
 
-// Of one process; nullopt when it is gone.
-std::optional<ProcessTimes> times_of(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  if (!std::getline(file, line)) return std::nullopt;
-  const std::size_t name_end = line.rfind(')');  // the name may contain anything
-  if (name_end == std::string::npos) return std::nullopt;
-  char state;
-  long parent;
-  unsigned long user, system;
-  long of_ended[2];  // children that it collected: in user and in system
-  if (std::sscanf(line.c_str() + name_end + 1, " %c %ld %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %ld %ld", &state,
-                  &parent, &user, &system, &of_ended[0], &of_ended[1]) != 6)
-    return std::nullopt;
-  const double ticks = static_cast<double>(user + system) + static_cast<double>(of_ended[0] + of_ended[1]);
-  return ProcessTimes{static_cast<pid_t>(parent), ticks / static_cast<double>(sysconf(_SC_CLK_TCK))};
-}
-
-std::map<pid_t, ProcessTimes> all_processes() {
-  std::map<pid_t, ProcessTimes> processes;
+Processes all_processes() {
+  Processes processes;
   DIR* folder = opendir("/proc");
   if (folder == nullptr) return processes;
   while (const dirent* entry = readdir(folder)) {
     const pid_t pid = std::atoi(entry->d_name);
     if (pid <= 0) continue;
-    if (const auto times = times_of(pid)) processes.emplace(pid, *times);
+    if (const auto stat = base::process_stat(pid)) processes.emplace(pid, *stat);
   }
   closedir(folder);
   return processes;
 }
 
-bool descends_from(const std::map<pid_t, ProcessTimes>& processes, pid_t pid, pid_t ancestor) {
+bool descends_from(const Processes& processes, pid_t pid, pid_t ancestor) {
   for (int depth = 0; depth < 64 && pid > 1; ++depth) {
     if (pid == ancestor) return true;
     const auto at = processes.find(pid);
@@ -167,15 +146,15 @@ Exit Process::reap() {
 double Process::cpu_seconds() const {
   const auto processes = all_processes();
   double sum = 0;
-  for (const auto& [pid, times] : processes)
-    if (descends_from(processes, pid, pid_)) sum += times.cpu_s;
+  for (const auto& [pid, stat] : processes)
+    if (descends_from(processes, pid, pid_)) sum += stat.cpu_s + stat.ended_cpu_s;
   return sum;
 }
 
 std::vector<pid_t> Process::tree() const {
   const auto processes = all_processes();
   std::vector<pid_t> tree;
-  for (const auto& [pid, times] : processes)
+  for (const auto& [pid, stat] : processes)
     if (descends_from(processes, pid, pid_)) tree.push_back(pid);
   return tree;
 }

@@ -11,11 +11,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <sstream>
 #include <system_error>
 
 #include "base/clock.hpp"
+#include "base/proc.hpp"
 
 extern char** environ;
 
@@ -95,11 +94,8 @@ pid_t start(const RankProgram& program, int on_orphaned) {
 }  // namespace
 
 bool is_stopped(pid_t pid) {
-  std::ostringstream read;  // empty where the process ends just now
-  read << std::ifstream(fmt::format("/proc/{}/stat", pid)).rdbuf();
-  const std::string text = read.str();
-  const auto end = text.rfind(')');
-  return end != std::string::npos && end + 2 < text.size() && text[end + 2] == 'T';
+  const auto stat = base::process_stat(pid);
+  return stat && stat->state == 'T';
 }
 
 std::string describe(const RankEnd& end) {

@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <thread>
 
+#include "base/proc.hpp"
 #include "harness/compare.hpp"
 #include "harness/load_watch.hpp"
 #include "suites/codes.hpp"
@@ -25,31 +24,7 @@ constexpr double kMuch = 0.25;     // of the CPUs' time
 constexpr double kLeast = 0.05;    // cores of a process that is named
 constexpr std::size_t kNamed = 5;  // processes
 
-struct Seen {
-  pid_t parent = 0;
-  std::string name;
-  double cpu_s = 0;
-};
-using Processes = std::map<pid_t, Seen>;
-
-// "PID (NAME) STATE PARENT ...", the 14th and 15th are user and system time in ticks. The name may hold anything.
-bool read_process(const fs::path& folder, Seen& seen) {
-  static const double tick_s = 1.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
-  std::ifstream file(folder / "stat");
-  std::string line;
-  std::getline(file, line);
-  const std::size_t open = line.find('('), close = line.rfind(')');
-  if (open == std::string::npos || close == std::string::npos || close < open) return false;
-  seen.name = line.substr(open + 1, close - open - 1);
-  std::istringstream rest(line.substr(close + 1));
-  std::string state, skipped;
-  rest >> state >> seen.parent;
-  for (int field = 5; field < 14; ++field) rest >> skipped;
-  double user = 0, system = 0;
-  if (!(rest >> user >> system)) return false;
-  seen.cpu_s = (user + system) * tick_s;
-  return true;
-}
+using Processes = std::map<pid_t, base::ProcessStat>;
 
 Processes processes_in(const fs::path& proc) {
   Processes all;
@@ -59,7 +34,7 @@ Processes processes_in(const fs::path& proc) {
     pid_t pid = 0;
     const auto [rest, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (bad != std::errc() || rest != name.data() + name.size()) continue;
-    if (Seen seen; read_process(entry->path(), seen)) all[pid] = seen;
+    if (const auto stat = base::process_stat(entry->path())) all.emplace(pid, *stat);
   }
   return all;
 }

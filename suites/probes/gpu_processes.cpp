@@ -7,8 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <sstream>
 #include <thread>
+
+#include "base/proc.hpp"
 
 namespace suites::probes {
 
@@ -41,20 +42,7 @@ std::string user_of(std::int64_t pid) {
   return found == nullptr ? fmt::format("user {}", folder.st_uid) : found->pw_name;
 }
 
-// What stands in /proc/<pid>/stat after the name: "S 1 ..." is state, parent, ...
-std::string stat_after_name(std::int64_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
-  const std::size_t after_name = line.rfind(')');  // the name may hold spaces and parentheses
-  return after_name == std::string::npos ? "" : line.substr(after_name + 1);
-}
-
-char state_of(std::int64_t pid) {
-  char state = '?';
-  std::istringstream(stat_after_name(pid)) >> state;
-  return state;
-}
+char state_of(std::int64_t pid) { return base::process_stat(pid).value_or(base::ProcessStat{}).state; }
 
 ProcessOnGpu describe_process(std::int64_t pid, std::optional<std::uint64_t> bytes) {
   return {pid, name_of(pid), bytes, command_of(pid), user_of(pid), state_of(pid)};
@@ -104,11 +92,8 @@ void look_again(std::vector<ProcessOnGpu>& processes, const StateOf& state, std:
 }
 
 std::optional<std::int64_t> parent_of(std::int64_t pid) {
-  std::istringstream rest(stat_after_name(pid));
-  char state = 0;
-  std::int64_t parent = 0;
-  if (!(rest >> state >> parent)) return std::nullopt;
-  return parent;
+  const auto stat = base::process_stat(pid);
+  return stat ? std::optional<std::int64_t>(stat->parent) : std::nullopt;
 }
 
 std::string describe(const ProcessOnGpu& process) {

@@ -4,10 +4,10 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <malloc.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <stdexcept>
+
+#include "base/proc.hpp"
 
 namespace suites::training_cases {
 
@@ -20,10 +20,9 @@ std::int64_t malloc_bytes() {
 }
 
 std::int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::int64_t pages = 0, resident = 0;
-  if (!(file >> pages >> resident)) throw std::runtime_error("/proc/self/statm cannot be read");
-  return resident * sysconf(_SC_PAGESIZE);
+  const auto bytes = base::resident_bytes();
+  if (!bytes) throw std::runtime_error("/proc/self/statm cannot be read");
+  return *bytes;
 }
 
 }  // namespace

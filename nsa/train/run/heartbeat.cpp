@@ -6,28 +6,17 @@
 
 #include <chrono>
 #include <cmath>
-#include <fstream>
 
 #include "base/json_number.hpp"
+#include "base/proc.hpp"
 #include "base/stamp.hpp"
 
 namespace nsa::train {
 
-namespace {
-
-std::int64_t resident_bytes() {
-  std::ifstream stream("/proc/self/statm");
-  std::int64_t pages = 0, resident = 0;
-  stream >> pages >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
-}
-
-}  // namespace
-
 nlohmann::json json_number(double value) { return base::json_number<nlohmann::json>(value); }
 
 nlohmann::json memory_in_use(at::Device device) {
-  nlohmann::json memory = {{"rss_bytes", resident_bytes()}};
+  nlohmann::json memory = {{"rss_bytes", base::resident_bytes().value_or(0)}};
   if (!device.is_cuda()) return memory;
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
   const auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
