@@ -3,21 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdlib>
 
+#include "base/parse_number.hpp"
+
 namespace base {
-
-namespace {
-
-std::optional<std::int64_t> whole(const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-}  // namespace
 
 Environment environment() {
   Environment all;
@@ -42,7 +32,7 @@ std::string Variables::text(const std::string& name) const {
 std::optional<std::int64_t> Variables::number(const std::string& name, std::int64_t least, std::int64_t most,
                                               const char* what) {
   if (!has(name)) return std::nullopt;
-  const auto value = whole(text(name));
+  const auto value = parse_number<std::int64_t>(text(name));
   if (value && *value >= least && *value <= most) return value;
   wrong(name, fmt::format("an integer from {} to {} ({})", least, most, what));
   return std::nullopt;

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <fstream>
 #include <limits>
@@ -14,6 +13,7 @@
 #include <thread>
 
 #include "base/clock.hpp"
+#include "base/parse_number.hpp"
 
 namespace base {
 
@@ -57,11 +57,7 @@ std::vector<int> allowed_cpus() {
 
 // "cpu7" -> 7; nothing for "cpu", the sum of all, and for other lines.
 std::optional<int> cpu_number(const std::string& word) {
-  int number = 0;
-  if (!word.starts_with("cpu") || word.size() == 3) return std::nullopt;
-  const auto [end, error] = std::from_chars(word.data() + 3, word.data() + word.size(), number);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return number;
+  return word.starts_with("cpu") ? parse_number<int>(std::string_view(word).substr(3)) : std::nullopt;
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -12,6 +11,7 @@
 #include <system_error>
 
 #include "base/nearest.hpp"
+#include "base/parse_number.hpp"
 #include "base/utf8.hpp"
 #include "base/yaml.hpp"
 #include "harness/compare.hpp"
@@ -50,13 +50,10 @@ SettingType element_of(SettingType type) {
   return type == SettingType::text_list ? SettingType::text : type;
 }
 
+// A '+' may stand before it.
 template <typename Number>
-std::optional<Number> parse_number(const std::string& text) {
-  Number value{};
-  const char* first = text.data() + (text.starts_with('+') ? 1 : 0);
-  const auto [end, error] = std::from_chars(first, text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
+std::optional<Number> parse_number(std::string_view text) {
+  return base::parse_number<Number>(text.substr(text.starts_with('+') ? 1 : 0));
 }
 
 // What is allowed, in words, for messages.

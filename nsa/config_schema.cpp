@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <limits>
+
+#include "base/parse_number.hpp"
 
 namespace nsa {
 
@@ -21,22 +22,20 @@ const T& read(Member<T> member, const Config& config) {
   return member(const_cast<Config&>(config));  // the accessor only forms a reference
 }
 
-// The whole of `text` as a number; from_chars takes no '+', which YAML allows.
+// The whole of `text` as a number, before which YAML allows a '+'.
 template <typename T>
-bool parse_number(std::string_view text, T& value) {
+bool read_number(std::string_view text, T& value) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
-  T parsed{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
-  if (error != std::errc{} || end != text.data() + text.size()) return false;
-  value = parsed;
-  return true;
+  const auto parsed = base::parse_number<T>(text);
+  if (parsed) value = *parsed;
+  return parsed.has_value();
 }
 
 template <typename T>
 Key number(std::string_view name, Member<T> member, T minimum, T maximum, std::string_view noun) {
   return {.name = name,
           .allowed = fmt::format("must be {} from {} to {}", noun, minimum, maximum),
-          .parse = [member](Config& c, std::string_view text) { return parse_number(text, member(c)); },
+          .parse = [member](Config& c, std::string_view text) { return read_number(text, member(c)); },
           .format = [member](const Config& c) { return fmt::format("{}", read(member, c) + T{0}); },  // -0 is 0
           .in_range = [=](const Config& c) { return read(member, c) >= minimum && read(member, c) <= maximum; }};
 }

@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <cstdlib>
 #include <optional>
+
+#include "base/parse_number.hpp"
 
 namespace nsa {
 
@@ -30,11 +31,8 @@ std::optional<bool> parse_bool(const std::string& text) {
 
 template <typename T>
 std::optional<T> parse_number(const std::string& text, T minimum, T maximum) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc{} && end == text.data() + text.size();
-  if (!whole || !(value >= minimum && value <= maximum)) return std::nullopt;  // written so that NaN fails
-  return value;
+  const auto value = base::parse_number<T>(text);
+  return value && *value >= minimum && *value <= maximum ? value : std::nullopt;  // written so that NaN fails
 }
 
 std::optional<ForcedBranch> parse_branch(const std::string& text) {

@@ -5,10 +5,11 @@
 
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <map>
+
+#include "base/parse_number.hpp"
 
 namespace nsa::bench {
 
@@ -30,12 +31,10 @@ std::vector<std::string> cells_of(const std::string& line) {
 // A number that fills the whole cell and is above 0.
 template <typename Number>
 Number positive(const std::string& cell, const std::string& column, const std::string& where) {
-  Number value{};
-  const char* const end = cell.data() + cell.size();
-  const auto [rest, error] = std::from_chars(cell.data(), end, value);
-  if (error != std::errc{} || rest != end || !(value > 0) || !std::isfinite(static_cast<double>(value)))
+  const auto value = base::parse_number<Number>(cell);
+  if (!value || !(*value > 0) || !std::isfinite(static_cast<double>(*value)))
     throw PeersInvalid(fmt::format("{}: {} is '{}', a number above 0 is needed", where, column, cell));
-  return value;
+  return *value;
 }
 
 }  // namespace

@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <map>
 #include <thread>
 
+#include "base/parse_number.hpp"
 #include "base/proc.hpp"
 #include "harness/compare.hpp"
 #include "harness/load_watch.hpp"
@@ -31,10 +31,9 @@ Processes processes_in(const fs::path& proc) {
   std::error_code error;
   for (fs::directory_iterator entry(proc, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename();
-    pid_t pid = 0;
-    const auto [rest, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (bad != std::errc() || rest != name.data() + name.size()) continue;
-    if (const auto stat = base::process_stat(entry->path())) all.emplace(pid, *stat);
+    const auto pid = base::parse_number<pid_t>(name);
+    if (!pid) continue;
+    if (const auto stat = base::process_stat(entry->path())) all.emplace(*pid, *stat);
   }
   return all;
 }

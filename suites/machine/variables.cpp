@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <optional>
 
 #include "base/nearest.hpp"
+#include "base/parse_number.hpp"
 #include "harness/provenance.hpp"
 #include "harness/settings.hpp"
 #include "nsa/flags.hpp"
@@ -53,12 +53,6 @@ const std::vector<std::string>& allocator_keys() {
 std::string value_of(const Variables& variables, const std::string& name) {
   const auto found = variables.find(name);
   return found == variables.end() ? "" : found->second;
-}
-
-std::optional<int> whole_number(const std::string& text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
 struct Pin {
@@ -117,7 +111,7 @@ Inspection judge_threads(const Variables& variables, int usable_cores, int threa
     const std::string value = value_of(variables, name);
     if (value.empty()) continue;
     result.seen[name] = value;
-    const std::optional<int> count = whole_number(value);
+    const std::optional<int> count = base::parse_number<int>(value);
     const Json evidence = {{"variable", name}, {"value", value}, {"usable_cores", usable_cores}};
     result.judgements.push_back(
         {fmt::format("threads.{}", name), count && *count >= 1 && *count <= usable_cores,

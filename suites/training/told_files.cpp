@@ -3,12 +3,13 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+
+#include "base/parse_number.hpp"
 
 namespace suites::training_cases {
 
@@ -46,12 +47,10 @@ std::vector<std::string> fields_of(const std::string& line, char separator) {
 
 template <typename T>
 T number(const std::string& text, const std::string& where) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc{} && end == text.data() + text.size();
-  if (!whole || !std::isfinite(static_cast<double>(value)))
+  const auto value = base::parse_number<T>(text);
+  if (!value || !std::isfinite(static_cast<double>(*value)))
     throw Unreadable(fmt::format("{}: '{}' is no finite number", where, text));
-  return value;
+  return *value;
 }
 
 ToldJson parsed(const std::string& text, const std::string& where) {

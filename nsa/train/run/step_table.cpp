@@ -4,8 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <stdexcept>
+
+#include "base/parse_number.hpp"
 
 namespace nsa::train {
 
@@ -23,21 +24,14 @@ std::vector<std::string_view> fields_of(std::string_view line) {
   return fields;
 }
 
-template <typename T>
-std::optional<T> number(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 // The step of a row that is whole.
 std::optional<std::int64_t> step_of_row(std::string_view line, std::size_t columns) {
   const auto fields = fields_of(line);
-  const bool whole = fields.size() == columns + 1 &&
-                     std::all_of(fields.begin() + 1, fields.end(),
-                                 [](std::string_view field) { return field.empty() || number<double>(field); });
-  return whole ? number<std::int64_t>(fields.front()) : std::nullopt;
+  const bool whole =
+      fields.size() == columns + 1 && std::all_of(fields.begin() + 1, fields.end(), [](std::string_view field) {
+        return field.empty() || base::parse_number<double>(field);
+      });
+  return whole ? base::parse_number<std::int64_t>(fields.front()) : std::nullopt;
 }
 
 struct Rows {
@@ -55,7 +49,7 @@ Rows rows_up_to(std::string_view text, std::size_t columns, std::int64_t last_st
     const std::string_view line = text.substr(0, end);
     const auto step = step_of_row(line, columns);
     if (end == std::string_view::npos) {  // cut off in the middle; told only when it stood before the checkpoint
-      const auto begun = number<std::int64_t>(line.substr(0, line.find(',')));
+      const auto begun = base::parse_number<std::int64_t>(line.substr(0, line.find(',')));
       if (line.find(',') != std::string_view::npos && begun && *begun <= last_step)
         rows.damaged.push_back(fmt::format("line {} is cut off: {}", number_of_line, line.substr(0, kShown)));
       break;
