@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/files.hpp"
+#include "base/text.hpp"
 
 namespace base {
 
@@ -35,7 +36,7 @@ std::string content(int fd) {
   std::array<char, 256> text{};
   const ssize_t n = pread(fd, text.data(), text.size(), 0);
   const std::string who(text.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
-  return who.empty() ? "another process" : who.substr(0, who.find('\n'));
+  return who.empty() ? "another process" : first_line(who);
 }
 
 // A process that is killed while it starts another leaves the lock to that one until it has started: a moment only.

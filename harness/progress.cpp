@@ -8,6 +8,7 @@
 #include "base/clock.hpp"
 #include "base/environment.hpp"
 #include "base/streams.hpp"
+#include "base/text.hpp"
 
 namespace harness {
 
@@ -29,8 +30,8 @@ const char* color_of(reports::Severity severity) {
   return "";
 }
 
-std::string first_line(const std::string& text) {
-  const std::string line = text.substr(0, text.find('\n'));
+std::string shown_line(const std::string& text) {
+  const std::string line = base::first_line(text);
   return line.size() > kMaxMessage ? line.substr(0, kMaxMessage) + "..." : line;
 }
 
@@ -57,7 +58,7 @@ void Progress::retry(const std::string& reason) {
   phase_.clear();
   if (options_.quiet) return;
   line_.clear();
-  base::err("  once more  {}: {}\n", case_, first_line(reason));
+  base::err("  once more  {}: {}\n", case_, shown_line(reason));
 }
 
 void Progress::case_end(reports::Status status) {
@@ -81,7 +82,7 @@ void Progress::finding(const Note& note) {
   line_.clear();
   const char* color = options_.color ? color_of(note.severity) : "";
   base::err("  {}{} {}{}  {}{}{}\n", color, note.code, reports::to_string(note.severity),
-            options_.color ? "\033[0m" : "", note.where, note.where.empty() ? "" : ": ", first_line(note.message));
+            options_.color ? "\033[0m" : "", note.where, note.where.empty() ? "" : ": ", shown_line(note.message));
 }
 
 void Progress::tick() { draw(); }

@@ -11,6 +11,7 @@
 
 #include "base/environment.hpp"
 #include "base/fnv1a.hpp"
+#include "base/text.hpp"
 #include "harness/process.hpp"
 #include "harness/source_hash.hpp"
 
@@ -59,8 +60,7 @@ Json source(const fs::path& folder) {
     words.insert(words.begin(), {"git", "-c", "safe.directory=*", "-C", folder.string()});
     return output_of(words, kGitSeconds);
   };
-  if (const auto sha = git({"rev-parse", "--verify", "--quiet", "HEAD"}))
-    json["git_sha"] = sha->substr(0, sha->find('\n'));
+  if (const auto sha = git({"rev-parse", "--verify", "--quiet", "HEAD"})) json["git_sha"] = base::first_line(*sha);
   if (const auto changes = git({"status", "--porcelain"})) json["dirty"] = !changes->empty();
   return json;
 }

@@ -22,6 +22,7 @@
 
 #include "base/files.hpp"
 #include "base/stacks.hpp"
+#include "base/text.hpp"
 #include "harness/journal_writer.hpp"
 #include "harness/process.hpp"
 #include "harness/worker_context.hpp"
@@ -64,7 +65,7 @@ Outcome run_guarded(const Program& program, const Case& work, WorkerContext& con
     if (message.size() > kMaxMessage) message = message.substr(0, kMaxMessage) + " [cut]";
     const std::string illness = program.health ? program.health() : "";
     const bool besides = !illness.empty() && message.find(illness) == std::string::npos;
-    const std::string said = (besides ? illness + "; it showed as: " : "") + message.substr(0, message.find('\n'));
+    const std::string said = (besides ? illness + "; it showed as: " : "") + base::first_line(message);
     Json evidence = {{"type", type}, {"what", message}, {"said", said}, {"phase", context.last_phase()}};
     if (!illness.empty()) evidence["health"] = illness;
     context.finding(code, fmt::format("{}: {}{}", type, besides ? illness + "; it showed as: " : "", message),

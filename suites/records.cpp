@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/text.hpp"
 #include "harness/worker.hpp"
 #include "suites/codes.hpp"
 #include "suites/implementation/error.hpp"
@@ -72,7 +73,7 @@ void tell_implementation(harness::Context& context, const implementation::Implem
     if (error.kind == "description") return {codes::kImplementationDescribes, "is not what it said that it is"};
     return {codes::kImplementationRaised, "raises an error"};
   }();
-  const std::string first = error.message.substr(0, error.message.find('\n'));
+  const std::string first = base::first_line(error.message);
   context.finding(code, fmt::format("the implementation {}: {}", what, error.message),
                   {{"kind", error.kind},
                    {"said", first},

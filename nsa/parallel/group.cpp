@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include "base/text.hpp"
 #include "nsa/parallel/inside.hpp"
 #include "nsa/parallel/patient_store.hpp"
 
@@ -99,7 +100,7 @@ void Group::explain(const std::exception& error) {
   if (dynamic_cast<const Error*>(&error) != nullptr || !is_of_communication(error)) throw;
   const std::string text = text_of(error);
   const bool silent = dynamic_cast<const StoreSilent*>(&error) != nullptr;
-  inside_->fail(silent || is_of_time(text), text.substr(0, text.find('\n')));
+  inside_->fail(silent || is_of_time(text), base::first_line(text));
 }
 
 }  // namespace nsa::parallel

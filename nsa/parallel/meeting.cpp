@@ -16,6 +16,7 @@
 #include <future>
 #include <thread>
 
+#include "base/text.hpp"
 #include "nsa/parallel/diagnosis.hpp"
 #include "nsa/parallel/patient_store.hpp"
 #include "nsa/parallel/store_server.hpp"
@@ -29,10 +30,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-std::string first_line(const std::exception& error) {
+std::string reason_of(const std::exception& error) {
   const auto* torchs = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torchs != nullptr ? torchs->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
+  return base::first_line(torchs != nullptr ? torchs->what_without_backtrace() : error.what());
 }
 
 // c10d tells of every lost connection, with a backtrace. What is lost is this room's to tell.
@@ -92,7 +92,7 @@ StorePointer connect(const World& world, milliseconds timeout) {
     const std::string unknown = why_unknown(world.address);
     throw Unreachable(fmt::format(
         "rank {}: no store at {}:{} within {:.0f} s ({}): {}", world.rank, world.address, world.port,
-        std::chrono::duration<double>(timeout).count(), unknown.empty() ? first_line(error) : unknown,
+        std::chrono::duration<double>(timeout).count(), unknown.empty() ? reason_of(error) : unknown,
         world.origin == World::Origin::slurm || world.origin == World::Origin::torchrun
             ? "is rank 0 started, on that host, and is the port open between the hosts? MASTER_ADDR, MASTER_PORT"
             : "is the starter alive?"));
@@ -168,7 +168,7 @@ StorePointer serve_store(int port, bool local_only) {
     throw PortTaken(
         fmt::format("no store can be served at port {} of this machine: another run, or another rank 0, may be "
                     "there ({}); MASTER_PORT chooses another",
-                    port, first_line(error)),
+                    port, reason_of(error)),
         {0});
   }
 }
@@ -212,7 +212,7 @@ Meeting meet(const GroupOptions& options) {
     return meet_all(options);
   } catch (const c10::DistError& error) {
     throw PeerDied(fmt::format("the ranks did not meet: the store at {}:{} was lost ({})", options.world.address,
-                               options.world.port, first_line(error)),
+                               options.world.port, reason_of(error)),
                    {});
   }
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/text.hpp"
 #include "nsa/parallel/gradient_buckets.hpp"
 #include "nsa/parallel/handshake.hpp"
 #include "nsa/train/graph_step.hpp"
@@ -21,8 +22,7 @@ std::string refusal_of_capture(at::cuda::CUDAGraph& graph, at::cuda::CUDAGraph* 
     try {
       of();
     } catch (const c10::Error& error) {
-      const std::string why = error.what_without_backtrace();
-      return "train.cuda_graph: the step cannot be captured: " + why.substr(0, why.find('\n'));
+      return "train.cuda_graph: the step cannot be captured: " + base::first_line(error.what_without_backtrace());
     } catch (const Unsupported& refused) {
       return refused.what();
     }

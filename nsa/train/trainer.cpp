@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "base/clock.hpp"
+#include "base/text.hpp"
 #include "nsa/model/make.hpp"
 #include "nsa/train/deal.hpp"
 #include "nsa/train/evaluation.hpp"
@@ -87,7 +88,7 @@ std::string backward(const at::Tensor& loss) {
   } catch (const std::exception& error) {
     const std::string message = error.what();
     if (!torch::autograd::AnomalyMode::is_enabled() || message.find("returned nan") == std::string::npos) throw;
-    return message.substr(0, message.find('\n'));
+    return base::first_line(message);
   }
   return "";
 }

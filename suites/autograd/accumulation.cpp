@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "base/text.hpp"
 #include "suites/autograd/cases.hpp"
 #include "suites/autograd/gradients_of.hpp"
 #include "suites/codes.hpp"
@@ -125,7 +126,7 @@ void second_backward(Context& context, const Subject& subject, const StepOptions
                          repeat_tolerance(step.model().head->weight), "1", codes::kSecondBackward, off.evidence());
   context.expect("a pass through a freed graph is refused by name", refusal.find("a second time") != std::string::npos,
                  "a third backward pass after the graph was freed was accepted, or refused with: \"" +
-                     refusal.substr(0, refusal.find('\n')) + "\"",
+                     base::first_line(refusal) + "\"",
                  codes::kSecondBackward);
   require_route(step.instance, model_way(options.way));
 }

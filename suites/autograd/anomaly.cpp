@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "base/text.hpp"
 #include "suites/autograd/cases.hpp"
 #include "suites/codes.hpp"
 #include "suites/probes/autograd_errors.hpp"
@@ -35,7 +36,7 @@ std::optional<std::string> anomaly(const std::function<at::Tensor()>& loss) {
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
     if (text.find("returned nan values") == std::string::npos) throw;
-    return text.substr(0, text.find('\n'));
+    return base::first_line(text);
   }
   return std::nullopt;
 }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <regex>
 
+#include "base/text.hpp"
 #include "nsa/ops.hpp"
 #include "suites/autograd/cases.hpp"
 #include "suites/codes.hpp"
@@ -64,7 +65,7 @@ Tensors cotangents_of(Tensors outputs, std::uint64_t seed) {
 // What a refusal names ("aten::_scaled_dot_product_flash_attention_for_cpu_backward"); "" when it names nothing.
 std::string refused_operation(const std::string& message) {
   std::smatch match;
-  const std::string line = message.substr(0, message.find('\n'));
+  const std::string line = base::first_line(message);
   if (!std::regex_search(line, match, std::regex(R"(derivative for (\S+) is not implemented)"))) return "";
   return match[1];
 }
@@ -106,7 +107,7 @@ void report_refusal(Context& context, const OpCase& c, const std::string& way, c
   context.fact("second derivative", operation.empty() ? "failed" : "refused: " + operation);
   context.expect("a second derivative is refused by name", !operation.empty(),
                  fmt::format("{} ({}): the second backward pass fails without naming what has no derivative: {}",
-                             c.name(), way, message.substr(0, message.find('\n'))),
+                             c.name(), way, base::first_line(message)),
                  codes::kDoubleBackward, {{"op", c.name()}, {"backend", way}});
 }
 

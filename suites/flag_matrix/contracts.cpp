@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "base/text.hpp"
 #include "nsa/call.hpp"
 #include "nsa/route.hpp"
 #include "suites/codes.hpp"
@@ -189,8 +190,6 @@ void add_flash_limits(std::vector<Violation>& all, const Plan& plan) {
   add("fp64", {"fp64", "bf16"}, 64, 64, at::kDouble);
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 void check_refused(Context& context, const std::string& backend, const nsa::Ops& ops, const Violation& violation) {
   context.progress();
   std::string refusal, other;
@@ -200,11 +199,11 @@ void check_refused(Context& context, const std::string& backend, const nsa::Ops&
     try {
       violation.call(ops);
     } catch (const nsa::ContractError& error) {
-      refusal = first_line(error.what());
+      refusal = base::first_line(error.what());
     } catch (const nsa::Unsupported& error) {
-      refusal = first_line(error.what());
+      refusal = base::first_line(error.what());
     } catch (const std::exception& error) {
-      other = first_line(error.what());
+      other = base::first_line(error.what());
     }
     ran = trace.all();
   }
@@ -235,7 +234,7 @@ void check_served(Context& context, const std::string& backend, const nsa::Ops& 
       (void)ops.attend_selected(args.selected);
       (void)ops.attend(args.attend);
     } catch (const std::exception& error) {
-      failure = first_line(error.what());
+      failure = base::first_line(error.what());
     }
     context.expect(fmt::format("{} serves sound arguments, {}", backend, packed ? "packed" : "dense"), failure.empty(),
                    fmt::format("{} refused sound arguments: {}", backend, failure), codes::kContractNotEnforced,

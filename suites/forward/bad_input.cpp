@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "base/text.hpp"
 #include "suites/codes.hpp"
 #include "suites/forward/checks.hpp"
 
@@ -57,8 +58,7 @@ void bad_input(const Subject& subject, Context& context, const Setup& setup) {
       (void)instance.model->forward(bad.tokens, bad.cu_seqlens);
     } catch (const std::exception& error) {
       refused = true;
-      message = error.what();
-      message.resize(std::min(message.size(), message.find('\n')));
+      message = base::first_line(error.what());
     }
     refusals[bad.name] = message;
     context.expect("refused: " + bad.name, refused, bad.name + " was accepted", codes::kBadInputAccepted,

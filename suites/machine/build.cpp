@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/text.hpp"
 #include "harness/process.hpp"
 #include "suites/codes.hpp"
 
@@ -14,8 +15,6 @@ constexpr double kGitSeconds = 10;
 std::string text_of(const Json& build, const char* key) {
   return build.contains(key) && build[key].is_string() ? build[key].get<std::string>() : "";
 }
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
 
@@ -62,15 +61,15 @@ Inspection judge_fix(const std::string& commit, const Json& build, const Git& gi
           "checkout", head.has_value(),
           fmt::format("nobody can tell whether commit {} is in: there is no git checkout beside the program", commit)))
     return result;
-  result.seen["head"] = first_line(*head);
+  result.seen["head"] = base::first_line(*head);
   const std::optional<std::string> wanted = git({"rev-parse", "--verify", "--quiet", commit + "^{commit}"});
   if (!must("known", wanted.has_value(),
-            fmt::format("the checkout (at {}) does not know commit {}: it was made before the fix", first_line(*head),
-                        commit)))
+            fmt::format("the checkout (at {}) does not know commit {}: it was made before the fix",
+                        base::first_line(*head), commit)))
     return result;
-  const std::optional<std::string> base = git({"merge-base", first_line(*wanted), "HEAD"});
-  must("contained", base && first_line(*base) == first_line(*wanted),
-       fmt::format("the checkout is at {}, which does not contain commit {}", first_line(*head), commit));
+  const std::optional<std::string> common = git({"merge-base", base::first_line(*wanted), "HEAD"});
+  must("contained", common && base::first_line(*common) == base::first_line(*wanted),
+       fmt::format("the checkout is at {}, which does not contain commit {}", base::first_line(*head), commit));
   const std::string compiled = text_of(build, "build_id"), sources = text_of(build, "source_hash");
   must("built", !sources.empty() && compiled == sources,
        fmt::format("the program was built from sources {}, the checkout holds {}: commit {} may not be in the binary",

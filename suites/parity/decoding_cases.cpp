@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/text.hpp"
 #include "suites/codes.hpp"
 #include "suites/parity/against_oracle.hpp"
 #include "suites/parity/cases.hpp"
@@ -163,8 +164,7 @@ void whole_decoding(Context& context, const Subject& subject, const WholeStep& s
       shown = decoded(decoder);
     } catch (const std::exception& error) {
       (void)decoded(fresh);  // what a fresh one throws too is no matter of the reset
-      const std::string all = error.what();
-      report_reset(context, "what its caches hold", all.substr(0, all.find('\n')), what);
+      report_reset(context, "what its caches hold", base::first_line(error.what()), what);
       return;
     }
     const DecodedAnswer answer = answer_of(context, sides, tokens, shown.choices(model.n_layers), walk.P == 0);

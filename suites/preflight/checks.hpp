@@ -22,12 +22,6 @@ namespace suites::preflight_checks {
 using harness::Context;
 using harness::Json;
 
-// What an exception says, without the stack that LibTorch's carry behind the first line.
-[[nodiscard]] inline std::string reason_of(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 // -- keys.cpp
 // Every key of a configuration file reaches the field that it is named after, and no other, and what is set from
 // outside wins over the file. `load` takes the file's text.

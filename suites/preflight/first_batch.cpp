@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/clock.hpp"
+#include "base/text.hpp"
 #include "nsa/train/text.hpp"
 #include "suites/codes.hpp"
 #include "suites/preflight/checks.hpp"
@@ -48,7 +49,7 @@ void first_batch(Context& context, const std::string& what, Reader reader, std::
                    codes::kFirstBatch, {{"source", what}});
     context.expect_at_most("first_batch.seconds", seconds, limit_s, "s", codes::kFirstBatch, {{"source", what}});
   } catch (const std::exception& error) {
-    context.finding(codes::kFirstBatch, reason_of(error), {{"source", what}, {"error", error.what()}});
+    context.finding(codes::kFirstBatch, base::first_line(error.what()), {{"source", what}, {"error", error.what()}});
   }
 }
 

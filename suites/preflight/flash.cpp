@@ -1,6 +1,7 @@
 // FlashAttention-2 proved by calls, not by a version number. The calls go to the backend itself: what is asked here is
 // whether library and GPU have the kernels; whether flags lead to them is flag_matrix's question.
 #include "nsa/flash/flash.hpp"
+#include "base/text.hpp"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -75,7 +76,7 @@ void flash_refuses(const Subject& subject, Context& context) {
     const at::Tensor o = subject.ops(flags, call).attend_window(args).o;
     if (!o.isfinite().all().item<bool>()) failure = "the output is not finite";
   } catch (const std::exception& error) {
-    failure = reason_of(error);
+    failure = base::first_line(error.what());
   }
   context.expect("flash.next_backend", failure.empty(),
                  "with NSA_USE_FA2=1 on the CPU the window must go to the next backend: " + failure,
@@ -107,7 +108,7 @@ void flash_works(const Subject& subject, Context& context, FlashKind kind) {
     o = nsa::flash::attend_window(args, entry).o.to(at::kFloat);
     ran = trace.all();
   } catch (const std::exception& error) {
-    return unavailable(fmt::format("the call failed: {}", reason_of(error)), {{"error", error.what()}});
+    return unavailable(fmt::format("the call failed: {}", base::first_line(error.what())), {{"error", error.what()}});
   }
   const auto flash_op = ran.lower_bound("aten::_flash_attention_forward");  // whichever overload
   if (flash_op == ran.end() || !flash_op->first.starts_with("aten::_flash_attention_forward")) {

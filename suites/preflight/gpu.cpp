@@ -8,6 +8,7 @@
 
 #include <chrono>
 
+#include "base/text.hpp"
 #include "suites/codes.hpp"
 #include "suites/machine/gpu.hpp"
 #include "suites/preflight/checks.hpp"
@@ -105,7 +106,7 @@ void cuda_works(Context& context) {
     const at::Tensor back = host.to(at::kCUDA).mul(3).add(1).to(at::kCPU);
     if (!at::equal(back, host.mul(3).add(1))) failure = "3 x + 1 of the integers below 2^20 came back wrong";
   } catch (const std::exception& error) {
-    failure = reason_of(error);
+    failure = base::first_line(error.what());
   }
   context.expect("cuda.kernel_and_copies", failure.empty(), "a kernel and two copies do not work: " + failure,
                  codes::kCudaUnusable, {{"error", failure}});

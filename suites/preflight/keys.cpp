@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text.hpp"
 #include "suites/codes.hpp"
 #include "suites/preflight/checks.hpp"
 
@@ -100,13 +101,13 @@ std::string fault_of(const Key& key, const LoadConfig& load) {
     before = load(yaml_of(company), {});
     after = load(yaml_of(with), {});
   } catch (const nsa::ConfigInvalid& refusal) {
-    return fmt::format("{} = {} is refused: {}", key.name, key.value, reason_of(refusal));
+    return fmt::format("{} = {} is refused: {}", key.name, key.value, base::first_line(refusal.what()));
   }
   nsa::Config overridden;
   try {
     overridden = load(yaml_of(with), {{key.name, nsa::flatten(before).at(key.name), "--set"}});
   } catch (const nsa::ConfigInvalid& refusal) {
-    return fmt::format("{} cannot be set from outside: {}", key.name, reason_of(refusal));
+    return fmt::format("{} cannot be set from outside: {}", key.name, base::first_line(refusal.what()));
   }
   if (!key.arrived(after)) return fmt::format("{} = {} does not reach its field", key.name, key.value);
   if (nsa::flatten(overridden) != nsa::flatten(before))

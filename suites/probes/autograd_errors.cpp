@@ -4,6 +4,7 @@
 
 #include <regex>
 
+#include "base/text.hpp"
 #include "suites/codes.hpp"
 
 namespace suites::probes {
@@ -12,7 +13,7 @@ std::optional<InplaceWrite> inplace_write(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   if (text.find("modified by an inplace operation") == std::string::npos) return std::nullopt;
   InplaceWrite write;
-  write.message = text.substr(0, text.find('\n'));
+  write.message = base::first_line(text);
   std::smatch match;
   if (std::regex_search(text, match, std::regex(R"(is output \d+ of (\w+))"))) write.made_by = match[1];
   if (std::regex_search(text, match, std::regex(R"(operation: (\[[^\]]*\]\]))"))) write.tensor = match[1];
