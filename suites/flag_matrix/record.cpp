@@ -6,6 +6,7 @@
 #include <array>
 
 #include "suites/codes.hpp"
+#include "suites/probes/contract_errors.hpp"
 
 namespace suites::flag_record {
 
@@ -87,7 +88,7 @@ void run(const Bench& bench, const nsa::Environment& environment, Record& record
         flag_execution::execute(bench.subject, bench.plan, nsa::resolve(environment), training);
     record.add(environment, training, seen, flag_witness::judge(environment, bench.yardstick, seen, bench.plan));
   } catch (const nsa::ContractError& refusal) {
-    if (std::string(refusal.what()).find("cu_seqlens") == std::string::npos) throw;
+    if (!probes::about_cu_seqlens(refusal)) throw;
     record.add_refused(environment, training, refusal.what());
   }
 }
