@@ -1,4 +1,5 @@
 // The providers that ask LibTorch and CUDA; the others: providers.cpp.
+#include "suites/machine/gpu.hpp"
 #include "suites/providers.hpp"
 
 #include <ATen/ATen.h>
@@ -16,8 +17,6 @@ namespace suites {
 namespace {
 
 using harness::Json;
-
-std::string dotted(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 // As nvidia-smi writes it: "GPU-8a2b0c1d-...".
 std::string uuid_text(const cudaUUID_t& uuid) {
@@ -72,8 +71,8 @@ harness::DeviceProbe probe_device() {
   (void)cudaRuntimeGetVersion(&runtime);
   probe.provenance["torch"] = {{"version", TORCH_VERSION}, {"threads", at::get_num_threads()}};
   const std::optional<std::string> version = probes::Nvml::load().driver_version();
-  probe.provenance["cuda"] = {{"runtime", dotted(runtime)},
-                              {"driver_supports", driver == 0 ? "none" : dotted(driver)},
+  probe.provenance["cuda"] = {{"runtime", machine::cuda_version(runtime)},
+                              {"driver_supports", driver == 0 ? "none" : machine::cuda_version(driver)},
                               {"driver", version.value_or("unknown")}};
   Json gpus = Json::array();
   if (probe.cuda_usable) {

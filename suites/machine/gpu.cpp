@@ -186,4 +186,6 @@ Inspection judge_foreign(const probes::GpuCensus& census, const probes::ForeignP
   return result;
 }
 
+std::string cuda_version(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
 }  // namespace suites::machine

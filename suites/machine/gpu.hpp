@@ -33,6 +33,9 @@ struct ClocksUnderLoad {
 };
 [[nodiscard]] Inspection judge_clocks(const ClocksUnderLoad& clocks);
 
+// As CUDA's own calls and macros count it: 13000 is "13.0", 12040 is "12.4".
+[[nodiscard]] std::string cuda_version(int version);
+
 // Processes that are not this run's, with pid, name, bytes and how to end them; where they cannot be seen, memory that
 // the device has given away beyond `own_bytes`.
 [[nodiscard]] Inspection judge_foreign(const probes::GpuCensus& census, const probes::ForeignProcesses& foreign,

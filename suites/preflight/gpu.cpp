@@ -20,11 +20,9 @@ namespace {
 
 constexpr auto kLoad = std::chrono::milliseconds(1500);  // several of the driver's sampling periods
 
-std::string dotted(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
-
 Json to_json(const CudaState& state) {
-  return {{"driver_supports", state.driver == 0 ? "no driver" : dotted(state.driver)},
-          {"runtime", dotted(state.runtime)},
+  return {{"driver_supports", state.driver == 0 ? "no driver" : machine::cuda_version(state.driver)},
+          {"runtime", machine::cuda_version(state.runtime)},
           {"devices", state.devices},
           {"error", state.error}};
 }
@@ -84,17 +82,17 @@ void cuda_present(Context& context, const CudaState& state) {
   context.finding(codes::kCudaUnusable, reports::Severity::degrade,
                   fmt::format("a driver (CUDA {}) is here but CUDA does not work: {}; the run is on the CPU and says "
                               "nothing about the GPU",
-                              dotted(state.driver), state.error.empty() ? "no device" : state.error),
+                              machine::cuda_version(state.driver), state.error.empty() ? "no device" : state.error),
                   to_json(state));
 }
 
 void driver(Context& context, const CudaState& state) {
   context.fact("cuda", to_json(state));
   // Within one major version an older driver runs a newer runtime (CUDA's minor-version compatibility).
-  context.expect(
-      "driver.major", state.driver / 1000 >= state.runtime / 1000,
-      fmt::format("the driver supports CUDA {}, the runtime is {}", dotted(state.driver), dotted(state.runtime)),
-      codes::kDriver, to_json(state));
+  context.expect("driver.major", state.driver / 1000 >= state.runtime / 1000,
+                 fmt::format("the driver supports CUDA {}, the runtime is {}", machine::cuda_version(state.driver),
+                             machine::cuda_version(state.runtime)),
+                 codes::kDriver, to_json(state));
 }
 
 void cuda_works(Context& context) {

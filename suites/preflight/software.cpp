@@ -12,6 +12,7 @@
 #include "suites/codes.hpp"
 #include "suites/machine/build.hpp"
 #include "suites/machine/flags.hpp"
+#include "suites/machine/gpu.hpp"
 #include "suites/preflight/checks.hpp"
 
 namespace suites::preflight_checks {
@@ -107,7 +108,6 @@ void kernels(Context& context, const nsa::EffectiveFlags& flags, const nsa::Call
 std::vector<LibraryVersion> library_versions() {
   int runtime = 0;
   (void)cudaRuntimeGetVersion(&runtime);
-  const auto dotted = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
   // torch's own CUDA, as its build says of itself: "CUDA Runtime 13.0".
   const std::string config = at::show_config(), key = "CUDA Runtime ";
   const std::size_t at = config.find(key);
@@ -115,9 +115,10 @@ std::vector<LibraryVersion> library_versions() {
       at == std::string::npos
           ? ""
           : config.substr(at + key.size(), config.find_first_of(", \n", at + key.size()) - at - key.size());
-  return {{"LibTorch", TORCH_VERSION, torch_version_found(), false},
-          {"CUDA runtime", dotted(CUDART_VERSION), runtime == 0 ? "" : dotted(runtime), true},
-          {"CUDA of LibTorch", dotted(CUDART_VERSION), of_torch, true}};
+  return {
+      {"LibTorch", TORCH_VERSION, torch_version_found(), false},
+      {"CUDA runtime", machine::cuda_version(CUDART_VERSION), runtime == 0 ? "" : machine::cuda_version(runtime), true},
+      {"CUDA of LibTorch", machine::cuda_version(CUDART_VERSION), of_torch, true}};
 }
 
 void libraries(Context& context, const std::vector<LibraryVersion>& versions) {

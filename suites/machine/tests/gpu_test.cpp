@@ -111,5 +111,11 @@ TEST(Foreign, NobodyIsSoundAndCannotTellIsNot) {
             "");
 }
 
+TEST(Gpu, VersionsOfCudaAreWrittenWithADot) {
+  EXPECT_EQ(cuda_version(13000), "13.0");
+  EXPECT_EQ(cuda_version(12040), "12.4");
+  EXPECT_EQ(cuda_version(11080), "11.8");
+}
+
 }  // namespace
 }  // namespace suites::machine
