@@ -179,16 +179,6 @@ bool stays_below(std::string_view path) {
 
 namespace {
 
-// Says where in the bundle it was that a value is wrong.
-template <typename Read>
-auto in(const std::string& place, Read read) {
-  try {
-    return read();
-  } catch (const std::invalid_argument& error) {
-    throw std::invalid_argument(fmt::format("{}: {}", place, error.what()));
-  }
-}
-
 void refuse_other_keys(const Json& object, std::initializer_list<const char*> known) {
   for (const auto& [key, value] : object.items())
     if (std::none_of(known.begin(), known.end(), [&](const char* k) { return key == k; }))
@@ -198,14 +188,15 @@ void refuse_other_keys(const Json& object, std::initializer_list<const char*> kn
 // An object under `key` with these keys and no others.
 const Json& part(const Json& json, const char* key, std::initializer_list<const char*> known) {
   const Json& object = fields::object(json, key);
-  in(key, [&] { refuse_other_keys(object, known); });
+  fields::within(key, [&] { refuse_other_keys(object, known); });
   return object;
 }
 
 std::map<std::string, std::string> texts(const Json& json, const char* key) {
   std::map<std::string, std::string> found;
   for (const auto& [name, value] : fields::object(json, key).items()) {
-    if (name.empty() || !value.is_string()) in(key, [&, n = name] { fields::reject(json.at(key), n, "a string"); });
+    if (name.empty() || !value.is_string())
+      fields::within(key, [&, n = name] { fields::reject(json.at(key), n, "a string"); });
     found[name] = value.get<std::string>();
   }
   return found;
@@ -222,7 +213,7 @@ std::vector<std::string> words(const Json& json, const char* key) {
 
 Signature read_signature(const Json& json) {
   const Json& object = part(json, "signature", {"status", "code", "severity", "reason_code", "place", "at", "codes"});
-  return in("signature", [&] {
+  return fields::within("signature", [&] {
     Signature s;
     s.status = to_string(records::status(object));
     if (tally(records::status(object)) != Tally::failed)
@@ -240,7 +231,7 @@ Signature read_signature(const Json& json) {
 
 void check_inputs(const Json& json) {
   for (const Json& item : fields::array(json, "inputs")) {
-    in("inputs", [&] {
+    fields::within("inputs", [&] {
       if (!item.is_object()) throw std::invalid_argument("is no array of objects");
       refuse_other_keys(item, {"path", "hash", "bytes"});
       if (!stays_below(fields::text(item, "path")))
@@ -254,7 +245,7 @@ void check_inputs(const Json& json) {
 void check_minimised(const Json& json) {
   if (!json.contains("minimised")) return;
   const Json& object = part(json, "minimised", {"from", "tries", "seconds", "sizes"});
-  in("minimised", [&] {
+  fields::within("minimised", [&] {
     (void)fields::text(object, "from");
     (void)fields::natural(object, "tries");
     (void)fields::seconds(object, "seconds");
@@ -288,11 +279,11 @@ Bundle bundle_from(const Json& json) {
   for (const char* key : {"device", "environment", "faults", "program", "run", "signature"})
     if (json.contains(key)) refuse_control_characters(json[key], key);
   Bundle bundle;
-  bundle.program =
-      in("program", [&, &p = part(json, "program", {"name", "version"})] { return fields::text(p, "name"); });
+  bundle.program = fields::within(
+      "program", [&, &p = part(json, "program", {"name", "version"})] { return fields::text(p, "name"); });
   (void)part(json, "run", {"id", "started", "level", "complete"});
   const Json& planned = part(json, "case", {"id", "suite", "level", "status", "phase", "reason"});
-  in("case", [&] {
+  fields::within("case", [&] {
     bundle.case_id = fields::text(planned, "id");
     refuse_control_characters(bundle.case_id, "id");
     bundle.suite = fields::text(planned, "suite");
@@ -304,17 +295,17 @@ Bundle bundle_from(const Json& json) {
   bundle.seed = fields::natural(json, "seed");
   bundle.faults = words(json, "faults");
   for (const auto& [key, item] : fields::object(json, "settings").items()) {
-    in("settings", [&, &k = key, &value = item] {
+    fields::within("settings", [&, &k = key, &value = item] {
       if (k.empty() || !value.is_object())
         throw std::invalid_argument(fmt::format("'{}' is no object", k.substr(0, 60)));
-      in(k, [&] {
+      fields::within(k, [&] {
         refuse_other_keys(value, {"value", "origin"});
         bundle.settings.push_back({k, fields::prose(value, "value"), fields::text(value, "origin")});
       });
     });
   }
   const Json& resolved = part(json, "resolved", {"file", "values"});
-  in("resolved", [&] {
+  fields::within("resolved", [&] {
     bundle.resolved_file = fields::prose(resolved, "file");
     bundle.resolved = texts(resolved, "values");
   });
@@ -325,7 +316,7 @@ Bundle bundle_from(const Json& json) {
   (void)fields::natural(json, "findings_left_out");
   check_inputs(json);
   const Json& journal = part(json, "journal", {"events", "left_out"});
-  in("journal", [&] {
+  fields::within("journal", [&] {
     (void)fields::array(journal, "events");
     (void)fields::natural(journal, "left_out");
   });

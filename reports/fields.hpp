@@ -14,6 +14,16 @@ namespace reports::fields {
 // "check: field 'pass' is 3, allowed: true or false"
 [[noreturn]] void reject(const Json& event, std::string_view key, std::string_view allowed);
 
+// What `read` returns; where it throws std::invalid_argument, the place stands before the message.
+template <typename Read>
+auto within(const std::string& place, Read read) {
+  try {
+    return read();
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(place + ": " + error.what());
+  }
+}
+
 // Required fields: throw std::invalid_argument when absent or of another type.
 [[nodiscard]] const Json& object(const Json& event, std::string_view key);
 [[nodiscard]] const Json& array(const Json& event, std::string_view key);

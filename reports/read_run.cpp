@@ -21,22 +21,12 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kDepthOfReport = 16;  // of what stands around the values of a journal
 
-// Says where in the report it was that a field is wrong.
-template <typename Read>
-auto within(const std::string& place, Read read) {
-  try {
-    return read();
-  } catch (const std::invalid_argument& error) {
-    throw std::invalid_argument(fmt::format("{}: {}", place, error.what()));
-  }
-}
-
 // `read` of each element of an array; an element that is no object is an error too.
 template <typename Read>
 void for_each(const Json& object, const char* key, Read read) {
   const Json& array = fields::array(object, key);
   for (std::size_t i = 0; i < array.size(); ++i) {
-    within(fmt::format("{}[{}]", key, i), [&] {
+    fields::within(fmt::format("{}[{}]", key, i), [&] {
       if (!array[i].is_object()) throw std::invalid_argument("is no object");
       read(array[i]);
     });
@@ -114,7 +104,7 @@ void check_consistency(const Run& run, const Json& report) {
 
 Run run_of(const Json& report) {
   Run run;
-  within("run", [&] { read_head(run, fields::object(report, "run")); });
+  fields::within("run", [&] { read_head(run, fields::object(report, "run")); });
   run.provenance = fields::object(report, "provenance");
   std::set<std::string> ids, names;
   for_each(report, "suites", [&](const Json& item) {
