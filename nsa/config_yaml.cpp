@@ -52,14 +52,20 @@ const Key* find_key(std::string_view name) {
   return found == keys.end() ? nullptr : &*found;
 }
 
+// The key of this name, in whatever section it stands; "" where there is none.
+std::string_view key_named(std::string_view word) {
+  for (const auto& known : config_keys())
+    if (base::edit_distance(known.name.substr(known.name.find('.') + 1), word) == 0) return known.name;
+  return "";
+}
+
 // For a key that is not in the table: the same key in another section, else the nearest of its own section.
 std::string unknown_key(std::string_view section, std::string_view key) {
+  if (const auto same = key_named(key); !same.empty()) return fmt::format("is not a key; did you mean {}?", same);
   std::vector<std::string_view> own;
   std::string list;
   for (const auto& known : config_keys()) {
     const auto dot = known.name.find('.');
-    if (base::edit_distance(known.name.substr(dot + 1), key) == 0)
-      return fmt::format("is not a key; did you mean {}?", known.name);
     if (known.name.substr(0, dot) != section) continue;
     own.push_back(known.name.substr(dot + 1));
     list += (list.empty() ? "" : ", ") + std::string(own.back());
@@ -106,8 +112,8 @@ void read_section(const std::string& section, const YAML::Node& map, const std::
     std::string allowed = "is not a section; the sections are model, nsa and train";
     if (const auto near = base::nearest(section, kSections); !near.empty())
       allowed = fmt::format("is not a section; did you mean {}?", near);
-    else if (const auto hint = unknown_key("", section); hint.find("did you mean") != std::string::npos)
-      allowed = hint;
+    else if (const auto same = key_named(section); !same.empty())
+      allowed = fmt::format("is not a key; did you mean {}?", same);
     reading.errors.push_back({section, shown(map), allowed, where});
     return;
   }
