@@ -74,7 +74,7 @@ std::vector<std::string> differences(const nsa::Environment& environment) {
     const std::string v = value == values.end() ? "(absent)" : value->second;
     const std::string o = origin == flags.origin.end() ? "(absent)" : origin->second;
     // A mask that packing overrules explains itself in words of the product's choice.
-    const bool same_origin = w.origin.starts_with("default (") ? o.starts_with(w.origin) : o == w.origin;
+    const bool same_origin = w.in_own_words ? o.starts_with(w.origin) : o == w.origin;
     if (v == w.value && same_origin) continue;
     found.push_back(fmt::format("{}: {} is {} from '{}', must be {} from '{}'", shown(environment), field, v, o,
                                 w.value, w.origin));

@@ -254,7 +254,7 @@ std::map<std::string, Field> expected_fields(const nsa::Environment& e) {
           {"fused_embedding", {boolean(!off(e, "NSA_FUSED_EMBEDDING")), origin("NSA_FUSED_EMBEDDING")}},
           {"fused_update", {boolean(!off(e, "NSA_FUSED_UPDATE")), origin("NSA_FUSED_UPDATE")}},
           {"sel_pack", {boolean(!off(e, "NSA_USE_SEL_PACK")), origin("NSA_USE_SEL_PACK")}},
-          {"sel_mask", {boolean(forced || allowed), mask_origin}},
+          {"sel_mask", {boolean(forced || allowed), mask_origin, asked && !allowed && !forced}},
           {"force_parity", plain("NSA_FORCE_PARITY")},
           {"train_safe_pack", plain("NSA_TRAIN_SAFE_PACK")},
           {"strict_asserts", plain("NSA_STRICT_ASSERTS")},

@@ -63,6 +63,7 @@ struct Ways {
 // value, and the setting that it comes from ("default" when none decides it).
 struct Field {
   std::string value, origin;
+  bool in_own_words = false;  // the product explains itself behind `origin`
 };
 [[nodiscard]] std::map<std::string, Field> expected_fields(const nsa::Environment& environment);
 // The variables that these tables know. One that is in the product's flag table and not here has no witness.
