@@ -12,6 +12,7 @@
 #include "base/environment.hpp"
 #include "nsa/parallel/gradient_buckets.hpp"
 #include "nsa/train/graph_step.hpp"
+#include "nsa/train/named_parameters.hpp"
 
 namespace nsa::train {
 
@@ -22,12 +23,6 @@ constexpr std::chrono::seconds kForTheAbort{10};
 
 // Beside what an ordinary step takes of large memory: small tensors, workspaces of libraries, a kernel that is loaded.
 constexpr std::int64_t kSlack = 256 << 20;
-
-parallel::NamedTensors named(const torch::nn::Module& module) {
-  parallel::NamedTensors all;
-  for (const auto& parameter : module.named_parameters()) all.emplace_back(parameter.key(), parameter.value());
-  return all;
-}
 
 }  // namespace
 
@@ -47,7 +42,7 @@ void GraphStep::sum(parallel::GradientBuckets::Part& part) {
 // The sums' stream goes before the others, so that a sum gets its few multiprocessors at once, and not after all that
 // backward has queued.
 void GraphStep::make_buckets() {
-  buckets_ = std::make_unique<parallel::GradientBuckets>(named(*model_), group_->rank(),
+  buckets_ = std::make_unique<parallel::GradientBuckets>(named_parameters_of(*model_), group_->rank(),
                                                          parallel::bucket_sizes(base::environment()),
                                                          [this](parallel::GradientBuckets::Part& part) { sum(part); });
   if (!stream_) return;

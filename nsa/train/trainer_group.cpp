@@ -10,17 +10,12 @@
 
 #include "nsa/train/deal.hpp"
 #include "nsa/train/gradients.hpp"
+#include "nsa/train/named_parameters.hpp"
 #include "nsa/train/trainer.hpp"
 
 namespace nsa::train {
 
 namespace {
-
-parallel::NamedTensors named_parameters_of(const torch::nn::Module& module) {
-  parallel::NamedTensors all;
-  for (const auto& parameter : module.named_parameters()) all.emplace_back(parameter.key(), parameter.value());
-  return all;
-}
 
 // Names, shapes and dtypes: without them a sum over all would add what does not belong together.
 parallel::Facts shapes_of(const parallel::NamedTensors& parameters) {
