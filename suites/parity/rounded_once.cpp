@@ -1,6 +1,7 @@
 // Parts of the model that compute in fp32 and round once, alone and in bf16: in a whole step their second rounding
 // drowns in those of the products around them.
 #include "suites/parity/rounded_once.hpp"
+#include "suites/parity/prepared.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -32,8 +33,6 @@ constexpr double kMost = 1.3;
 constexpr double kMostOfGradients = 2.2;  // with an output kept in 16 bits, and sums over chunks of queries: 1.75
 constexpr double kOnlyRounded = 6;        // what is off by more computes something else
 constexpr std::int64_t kBatch = 2, kTokens = 256;
-
-double rms(const at::Tensor& t) { return t.to(at::kDouble).square().mean().sqrt().item<double>(); }
 
 void expect_one_rounding(Context& context, const std::string& what, const at::Tensor& value, const at::Tensor& exact,
                          double most = kMost) {
