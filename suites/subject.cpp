@@ -121,4 +121,8 @@ at::Device device_of(const harness::Context& context) {
   return context.cuda() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }
 
+nsa::Precision run_precision(const harness::Context& context) {
+  return context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
+}
+
 }  // namespace suites

@@ -104,5 +104,7 @@ class Subject {
 };
 
 [[nodiscard]] at::Device device_of(const harness::Context& context);  // that a case runs on
+// What a run computes in where a case does not say otherwise: bf16 on a GPU, fp32 on the CPU.
+[[nodiscard]] nsa::Precision run_precision(const harness::Context& context);
 
 }  // namespace suites

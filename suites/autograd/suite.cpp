@@ -16,7 +16,7 @@ Step make_step(const harness::Context& context, const Subject& subject, const St
   Step step{subject.config(context), {}, {}};
   nsa::ModelConfig& model = step.config.model;
   model.n_layers = options.layers > 0 ? options.layers : std::min<std::int64_t>(model.n_layers, 3);
-  const auto usual = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
+  const auto usual = run_precision(context);
   const auto flags = options.way.empty() ? subject.flags() : model_way(options.way).flags;
   step.instance = subject.model({.config = model,
                                  .flags = flags,

@@ -20,7 +20,7 @@ flag_execution::Plan plan(const Subject& subject, const Context& context) {
   plan.model = subject.config(context).model;
   plan.model.n_layers = 1;
   plan.model.dim = 64;
-  plan.precision = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
+  plan.precision = run_precision(context);
   plan.device = device_of(context);
   plan.S = 2 * plan.model.nsa.l_sel + 3;
   plan.seed = context.seed("weights");

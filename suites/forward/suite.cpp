@@ -15,10 +15,6 @@ namespace checks = forward_checks;
 
 namespace {
 
-nsa::Precision own_precision(const Context& context) {
-  return context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
-}
-
 checks::Setup setup(const Subject& subject, const Context& context, nsa::Precision precision, std::int64_t layers = 0) {
   checks::Setup s{subject.config(context).model, subject.flags(), precision, device_of(context)};
   if (layers > 0) s.model.n_layers = layers;
@@ -48,12 +44,12 @@ harness::Suite forward(const Subject& subject) {
     }
     for (const std::int64_t layers : {1, 2, 4, 12}) {
       add("layers", {{"S", "256"}, {"layers", std::to_string(layers)}}, [=](Context& x) {
-        checks::batch(subject, x, setup(subject, x, own_precision(x), layers), {1, 256});
+        checks::batch(subject, x, setup(subject, x, run_precision(x), layers), {1, 256});
       });
     }
-    add("packed", {}, [=](Context& x) { checks::packed(subject, x, setup(subject, x, own_precision(x), 2)); });
+    add("packed", {}, [=](Context& x) { checks::packed(subject, x, setup(subject, x, run_precision(x), 2)); });
     add("awkward_batch", {{"B", "2"}}, [=](Context& x) {
-      const checks::Setup s = setup(subject, x, own_precision(x), 2);
+      const checks::Setup s = setup(subject, x, run_precision(x), 2);
       checks::batch(subject, x, s, {2, 2 * s.model.nsa.l_sel + 19});  // no multiple of any block size
     });
     // On the CPU whatever the device: an index out of range in a kernel would take the GPU's context with it.

@@ -28,7 +28,7 @@ harness::Suite init_stats(const Subject& subject) {
     const auto options = [subject](const Context& context) {
       return ModelOptions{.config = subject.config(context).model,
                           .flags = subject.flags(),
-                          .precision = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32,
+                          .precision = run_precision(context),
                           .device = device_of(context),
                           .seed = context.seed("weights")};
     };

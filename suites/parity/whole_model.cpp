@@ -52,7 +52,7 @@ std::int64_t rows_up_to(const at::Tensor& value, std::int64_t row_dim, std::int6
 
 void model_causality(Context& context, const Subject& subject) {
   const at::NoGradGuard no_grad;
-  const nsa::Precision precision = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
+  const nsa::Precision precision = run_precision(context);
   Prepared prepared = prepared_in(context, subject, precision);
   const nsa::Geometry& g = prepared.config.model.nsa;
   const std::int64_t S = length_of(g);
@@ -134,7 +134,7 @@ void model_batch_of_two(Context& context, const Subject& subject) {
 // second watched model has in common with the first.
 void model_watched(Context& context, const Subject& subject) {
   const probes::FixedOrder fixed(context.cuda());
-  const nsa::Precision precision = context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
+  const nsa::Precision precision = run_precision(context);
   Prepared alone = prepared_in(context, subject, precision), watched = prepared_in(context, subject, precision);
   const at::Tensor text = prompt(context, alone.config, {2, length_of(alone.config.model.nsa) + 1});
   const auto step = [&](Prepared& prepared) {

@@ -17,10 +17,6 @@ SweptModel swept_model(const harness::Context& context, const Subject& subject, 
   return swept;
 }
 
-nsa::Precision run_precision(const harness::Context& context) {
-  return context.cuda() ? nsa::Precision::bf16 : nsa::Precision::fp32;
-}
-
 ScaledLogits::ScaledLogits(nsa::Runtime& runtime, double scale) : runtime_(runtime), before_(runtime.ops) {
   if (scale == 1) return;
   runtime.ops = [inner = before_, scale](const nsa::Call& call) {

@@ -24,8 +24,6 @@ struct SweptModel {
 };
 [[nodiscard]] SweptModel swept_model(const harness::Context& context, const Subject& subject,
                                      const SweptOptions& options);
-// Precision of the run: bf16 on a GPU, fp32 on the CPU.
-[[nodiscard]] nsa::Precision run_precision(const harness::Context& context);
 
 // While it lives, the queries that attention and selection see are multiplied, so that every branch's logits grow by
 // `scale`. The gate, which reads the queries earlier, stays as it is.

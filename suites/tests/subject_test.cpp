@@ -22,6 +22,16 @@ TEST(Subject, RefusesAModelThatIsNotThePlannedOne) {
   EXPECT_NO_THROW((void)subject.config_as_it_is(context));
 }
 
+TEST(Subject, ARunIsComputedInWhatItsDeviceIsFor) {
+  const harness::Settings with = tests::default_settings(forward);
+  tests::RecordingContext context(with, "forward/first");
+  EXPECT_EQ(device_of(context), at::Device(at::kCPU));
+  EXPECT_EQ(run_precision(context), nsa::Precision::fp32);
+  context.on_cuda = true;
+  EXPECT_EQ(device_of(context), at::Device(at::kCUDA, 0));
+  EXPECT_EQ(run_precision(context), nsa::Precision::bf16);
+}
+
 // What a fault says of program and machine reaches the checks, and nothing else of what was planned is touched.
 TEST(Subject, SaysOfProgramAndMachineWhatIsPlanted) {
   const auto seams = std::make_shared<Seams>();
