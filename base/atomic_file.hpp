@@ -19,8 +19,8 @@ class AtomicFile {
   enum class Folder { any, own };  // own: one that is a link is an error, as open_own() has it
 
   explicit AtomicFile(std::filesystem::path target, Folder folder = Folder::any);  // throws FileError, as all of these
-  // In this open folder, whatever has got its name meanwhile; it stays the caller's, who keeps it open. `target` is told
-  // in errors, and its last part is the name.
+  // In this open folder, whatever has got its name meanwhile; it stays the caller's, who keeps it open. `target` is
+  // told in errors, and its last part is the name.
   AtomicFile(int folder, std::filesystem::path target);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

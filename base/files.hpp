@@ -41,8 +41,8 @@ class FileError : public std::runtime_error {
 [[nodiscard]] int open_own_folder(const std::filesystem::path& folder, int flags);
 [[nodiscard]] int open_within(int folder, const std::filesystem::path& name, int flags, unsigned mode);
 
-// Writes all of it, whatever the system takes at a time and whichever signal comes between. 0, or errno of what it could
-// not write.
+// Writes all of it, whatever the system takes at a time and whichever signal comes between. 0, or errno of what it
+// could not write.
 [[nodiscard]] int write_fully(int fd, const void* data, std::size_t bytes);
 
 }  // namespace base

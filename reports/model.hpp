@@ -118,7 +118,7 @@ struct Run {
   bool complete = false;                 // the journal has its run_end
   std::optional<ExitCode> interruption;  // 130/143, or infrastructure (disk full), as the supervisor recorded it
   bool torn_tail = false;                // the last line was cut off (a killed run): expected, and said
-  Json provenance;                       // object: source, build, host, gpus, torch, flags, config (HARNESS.md 5.6)
+  Json provenance;                       // object, by part (harness/provenance.hpp)
   Json faults;                           // array of the planted faults' names; empty on a real run
   std::vector<Suite> suites;
   std::vector<Finding> findings;               // findings that belong to no case

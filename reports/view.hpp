@@ -75,13 +75,13 @@ struct Flag {
 };
 [[nodiscard]] std::vector<Flag> flags(const Run& run);
 
-// Of a row of the fact "routes": the kernels that ran, each as people read it: "sel backward merged parts". One text for
-// all of them where an earlier version wrote the journal.
+// Of a row of the fact "routes": the kernels that ran, each as people read it: "sel backward merged parts". One text
+// for all of them where an earlier version wrote the journal.
 [[nodiscard]] std::vector<std::string> kernels_of(const Json& route);
 
-// -- what ran, from the cases' facts "routes" (rows {op, backend, variant, why, calls, kernels}): a row a function, with
-// its ways and the number of cases that took each, most first, and the kernels that ran: "attend", "cuda/in_one in 212
-// cases (sel joint, win wgmma intervals), sdpa/in_parts in 1 case".
+// -- what ran, from the cases' facts "routes" (rows {op, backend, variant, why, calls, kernels}): a row a function,
+// with its ways and the number of cases that took each, most first, and the kernels that ran: "attend", "cuda/in_one in
+// 212 cases (sel joint, win wgmma intervals), sdpa/in_parts in 1 case".
 [[nodiscard]] std::vector<Row> ways(const Run& run);
 
 // -- measurements

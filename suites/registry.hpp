@@ -1,5 +1,5 @@
-// The suites: each is a folder whose suite.cpp defines the function of its name. CMake finds them and writes the list of the
-// names (suites.def). For what puts them together, and for a test that names one; a suite does not include this.
+// The suites: each is a folder whose suite.cpp defines the function of its name. CMake finds them and writes the list
+// of the names (suites.def). For what puts them together, and for a test that names one; a suite does not include this.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
 // Which way did an attention take? Each way of the table (suites/ways.hpp), called by its name, leaves its own list of
-// ATen operations; what the product executed is compared with these lists. They are measured in the process that compares, so they follow the
-// torch version, the device and the shapes by themselves.
+// ATen operations; what the product executed is compared with these lists. They are measured in the process that
+// compares, so they follow the torch version, the device and the shapes by themselves.
 #pragma once
 
 #include <map>
@@ -20,8 +20,8 @@ struct Footprint {
   std::string way;  // as name_of() has it
   OpCounts ops;
 };
-// How this suite calls what computes an attention: "sdpa", "cuda", "flash"; where the function has several ways inside a
-// backend, "masked", "packed", "packed_safe" of attend_selected, "flash_dense", "flash_varlen" of attend_window.
+// How this suite calls what computes an attention: "sdpa", "cuda", "flash"; where the function has several ways inside
+// a backend, "masked", "packed", "packed_safe" of attend_selected, "flash_dense", "flash_varlen" of attend_window.
 [[nodiscard]] std::string name_of(std::string_view op, const nsa::Choice& choice);
 
 // Operations that `wanted` holds more often than `ran`.

@@ -20,8 +20,9 @@ void attention_forward_hopper(const AttentionForward& p, int sm_count, cudaStrea
 void window_and_combine_hopper(const AttentionForward& p, int sm_count, const Combine& sum, cudaStream_t stream);
 
 // The compressed branch and the choice of blocks in one kernel (sm90_forward/with_choice.cuh): the contract is
-// forward_and_select's (attention.hpp). For widths (64, 64), up to 128 compressed keys that are all of them, l = 2d, l' =
-// 4d, n of 3 to 64, up to 16 heads a group, a grid that CUDA takes, no packed batch, no expanded dimension of K or V.
+// forward_and_select's (attention.hpp). For widths (64, 64), up to 128 compressed keys that are all of them, l = 2d,
+// l' = 4d, n of 3 to 64, up to 16 heads a group, a grid that CUDA takes, no packed batch, no expanded dimension of K or
+// V.
 [[nodiscard]] std::string_view forward_and_select_hopper_refusal(const AttentionForward& p);
 void forward_and_select_hopper(const AttentionForward& p, int* blocks, cudaStream_t stream);
 

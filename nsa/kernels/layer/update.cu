@@ -2,8 +2,8 @@
 // comes with the kernel's arguments: no table must be written to the device, and a CUDA graph keeps it.
 //
 // The update's threads have four neighbours at a time: of fp32 that is 16 bytes, so that each access of a warp covers
-// whole sectors of 32 bytes. With eight neighbours a thread every store would cover half of each, at 1.2 TB/s of memory.
-// Of the norm's 16-bit data a thread has eight.
+// whole sectors of 32 bytes. With eight neighbours a thread every store would cover half of each, at 1.2 TB/s of
+// memory. Of the norm's 16-bit data a thread has eight.
 #include <limits>
 #include <type_traits>
 

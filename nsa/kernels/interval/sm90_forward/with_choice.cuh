@@ -39,8 +39,8 @@ struct WithChoice {
   static_assert(kCtas * (kSharedBytes + 1024) <= 228 * 1024);
 };
 
-// What the host finds out, so that no thread divides by h or d. A launch has a CTA for each group, batch entry and tile of
-// tokens.
+// What the host finds out, so that no thread divides by h or d. A launch has a CTA for each group, batch entry and tile
+// of tokens.
 struct WithChoiceWork {
   AttentionForward p;
   int* blocks;

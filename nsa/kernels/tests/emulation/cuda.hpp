@@ -1,4 +1,5 @@
-// CUDA's words for g++: included before every translated source (translate.cmake). What they do is emulator.cpp's.
+// CUDA's words for g++: included before every translated source (translate.cmake). What they do is in fibers.cpp,
+// barriers.cpp, products.cpp and tma.cpp.
 #pragma once
 
 #include <cuda_bf16.h>
