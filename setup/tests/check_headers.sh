@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Each header compiles alone: check_headers.sh [--all] CXX [FLAG...], at the root. With --all every one; those that reach
-# LibTorch take 4 s each (`ninja check_headers`: 10 minutes on two cores). Without it a sample of the others, one to two seconds
+# LibTorch take 4 s each (`ninja check_headers`: 16 minutes on two cores). Without it a sample of the others, one to two seconds
 # each, and other ones every day; the seed is told, and NSA_HEADERS_SEED repeats it. A .cuh is nvcc's: $CUDACXX, else that of
 # PATH; where there is none they are left out, and counted. Exit code 0, or 1 with the compiler's words.
 set -euo pipefail
