@@ -38,7 +38,7 @@ struct DkvShape {
   static constexpr int kKeyTiles = kWarpgroups / kTeams;
   static constexpr int kRows = 64;
   // Wider heads have no registers for both sums and the next scores on their way: ptxas would serialise them all.
-  // Lists, whose pace memory sets, are faster so all the same (config b: 13.2 ms for 15.1).
+  // Lists, whose pace memory sets, are faster so all the same (b in ../history.md, 6a9501c: 13.1 ms for 15.1).
   static constexpr bool kDvUnderDs = Dk > 128 && !Lists, kRoundLate = Dk > 128 && Lists;
   using K = Slab<kKeyTiles * kKeyTile, Dk>;
   using V = Slab<kKeyTiles * kKeyTile, Dv>;
