@@ -39,8 +39,8 @@ void GraphStep::sum(parallel::GradientBuckets::Part& part) {
   if (stream_) group_->sum_unrecorded(part.own, part.sums);
 }
 
-// The sums' stream goes before the others, so that a sum gets its few multiprocessors at once, and not after all that
-// backward has queued.
+// The sums' stream goes before the others, so that a sum gets its few SMs at once, and not after all that backward has
+// queued.
 void GraphStep::make_buckets() {
   buckets_ = std::make_unique<parallel::GradientBuckets>(named_parameters_of(*model_), group_->rank(),
                                                          parallel::bucket_sizes(base::environment()),
