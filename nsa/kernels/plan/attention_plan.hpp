@@ -1,5 +1,5 @@
-// Which kernels a call of attention runs, why, and what they need: decided here and nowhere else, before anything is
-// launched, by the problem and the device alone. Of pointers it is looked at whether they are null.
+// Which kernels a call of attention runs, why, and what they need: decided before anything is launched, by the problem
+// and the device alone; README.md says what a launch computes again. Of pointers it is looked at whether they are null.
 #pragma once
 
 #include <cstdint>
