@@ -33,6 +33,12 @@ void ask_flash_masked(EffectiveFlags& flags, bool on) {
 }
 void ask_cuda(EffectiveFlags& flags, bool on) { flags.use_cuda = on; }
 
+// Compressed attention needs one block, and below the flags' lengths the route takes another way.
+std::int64_t fewest_of_flash(const nsa::Geometry& geometry) {
+  const EffectiveFlags standard;
+  return std::max<std::int64_t>({standard.fa2_min_len_win, standard.fa2_min_len_cmp, geometry.l});
+}
+
 using Parts = std::map<nsa::Op, Part>;
 
 // All by one backend, attention part by part, but for what is said otherwise.
@@ -116,19 +122,23 @@ const std::vector<Way>& ways() {
        .shown_by = {attend_window},
        .needs_cuda = true,
        .ops = {attend_window},
-       .dtypes = narrow},
+       .dtypes = narrow,
+       .packed = false,  // that is the varlen entry's
+       .fewest_tokens = fewest_of_flash},
       {.name = "flash_varlen",
        .ask = ask_flash_varlen,
        .parts = by_flash(kVarlen),
        .shown_by = {attend_window},
        .needs_cuda = true,
        .ops = {attend_compressed, attend_window},
-       .dtypes = narrow},
+       .dtypes = narrow,
+       .fewest_tokens = fewest_of_flash},
       {.name = "flash",
        .ask = ask_flash,
        .parts = by_flash(kAnyFlash),
        .shown_by = {attend_window},
        .needs_cuda = true,
+       .fewest_tokens = fewest_of_flash,
        .of_model = checked,
        .title = "FlashAttention-2",
        // A branch that asked for it keeps it: before the kernels, which are asked for by default.
@@ -138,6 +148,7 @@ const std::vector<Way>& ways() {
        .parts = by_flash(kAnyFlash, kMasked),
        .shown_by = {attend_window},
        .needs_cuda = true,
+       .fewest_tokens = fewest_of_flash,
        .of_model = measured,
        .title = "FlashAttention-2 with masked selection"},
       {.name = "cuda",
@@ -147,6 +158,8 @@ const std::vector<Way>& ways() {
        .needs_cuda = true,
        .ops = every,
        .dtypes = narrow,
+       .shares_tiles = true,
+       .makes_masks = false,  // intervals and lists of blocks
        .of_model = checked,
        .title = "our own kernels",
        .asked_by = [](const EffectiveFlags& flags) { return flags.use_cuda; }}};
@@ -162,6 +175,13 @@ std::vector<const Way*> model_ways(Way::OfModel at_least) {
 
 std::vector<Way> ways_of(const harness::Settings& settings) {
   return judges_implementation(settings) ? std::vector{way_named(kImplementation)} : ways();
+}
+
+const Way& asked_for(const EffectiveFlags& flags, bool cuda) {
+  const auto found = std::find_if(ways().begin(), ways().end(), [&](const Way& way) {
+    return way.asked_by && (cuda || !way.needs_cuda) && way.asked_by(flags);
+  });
+  return found == ways().end() ? way_named("sdpa") : *found;
 }
 
 const Way& way_named(const std::string& name) {

@@ -4,6 +4,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
@@ -24,8 +25,7 @@ struct Part {
 [[nodiscard]] std::string to_string(const Part& part);  // "sdpa/masked", "cuda"
 
 struct Way {
-  // "reference", "sdpa", "sdpa_masked", "sdpa_packed", "flash", "flash_dense", "flash_varlen", "flash_masked", "cuda"
-  std::string name;
+  std::string name;  // "cuda", "sdpa_masked": in the names of cases
   // Sets the flags that ask for this way, or takes them back; no other is touched. Null: it is what is left when nothing
   // is asked for.
   void (*ask)(nsa::EffectiveFlags& flags, bool on) = nullptr;
@@ -39,6 +39,13 @@ struct Way {
   std::vector<nsa::Op> ops = {};
   std::vector<at::ScalarType> dtypes = {};
   bool gradients = true;
+  bool packed = true;  // whether it serves a packed batch
+  // The fewest tokens of a call that goes this way; null: one.
+  std::int64_t (*fewest_tokens)(const nsa::Geometry& geometry) = nullptr;
+  // Whether tokens of two documents may share a tile of its attention: there a NaN of one reaches the other's rows, as a
+  // weight of 0 times a NaN is a NaN (nsa/kernels/README.md).
+  bool shares_tiles = false;
+  bool makes_masks = true;  // whether it holds masks, whose bytes grow with the pairs of tokens
   // As a way of a whole model: what people call it ("our own kernels"), and what goes through it.
   enum class OfModel { nothing, measured, checked };  // rates and memory; these and every check of a model
   OfModel of_model = OfModel::nothing;
@@ -59,6 +66,8 @@ struct Way {
 inline constexpr const char* kImplementation = "implementation";
 // Those that a run with these settings judges: ways(), or kImplementation alone.
 [[nodiscard]] std::vector<Way> ways_of(const harness::Settings& settings);
+// The first of ways() whose backend the flags ask for, `sdpa` where there is none. What needs a GPU is refused on a CPU.
+[[nodiscard]] const Way& asked_for(const nsa::EffectiveFlags& flags, bool cuda);
 // Of ways(), or kImplementation. Throws std::out_of_range.
 [[nodiscard]] const Way& way_named(const std::string& name);
 

@@ -72,7 +72,7 @@ std::map<std::string, std::vector<Footprint>> shown(const Inputs& in) {
     for (const nsa::Op op : {nsa::Op::attend_compressed, nsa::Op::attend_selected, nsa::Op::attend_window}) {
       if (std::find(way.ops.begin(), way.ops.end(), op) == way.ops.end()) continue;
       const Part& part = way.parts.at(op);
-      if (part.variant == "dense" && in.window.cu_seqlens) continue;  // a packed batch has one entry point
+      if (!way.packed && in.window.cu_seqlens) continue;
       const std::string name(nsa::to_string(op));
       const auto ops = left_by([&, functions = functions_of(part)] { call(functions, op, in); });
       if (ops) all[name].push_back({name_of(name, {part.backend, part.variant.value_or(""), ""}), *ops});

@@ -37,7 +37,7 @@ std::vector<const Way*> serving(const Context& context, const OpRun& run, bool p
       return std::find(list.begin(), list.end(), item) != list.end();
     };
     if (!has(way.ops, run.op) || !has(way.dtypes, run.dtype) || (way.needs_cuda && !context.cuda())) continue;
-    if (packed && way.name == "flash_dense") continue;
+    if (packed && !way.packed) continue;
     result.push_back(&way);
   }
   return result;

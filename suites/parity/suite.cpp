@@ -176,7 +176,7 @@ void plan_ops(Plan& plan, bool cuda) {
         const at::ScalarType exact = way.needs_cuda ? at::kBFloat16 : at::kFloat;
         if (op != Op::combine) plan.op("causality", {way.name, op, phi, exact}, parity_cases::causality, level);
         const at::ScalarType packed = way.needs_cuda ? at::kBFloat16 : at::kDouble;
-        if (op != Op::combine && way.name != "flash_dense") {
+        if (op != Op::combine && way.packed) {
           plan.op("packed", {way.name, op, phi, packed}, parity_cases::packed, level);
         }
         if (op != Op::select)

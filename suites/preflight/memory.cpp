@@ -9,6 +9,7 @@
 #include "suites/machine/variables.hpp"
 #include "suites/preflight/checks.hpp"
 #include "suites/probes/memory_law.hpp"
+#include "suites/ways.hpp"
 
 namespace suites::preflight_checks {
 
@@ -41,12 +42,13 @@ std::optional<machine::FittedLaw> stored_law(const machine::PlannedStep& step, c
                                     std::string(nsa::to_string(step.config.train.precision)), device},
                                    nsa::parameter_count(step.config.model));
   };
-  // A gathered selection becomes a masked one where it would hold too much, and from there on its
-  // law is the masked one.
+  // A selection that sdpa gathers becomes a masked one where it would hold too much, and from there on its law is the
+  // masked one.
   nsa::EffectiveFlags masked_flags = step.flags;
   masked_flags.sel_mask = true;
   const auto own = of(step.flags);
-  const auto masked = probes::memory_backend(step.flags, step.cuda) == "cuda" ? own : of(masked_flags);  // no gathering
+  const Part& selected = asked_for(step.flags, step.cuda).parts.at(nsa::Op::attend_selected);
+  const auto masked = selected.backend == nsa::Backend::sdpa ? of(masked_flags) : own;
   if (!own || !masked) return std::nullopt;
   const bool by_mask = machine::selects_by_mask(step, step.config.train.seq_len, step.config.train.batch_size);
   const probes::StoredLaw& here = by_mask ? *masked : *own;

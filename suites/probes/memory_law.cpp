@@ -145,12 +145,7 @@ MemoryFit fit(std::span<const MemoryPoint> points) {
 }
 
 std::string memory_backend(const nsa::EffectiveFlags& flags, bool cuda, bool recompute) {
-  std::string name = "sdpa";
-  for (const Way& way : ways()) {
-    if (!way.asked_by || (way.needs_cuda && !cuda) || !way.asked_by(flags)) continue;
-    name = way.name;
-    break;
-  }
+  std::string name = asked_for(flags, cuda).name;
   if (flags.sel_mask && !flags.force_parity) name += "_masked";
   return recompute ? name + "_recompute" : name;
 }

@@ -56,36 +56,38 @@ std::string dtype_name(at::ScalarType dtype) {
 // The axes of op_design, in order.
 enum OpAxis : std::size_t { kLength, kComputation, kContent, kScale, kDtype, kLayout, kWidths };
 
-bool flash(const Computation& c) { return c.way.starts_with("flash"); }
 bool needs_cuda(const Computation& c) { return way_named(c.way).needs_cuda; }
-// A weight of 0 times a NaN next door is a NaN: tiles of neighbouring tokens may lie in
-// two documents (nsa/kernels/README.md).
+std::int64_t fewest_tokens(const Computation& c, const nsa::Geometry& geometry) {
+  const auto fewest = way_named(c.way).fewest_tokens;
+  return fewest ? fewest(geometry) : 1;
+}
 bool shares_tiles(const Computation& c) {
-  return c.way == "cuda" && c.op != Op::compress && c.op != Op::select && c.op != Op::combine;
+  return way_named(c.way).shares_tiles && c.op != Op::compress && c.op != Op::select && c.op != Op::combine;
 }
 
 // What cannot stand together (op_exclusions says it in words). Lengths, as standard_lengths gives them.
 class Allowed {
  public:
   Allowed(const nsa::Geometry& geometry, std::vector<std::int64_t> lengths)
-      : shortest_flash_(std::max<std::int64_t>(16, geometry.l)), lengths_(std::move(lengths)) {}
+      : geometry_(geometry), lengths_(std::move(lengths)) {}
 
   bool operator()(const Pair& p) const {
     const auto both = [&](std::size_t x, std::size_t y) { return p.first == x && p.second == y; };
     if (both(kContent, kLayout)) return kContents[p.a] != Content::poison || kLayouts[p.b] != Layout::single;
-    if (both(kLength, kComputation)) return !flash(computations()[p.b]) || lengths_[p.a] >= shortest_flash_;
+    if (both(kLength, kComputation)) return lengths_[p.a] >= fewest_tokens(computations()[p.b], geometry_);
     if (p.first != kComputation) return true;
     const Computation& c = computations()[p.a];
     if (p.second == kContent)
       return suits(kContents[p.b], c.op) && (kContents[p.b] != Content::poison || !shares_tiles(c));
-    // combine knows no documents, and a packed batch takes FlashAttention-2's other entry.
-    if (p.second == kLayout) return kLayouts[p.b] != Layout::packed || (c.op != Op::combine && c.way != "flash_dense");
+    // combine knows no documents.
+    if (p.second == kLayout)
+      return kLayouts[p.b] != Layout::packed || (c.op != Op::combine && way_named(c.way).packed);
     if (p.second == kDtype) return !needs_cuda(c) || dtypes()[p.b] != at::kFloat;
     return p.second != kWidths || !needs_cuda(c) || p.b == 0;
   }
 
  private:
-  std::int64_t shortest_flash_;  // below it the route takes another way
+  nsa::Geometry geometry_;
   std::vector<std::int64_t> lengths_;
 };
 

@@ -112,5 +112,14 @@ TEST(Ways, AskForNothingElse) {
   EXPECT_EQ(nsa::flatten(flash), nsa::flatten(asked));
 }
 
+TEST(Ways, AreFoundByTheFlagsThatAskForTheirBackend) {
+  for (const Way& way : ways()) {
+    const nsa::Backend backend = way.parts.at(way.shown_by.front()).backend;
+    const Way &found = asked_for(way.flags(), true), &without_gpu = asked_for(way.flags(), false);
+    EXPECT_EQ(found.parts.at(found.shown_by.front()).backend, backend) << way.name;
+    EXPECT_EQ(without_gpu.name, way.needs_cuda ? "sdpa" : found.name) << way.name;
+  }
+}
+
 }  // namespace
 }  // namespace suites

@@ -23,13 +23,13 @@ using harness::Context;
 using harness::Json;
 
 struct Plan {
-  std::string backend;
+  const Way& way;
   bool recompute = false;
 };
 std::vector<Plan> plans(bool cuda) {
-  std::vector<Plan> plans = {{"sdpa", true}};
+  std::vector<Plan> plans = {{way_named("sdpa"), true}};
   for (const Way* way : model_ways(Way::OfModel::measured))
-    if (cuda || !way->needs_cuda) plans.push_back({way->name});
+    if (cuda || !way->needs_cuda) plans.push_back({*way});
   return plans;
 }
 
@@ -43,21 +43,22 @@ std::vector<std::int64_t> lengths(const nsa::Geometry& g) {
 // Bytes a pair of tokens that the method needs: in each layer the compressed branch's mask (one row a head of the group
 // and token, one column for every stride), and where blocks are chosen by mask that mask, one a group; each as booleans
 // and as what is added to scores.
-double counted_pairs(const nsa::Config& config, std::string_view backend) {
-  if (backend == "cuda") return 0;  // masks are intervals and lists of blocks
+double counted_pairs(const nsa::Config& config, const Way& way) {
+  if (!way.makes_masks) return 0;
   const nsa::ModelConfig& m = config.model;
   const double element = config.train.precision == nsa::Precision::bf16   ? 2
                          : config.train.precision == nsa::Precision::fp32 ? 4
                                                                           : 8;
   const double mask = 1 + element;
   const double compressed = static_cast<double>(m.heads_per_group()) / static_cast<double>(m.nsa.d) * mask;
-  const double selected = backend.ends_with("masked") ? static_cast<double>(m.n_kv_groups) * mask : 0;
+  const bool by_mask = way.parts.at(nsa::Op::attend_selected).variant == "masked";
+  const double selected = by_mask ? static_cast<double>(m.n_kv_groups) * mask : 0;
   return static_cast<double>(m.n_layers) * (compressed + selected);
 }
 // Twice the count, and one byte a query head and layer for what lives only within an op: a quarter of what a mask or
 // scores of [S,S] in fp32, kept for every head and layer, would need.
-double allowed_pairs(const nsa::Config& config, std::string_view backend) {
-  return 2 * counted_pairs(config, backend) + static_cast<double>(config.model.n_layers * config.model.n_heads);
+double allowed_pairs(const nsa::Config& config, const Way& way) {
+  return 2 * counted_pairs(config, way) + static_cast<double>(config.model.n_layers * config.model.n_heads);
 }
 
 // Peaks of a training step: weights, moments (which the trainer makes), gradients and what autograd keeps.
@@ -69,12 +70,12 @@ struct Peaks {
 };
 Peaks measure_peaks(const Subject& subject, Context& context, const nsa::Config& config, const Plan& plan) {
   probes::OpBytesScope scope;
-  Bench bench = make_bench(subject, context, config, way_named(plan.backend).flags());
+  Bench bench = make_bench(subject, context, config, plan.way.flags());
   bench.config.train.gradient_checkpointing = plan.recompute;
   bench.config.train.cuda_graph = nsa::CudaGraph::off;  // a captured step keeps these bytes for as long as it lives
   Peaks peaks;
   for (const std::int64_t S : lengths(config.model.nsa)) {
-    context.phase(fmt::format("{}{}, S = {}", plan.backend, plan.recompute ? ", recomputing" : "", S));
+    context.phase(fmt::format("{}{}, S = {}", plan.way.name, plan.recompute ? ", recomputing" : "", S));
     bench.config.train.seq_len = S;
     Training training(bench, context);
     training.on_phase([&](std::string_view phase) {
@@ -139,7 +140,7 @@ void memory_law(const Subject& subject, Context& context) {
   reports::Chart chart{"Peak memory of a training step by length", {"S", "tokens", true}, {"peak", "byte", true}, {}};
   std::string yaml = "laws:\n";
   for (const Plan& plan : plans(context.cuda())) {
-    const std::string name = probes::memory_backend(way_named(plan.backend).flags(), context.cuda(), plan.recompute);
+    const std::string name = probes::memory_backend(plan.way.flags(), context.cuda(), plan.recompute);
     try {
       const Peaks peaks = measure_peaks(subject, context, config, plan);
       probes::MemoryFit fit = probes::fit(peaks.passes);
@@ -152,7 +153,7 @@ void memory_law(const Subject& subject, Context& context) {
           origin(context)};
       yaml += probes::to_yaml(law, fit);
       Json row = to_json(fit);
-      row["counted_bytes_per_token2"] = reports::number(counted_pairs(config, name));
+      row["counted_bytes_per_token2"] = reports::number(counted_pairs(config, plan.way));
       table[name] = row;
       chart.series.push_back({name, {}, {}});
       for (const probes::MemoryPoint& point : fit.points) {
@@ -162,7 +163,7 @@ void memory_law(const Subject& subject, Context& context) {
       context.metric(fmt::format("peak_{}_S{:.0f}", name, fit.points.back().S), fit.points.back().bytes, "byte");
       context.metric("memory_exponent_" + name, fit.exponent, "1");
       if (name == "reference") continue;  // dense by design: it is the oracle, not a way to train
-      context.expect_at_most("bytes_per_pair_of_tokens_" + name, fit.law.c, allowed_pairs(config, name), "byte",
+      context.expect_at_most("bytes_per_pair_of_tokens_" + name, fit.law.c, allowed_pairs(config, plan.way), "byte",
                              codes::kMemoryLaw, row);
     } catch (const NoProgress& stopped) {
       stopped.tell(context, "memory_law, " + name);
