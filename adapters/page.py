@@ -68,6 +68,7 @@ def main() -> None:
         for other in others:
             first["suites"] += other["suites"]
         reports[name] = first
+    # Those of Suite::judges_implementation, which reports do not tell, as columns in the order of the page.
     suites = ["parity", "autograd", "s_sweep", "throughput"]
     print("# What implementations hold\n")
     print("Made by `adapters/page.py` from reports of `nsa-validate --implementation FILE --suite", end=" ")

@@ -69,6 +69,9 @@ struct Suite {
   // first by name: a newcomer stands before the line that goes on from there. Only a suite that it requires, and that has
   // not run yet, comes between.
   std::string runs_after = {};
+  // Whether it can judge an implementation that a run's settings put in the place of the program's own functions: its
+  // cases are then about that one. The program leaves out the cases of the others, which would judge its own functions.
+  bool judges_implementation = false;
 };
 
 // "suite/name[k=v,k=v]" (no brackets without parameters) and the first 8 hex digits of its FNV-1a 64 hash.

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <tuple>
 
 #include "base/text.hpp"
@@ -145,11 +144,10 @@ class Judging {
 }  // namespace
 
 harness::Suite recorded(harness::Suite suite, const Subject& subject) {
-  suite.cases = [cases = std::move(suite.cases), subject, name = suite.name](const harness::Settings& settings) {
+  suite.cases = [cases = std::move(suite.cases), subject, name = suite.name, judges = suite.judges_implementation,
+                 guards = suite.guards](const harness::Settings& settings) {
     // The others would judge our own functions, and an implementation by its absence.
-    static const std::set<std::string> judging_suites = {"parity", "autograd", "s_sweep", "throughput"};
-    const bool judges = judging_suites.contains(name);
-    if (judges_implementation(settings) && !judges && name != "preflight") return std::vector<harness::Case>{};
+    if (judges_implementation(settings) && !judges && !guards) return std::vector<harness::Case>{};
     std::vector<harness::Case> all = cases(settings);
     for (harness::Case& c : all)
       c.run = [run = std::move(c.run), subject, judges, id = harness::case_id(name, c)](harness::Context& outer) {

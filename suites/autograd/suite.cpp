@@ -178,6 +178,7 @@ harness::Suite autograd(const Subject& subject) {
   suite.purpose = "every backward pass is the derivative of its forward pass, and every parameter gets a gradient";
   suite.requires_suites = {"forward"};
   suite.runs_after = "s_sweep";
+  suite.judges_implementation = true;
   suite.cases = [subject](const harness::Settings& settings) {
     Planner planner(subject);
     if (judges_implementation(settings)) {

@@ -314,7 +314,8 @@ harness::Suite parity(const Subject& subject) {
       .cases = [subject](const harness::Settings& settings) { return plan_cases(subject, settings); },
       .settings = settings(),
       .sizes = {{"parity.lengths", 1, "S"}, {"parity.handover_steps"}},
-      .runs_after = "autograd"};
+      .runs_after = "autograd",
+      .judges_implementation = true};
 }
 
 }  // namespace suites

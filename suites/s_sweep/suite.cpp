@@ -80,7 +80,8 @@ harness::Suite s_sweep(const Subject& subject) {
           .cases = [subject](const harness::Settings& settings) { return plan(subject, settings); },
           .settings = settings(),
           .sizes = {{"s_sweep.lengths", 1, "S"}},
-          .runs_after = "flag_matrix"};
+          .runs_after = "flag_matrix",
+          .judges_implementation = true};
 }
 
 }  // namespace suites

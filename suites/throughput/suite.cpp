@@ -80,6 +80,7 @@ harness::Suite throughput(const Subject& subject) {
       "and nothing but the work costs time.";
   suite.requires_suites = {"forward"};
   suite.runs_after = "distributed";
+  suite.judges_implementation = true;
   suite.settings = throughput_settings();
   suite.sizes = {{"throughput.lengths"}};
   suite.cases = [=](const harness::Settings& settings) -> std::vector<Case> {
