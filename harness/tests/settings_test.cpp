@@ -74,6 +74,16 @@ TEST(Settings, LaterLayersWinAndSayWhereTheyStand) {
   EXPECT_EQ(s.values().at("model.layers").origin, "--set");
 }
 
+TEST(Settings, ANumberMayHaveItsPlusAndNothingElse) {
+  Settings s = sample();
+  s.set("model.layers", "+4", "--set");
+  s.set("rate", "+.5", "--set");
+  EXPECT_EQ(s.integer("model.layers"), 4);
+  EXPECT_EQ(s.real("rate"), 0.5);
+  for (const char* bad : {"+", "++4", "+ 4", "4+", "0x4", "4.0"})
+    EXPECT_THROW(s.set("model.layers", bad, "--set"), UsageError) << bad;
+}
+
 TEST(Settings, AllProblemsOfAFileAtOnceEachWithItsLine) {
   const harness::tests::TempFolder folder;
   const auto file = folder.write("bad.yaml", "model:\n  layer: 3\n  dtype: fp16\nrate: fast\nmodle:\n  a: 1\n  b: 2\n");
