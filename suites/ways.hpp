@@ -66,7 +66,7 @@ struct Way {
 inline constexpr const char* kImplementation = "implementation";
 // Those that a run with these settings judges: ways(), or kImplementation alone.
 [[nodiscard]] std::vector<Way> ways_of(const harness::Settings& settings);
-// The first of ways() whose backend the flags ask for, `sdpa` where there is none. What needs a GPU is refused on a CPU.
+// The first of ways() whose backend the flags ask for, `sdpa` where there is none. On a CPU none that needs a GPU.
 [[nodiscard]] const Way& asked_for(const nsa::EffectiveFlags& flags, bool cuda);
 // Of ways(), or kImplementation. Throws std::out_of_range.
 [[nodiscard]] const Way& way_named(const std::string& name);

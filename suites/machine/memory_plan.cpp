@@ -21,8 +21,8 @@ double bytes_of(nsa::Precision precision) {
   return precision == nsa::Precision::fp64 ? 8 : precision == nsa::Precision::fp32 ? 4 : 2;
 }
 
-// By hand what nsa::call_of (nsa/call.hpp) makes: that one asks torch for the device, and `doctor` has this file without
-// LibTorch.
+// By hand what nsa::call_of (nsa/call.hpp) makes: that one asks torch for the device, and `doctor` has this file
+// without LibTorch.
 nsa::Call call_of(const PlannedStep& step, std::int64_t S, std::int64_t B) {
   const nsa::ModelConfig& m = step.config.model;
   nsa::Call call;

@@ -46,9 +46,9 @@ struct MemoryFit {
 // distinct S, and for a point that is not finite or not positive.
 [[nodiscard]] MemoryFit fit(std::span<const MemoryPoint> points);
 
-// The name of what the flags ask for (asked_for of suites/ways.hpp), with "_masked" behind it where blocks are chosen by
-// mask, and "_recompute" where activations are computed again (train.gradient_checkpointing). What needs a GPU is refused
-// on the CPU, so that its names are sdpa's there.
+// The name of what the flags ask for (asked_for of suites/ways.hpp), with "_masked" behind it where blocks are chosen
+// by mask, and "_recompute" where activations are computed again (train.gradient_checkpointing). What needs a GPU is
+// refused on the CPU, so that its names are sdpa's there.
 [[nodiscard]] std::string memory_backend(const nsa::EffectiveFlags& flags, bool cuda, bool recompute = false);
 
 struct MemoryKey {
