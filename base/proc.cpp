@@ -12,7 +12,8 @@ std::optional<ProcessStat> process_stat(std::int64_t pid) {
   return process_stat(std::filesystem::path(fmt::format("/proc/{}", pid)));
 }
 
-// "PID (NAME) STATE PARENT ...": the 14th to 17th are times in user and in system, its own and of its children, in ticks.
+// "PID (NAME) STATE PARENT ...": the 14th to 17th are times in user and in system, its own and of its children, in
+// ticks.
 std::optional<ProcessStat> process_stat(const std::filesystem::path& folder) {
   static const auto ticks_per_s = static_cast<double>(sysconf(_SC_CLK_TCK));
   std::ostringstream read;  // empty where the process ends just now; an iterator over the file would throw

@@ -48,8 +48,8 @@ struct Plan {
 // The part of it that can be said without enumerating cases: unknown suites and levels.
 void check_scope(const Program& program, const Selection& selection);
 
-// The program's suites: each directly behind the one that it runs after (Suite::runs_after), those that run after none in
-// the program's own order, and what a suite requires before it.
+// The program's suites: each directly behind the one that it runs after (Suite::runs_after), those that run after none
+// in the program's own order, and what a suite requires before it.
 [[nodiscard]] std::vector<const Suite*> running_order(const std::vector<Suite>& suites);
 
 // The first isolated suite that `suite` requires, directly or through others; "" when it is free to run.

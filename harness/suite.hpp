@@ -64,10 +64,10 @@ struct Suite {
   bool guards = false;
   std::vector<SettingSpec> settings = {};  // the keys that it declares; they begin with its name
   std::vector<SizeSetting> sizes = {};     // those among them that are sizes
-  // The suite directly behind which it stands in a run, whether or not that one is selected or finds anything; "": behind
-  // none. Of several that run after the same one, the one with fewest suites behind itself stands first, and of equals the
-  // first by name: a newcomer stands before the line that goes on from there. Only a suite that it requires, and that has
-  // not run yet, comes between.
+  // The suite directly behind which it stands in a run, whether or not that one is selected or finds anything; "":
+  // behind none. Of several that run after the same one, the one with fewest suites behind itself stands first, and of
+  // equals the first by name: a newcomer stands before the line that goes on from there. Only a suite that it requires,
+  // and that has not run yet, comes between.
   std::string runs_after = {};
   // Whether it can judge an implementation that a run's settings put in the place of the program's own functions: its
   // cases are then about that one. The program leaves out the cases of the others, which would judge its own functions.

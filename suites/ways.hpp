@@ -26,8 +26,8 @@ struct Part {
 
 struct Way {
   std::string name;  // "cuda", "sdpa_masked": in the names of cases
-  // Sets the flags that ask for this way, or takes them back; no other is touched. Null: it is what is left when nothing
-  // is asked for.
+  // Sets the flags that ask for this way, or takes them back; no other is touched. Null: it is what is left when
+  // nothing is asked for.
   void (*ask)(nsa::EffectiveFlags& flags, bool on) = nullptr;
   std::map<nsa::Op, Part> parts;  // what computes each function
   // The functions in which it shows that a pass with gradients went this way: one of them ran as `parts` says.
@@ -42,8 +42,8 @@ struct Way {
   bool packed = true;  // whether it serves a packed batch
   // The fewest tokens of a call that goes this way; null: one.
   std::int64_t (*fewest_tokens)(const nsa::Geometry& geometry) = nullptr;
-  // Whether tokens of two documents may share a tile of its attention: there a NaN of one reaches the other's rows, as a
-  // weight of 0 times a NaN is a NaN (nsa/kernels/README.md).
+  // Whether tokens of two documents may share a tile of its attention: there a NaN of one reaches the other's rows, as
+  // a weight of 0 times a NaN is a NaN (nsa/kernels/README.md).
   bool shares_tiles = false;
   bool makes_masks = true;  // whether it holds masks, whose bytes grow with the pairs of tokens
   // As a way of a whole model: what people call it ("our own kernels"), and what goes through it.

@@ -78,10 +78,11 @@ struct Pass {
 // Note [Keys beside rows]
 // No launch of a short problem fills the GPU to its end: the last CTAs of dK and dV leave a sixth of it idle, sums of
 // pieces and query lists nearly all. But dQ's chain of launches and each pass's dK and dV know nothing of each other.
-// So in a CUDA graph each pass's keys have a stream of their own (kernels::BackwardPlan). All streams have one priority,
-// and of dQ's launches the selected branch's comes first (attend_all.cpp): jointly a CTA of it fills an SM for as long
-// as any, and what it leaves at its end others fill, which nothing would behind it. Query lists hang on the blocks
-// alone: they are made beside make_rows, which launches what makes dO's sums and the statistics that the passes read.
+// So in a CUDA graph each pass's keys have a stream of their own (kernels::BackwardPlan). All streams have one
+// priority, and of dQ's launches the selected branch's comes first (attend_all.cpp): jointly a CTA of it fills an SM
+// for as long as any, and what it leaves at its end others fill, which nothing would behind it. Query lists hang on the
+// blocks alone: they are made beside make_rows, which launches what makes dO's sums and the statistics that the passes
+// read.
 void run_backward(std::span<const Pass> passes, const at::Tensor& q, const std::function<void()>& make_rows);
 
 }  // namespace nsa::cuda

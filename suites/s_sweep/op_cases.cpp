@@ -80,8 +80,7 @@ class Allowed {
     if (p.second == kContent)
       return suits(kContents[p.b], c.op) && (kContents[p.b] != Content::poison || !shares_tiles(c));
     // combine knows no documents.
-    if (p.second == kLayout)
-      return kLayouts[p.b] != Layout::packed || (c.op != Op::combine && way_named(c.way).packed);
+    if (p.second == kLayout) return kLayouts[p.b] != Layout::packed || (c.op != Op::combine && way_named(c.way).packed);
     if (p.second == kDtype) return !needs_cuda(c) || dtypes()[p.b] != at::kFloat;
     return p.second != kWidths || !needs_cuda(c) || p.b == 0;
   }

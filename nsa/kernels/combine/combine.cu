@@ -1,7 +1,7 @@
 // Forward: a thread owns eight columns of one output row. Backward: a CTA has eight tokens of a group. A team of lanes
-// takes one row (token, head) after the other, each lane eight columns; neighbouring teams have neighbouring heads, whose
-// rows lie beside each other. Their sums meet in shared memory: what has the tokens beside each other ([B,Hq,S]) is
-// written eight tokens, a sector, at a time, and the gate's gradient is summed over the heads in their order.
+// takes one row (token, head) after the other, each lane eight columns; neighbouring teams have neighbouring heads,
+// whose rows lie beside each other. Their sums meet in shared memory: what has the tokens beside each other ([B,Hq,S])
+// is written eight tokens, a sector, at a time, and the gate's gradient is summed over the heads in their order.
 #include <algorithm>
 
 #include "nsa/kernels/combine.hpp"
