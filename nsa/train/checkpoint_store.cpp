@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
+#include <charconv>
 #include <functional>
 #include <limits>
 #include <map>
 #include <vector>
 
-#include "base/parse_number.hpp"
 #include "nsa/train/checkpoint.hpp"
 #include "nsa/train/files.hpp"
 
@@ -26,8 +26,9 @@ CheckpointStore::CheckpointStore(fs::path folder, std::int64_t keep) : folder_(s
 std::optional<std::int64_t> CheckpointStore::step_of(std::string_view name) {
   constexpr std::string_view kBegin = "step_";
   if (!name.starts_with(kBegin)) return std::nullopt;
-  const auto step = base::parse_number<std::int64_t>(name.substr(kBegin.size()));
-  return step && *step >= 0 && name == name_of(*step) ? step : std::nullopt;
+  std::int64_t step = 0;  // and what follows the number is looked at by name_of
+  const auto [end, error] = std::from_chars(name.data() + kBegin.size(), name.data() + name.size(), step);
+  return error == std::errc() && step >= 0 && name == name_of(step) ? std::optional(step) : std::nullopt;
 }
 
 void CheckpointStore::keep_all() { keep_ = std::numeric_limits<std::int64_t>::max(); }
