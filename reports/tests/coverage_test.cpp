@@ -61,7 +61,7 @@ TEST(NotTested, GroupsCasesBySuiteAndReason) {
 
 TEST(NotTested, NamesWhatTheLevelNeverCovers) {
   reports::Run run = run_of({Status::pass});
-  for (const auto* wanted : {"long runs", "resuming", "several GPUs", "beyond its sweep"}) {
+  for (const auto* wanted : {"long runs", "resuming", "beyond two ranks", "beyond its sweep"}) {
     EXPECT_THAT(not_tested(run), Contains(HasSubstr(wanted)));
   }
   EXPECT_THAT(not_tested(run), Not(Contains(HasSubstr("CPU"))));
@@ -69,6 +69,7 @@ TEST(NotTested, NamesWhatTheLevelNeverCovers) {
   EXPECT_THAT(not_tested(run), Contains(HasSubstr("the GPU")));
   run.level = "standard";
   EXPECT_THAT(not_tested(run), Contains(HasSubstr("never covered by any level: endurance")));
+  EXPECT_THAT(not_tested(run), Contains(HasSubstr("more GPUs than this machine has")));
 }
 
 TEST(NotTested, NamesSuitesThatWereBuiltOnButNotSelected) {
