@@ -31,8 +31,10 @@
 
 namespace nsa::kernels::hopper {
 
-template <int Dk, int Dv, bool Lists>
+template <int Dk_, int Dv_, bool Lists>
 struct DkvShape {
+  static constexpr int Dk = Dk_, Dv = Dv_;
+  static constexpr bool kLists = Lists;
   static constexpr int kWarpgroups = Dk > 128 ? 2 : 1, kThreads = kWarpgroups * 128, kCtasPerSm = 2 / kWarpgroups;
   static constexpr int kTeams = Lists ? kWarpgroups : 1, kTeam = kThreads / kTeams;  // threads
   static constexpr int kKeyTiles = kWarpgroups / kTeams;
@@ -44,275 +46,404 @@ struct DkvShape {
   using V = Slab<kKeyTiles * kKeyTile, Dv>;
   using Q = Slab<kRows, Dk>;
   using O = Slab<kRows, Dv>;
+  // What a team's rows of two tiles are, see Note [Rows ahead].
+  struct RowsAre {
+    alignas(16) float2 softmax[2][kRows];  // origin, normaliser
+    alignas(16) float delta[2][kRows];
+    alignas(16) int2 seen[2][kRows];  // keys
+    int q_offset[2][kRows], o_offset[2][kRows];
+  };
   static constexpr int kStageBytes = Q::kBytes + O::kBytes;
   static constexpr int kSharedBytes = 1024 + K::kBytes + V::kBytes + kTeams * 2 * kStageBytes;  // 1024: to align
 };
 
-template <typename T, int Dk, int Dv, bool Lists>
-__global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk, Dv, Lists>::kCtasPerSm)
-    dkv_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, float* partials) {
-#if NSA_ON_HOPPER
-  using Shape = DkvShape<Dk, Dv, Lists>;
-  constexpr int kRows = Shape::kRows, kTiles = kRows / 8, kTeams = Shape::kTeams, kTeam = Shape::kTeam;
-  extern __shared__ char shared[];
-  // Of two tiles' rows of every team, see Note [Rows ahead].
-  __shared__ __align__(16) float2 row_softmax[kTeams][2][kRows];
-  __shared__ __align__(16) float row_delta[kTeams][2][kRows];
-  __shared__ __align__(16) int2 row_interval[kTeams][2][kRows];
-  __shared__ int q_offset[kTeams][2][kRows], o_offset[kTeams][2][kRows];
-  const AttentionForward& f = p.forward;
-  const Heads heads(f.Hq / f.G);
-  const int b = blockIdx.z / f.G, group = blockIdx.z % f.G;
-  const int warpgroup = Shape::kWarpgroups > 1 ? uniform(static_cast<int>(threadIdx.x) / 128) : 0;
-  const int team = kTeams > 1 ? warpgroup : 0, key_tile = warpgroup - team;
-  const int thread = static_cast<int>(threadIdx.x) - team * kTeam;  // of the team
-  const auto sync_team = [&] {
-    if constexpr (kTeams > 1)
-      bar_sync_warpgroup(1 + team);
+// The threads that share rows: all of a CTA, or a warpgroup.
+template <typename S>
+struct DkvTeam {
+  int number;    // among the CTA's
+  int key_tile;  // the calling warpgroup's, among the team's
+  int thread;    // the calling one, among the team's
+
+  __device__ DkvTeam() {
+    const int warpgroup = S::kWarpgroups > 1 ? uniform(static_cast<int>(threadIdx.x) / 128) : 0;
+    number = S::kTeams > 1 ? warpgroup : 0;
+    key_tile = warpgroup - number;
+    thread = static_cast<int>(threadIdx.x) - number * S::kTeam;
+  }
+  __device__ void sync() const {
+    if constexpr (S::kTeams > 1)
+      bar_sync_warpgroup(1 + number);
     else
       __syncthreads();
-  };
-  const KeyTile keys = Lists ? list_tile(lists, f, pieces, heads, blockIdx.x, blockIdx.y, blockIdx.z)
-                             : interval_tile(f, pieces, heads, blockIdx.x, blockIdx.y * Shape::kKeyTiles, blockIdx.z,
-                                             kRows, Shape::kKeyTiles, key_tile);
-  if (Lists && (keys.first >= keys.last || static_cast<int>(blockIdx.x) >= keys.pieces)) return;
-  const std::uint32_t k_tile = (shared_address(shared) + 1023) & ~1023u, v_tile = k_tile + Shape::K::kBytes;
-  const std::uint32_t stages = v_tile + Shape::V::kBytes + team * 2 * Shape::kStageBytes;
-  const auto q_tile = [&](int tile) { return stages + tile % 2 * Shape::kStageBytes; };
-  const auto o_tile = [&](int tile) { return q_tile(tile) + Shape::Q::kBytes; };
-
-  const T* k = static_cast<const T*>(f.k.data) + b * f.k.batch + group * f.k.head;
-  const T* v = static_cast<const T*>(f.v.data) + b * f.v.batch + group * f.v.head;
-  const int first_key = keys.first - key_tile * kKeyTile, last_key = Lists ? keys.last : f.N;  // of the block
-  Shape::K::template load<Shape::kThreads>(k_tile, k, static_cast<int>(f.k.token), first_key, last_key);
-  Shape::V::template load<Shape::kThreads>(v_tile, v, static_cast<int>(f.v.token), first_key, last_key);
-
-  const int list = Lists ? *lists.offset(blockIdx.z, blockIdx.y / pieces.tiles_a_block, f.selection.J) : 0;
-  const RowOrder order{heads, Lists ? lists.tokens + list : nullptr, nullptr, keys.row_begin, keys.row_end};
-  const Interval interval(f);
-  // The team's: every kTeams-th.
-  const int tiles = (max(0, keys.row_end - keys.row_begin + kRows - 1) / kRows + kTeams - 1 - team) / kTeams;
-  const T* q = group_rows<T>(f.q, b, group, heads.h);
-  const T* dout = group_rows<T>(p.dout, b, group, heads.h);
-  const int q_token = static_cast<int>(f.q.token / 8), q_head = static_cast<int>(f.q.head / 8);
-  const int o_token = static_cast<int>(p.dout.token / 8), o_head = static_cast<int>(p.dout.head / 8);
-  const bool owns_row = thread < kRows;
-  int turn = 0;  // the tile of rows that comes first, see Note [Rows together]
-  if (!Lists && tiles > 0) {
-    const int period = interval.window ? tiles : max(f.S * heads.h / kRows / 16, 1);
-    turn = period - keys.row_begin / kRows % period;
-    if (turn >= tiles) turn = 0;
   }
-  const auto row_of = [&](int tile) {
-    if (!Lists) {
-      if (tile >= tiles) return Row();
-      tile += turn;
-      if (tile >= tiles) tile -= tiles;
+};
+
+// Where a team's tiles are in shared memory. Tiles of rows take turns in its two stages.
+template <typename S>
+struct DkvPlaces {
+  char* shared;
+  typename S::RowsAre& rows_are;
+  std::uint32_t k, v, stages;  // k, v: the CTA's
+
+  __device__ DkvPlaces(char* memory, typename S::RowsAre& rows, int team)
+      : shared(memory),
+        rows_are(rows),
+        k((shared_address(memory) + 1023) & ~1023u),
+        v(k + S::K::kBytes),
+        stages(v + S::V::kBytes + team * 2 * S::kStageBytes) {}
+  __device__ std::uint32_t q(int tile) const { return stages + tile % 2 * S::kStageBytes; }
+  __device__ std::uint32_t o(int tile) const { return q(tile) + S::Q::kBytes; }
+  __device__ float4* stages_of_second_team() const {
+    return reinterpret_cast<float4*>(shared + (v + S::V::kBytes - shared_address(shared)) + 2 * S::kStageBytes);
+  }
+};
+
+// What a warpgroup is to do.
+template <typename S>
+struct DkvWork {
+  const AttentionBackward& p;
+  Heads heads;
+  int b, group;
+  DkvTeam<S> team;
+  KeyTile keys;
+
+  __device__ DkvWork(const AttentionBackward& problem, const QueryLists& lists, const Pieces& pieces)
+      : p(problem),
+        heads(p.forward.Hq / p.forward.G),
+        b(blockIdx.z / p.forward.G),
+        group(blockIdx.z % p.forward.G),
+        keys(S::kLists ? list_tile(lists, p.forward, pieces, heads, blockIdx.x, blockIdx.y, blockIdx.z)
+                       : interval_tile(p.forward, pieces, heads, blockIdx.x, blockIdx.y * S::kKeyTiles, blockIdx.z,
+                                       S::kRows, S::kKeyTiles, team.key_tile)) {}
+};
+
+// All threads: K and V of the CTA's keys.
+template <typename T, typename S>
+__device__ inline void load_keys(const DkvWork<S>& work, const DkvPlaces<S>& places) {
+  const AttentionForward& f = work.p.forward;
+  const T* k = static_cast<const T*>(f.k.data) + work.b * f.k.batch + work.group * f.k.head;
+  const T* v = static_cast<const T*>(f.v.data) + work.b * f.v.batch + work.group * f.v.head;
+  const int first = work.keys.first - work.team.key_tile * kKeyTile, last = S::kLists ? work.keys.last : f.N;
+  S::K::template load<S::kThreads>(places.k, k, static_cast<int>(f.k.token), first, last);
+  S::V::template load<S::kThreads>(places.v, v, static_cast<int>(f.v.token), first, last);
+}
+
+// A team's rows, every kTeams-th tile of 64. Thread i owns row i of each and asks ahead for what it is, see Note [Rows
+// ahead].
+template <typename T, typename S>
+class DkvRows {
+ public:
+  __device__ DkvRows(const DkvWork<S>& all, const DkvPlaces<S>& addresses, const QueryLists& lists,
+                     const Pieces& pieces)
+      : work(all),
+        places(addresses),
+        f(all.p.forward),
+        order{all.heads,
+              S::kLists ? lists.tokens + *lists.offset(blockIdx.z, blockIdx.y / pieces.tiles_a_block, f.selection.J)
+                        : nullptr,
+              nullptr, all.keys.row_begin, all.keys.row_end},
+        interval(f),
+        count((max(0, all.keys.row_end - all.keys.row_begin + S::kRows - 1) / S::kRows + S::kTeams - 1 -
+               all.team.number) /
+              S::kTeams),
+        thread(all.team.thread),
+        q(group_rows<T>(f.q, all.b, all.group, all.heads.h)),
+        o(group_rows<T>(all.p.dout, all.b, all.group, all.heads.h)),
+        q_token(static_cast<int>(f.q.token / 8)),
+        q_head(static_cast<int>(f.q.head / 8)),
+        o_token(static_cast<int>(all.p.dout.token / 8)),
+        o_head(static_cast<int>(all.p.dout.head / 8)) {
+    if (!S::kLists && count > 0) {
+      const int period = interval.window ? count : max(f.S * all.heads.h / S::kRows / 16, 1);
+      turn = period - all.keys.row_begin / S::kRows % period;
+      if (turn >= count) turn = 0;
     }
-    return order.row(keys.row_begin + (tile * kTeams + team) * kRows + thread);
-  };
-  const auto store_offsets = [&](int tile, const Row& row) {
-    q_offset[team][tile % 2][thread] = offset_of(row, q_token, q_head);
-    o_offset[team][tile % 2][thread] = offset_of(row, o_token, o_head);
-  };
-  const auto statistics_of = [&](const Row& row) { return RowStatistics::load(f, p.delta, row, b, group, heads.h); };
-  const auto store_statistics = [&](int tile, const Row& row, const RowStatistics& x) {
-    row_softmax[team][tile % 2][thread] = x.origin_and_normaliser();
-    row_delta[team][tile % 2][thread] = x.delta;
-    int2 seen = {0x7fffffff, 0x7fffffff};  // beyond the end, where only the last rows of a tile are
-    if (row.token >= 0)
-      seen = Lists ? make_int2(0, row.token + 1) : make_int2(interval.begin(row.token), interval.end(row.token));
-    row_interval[team][tile % 2][thread] = seen;
-  };
-  const auto load_rows = [&](int tile) {
-    if (tile < tiles) {
-      Shape::Q::template gather<kTeam>(q_tile(tile), q, q_offset[team][tile % 2], thread);
-      Shape::O::template gather<kTeam>(o_tile(tile), dout, o_offset[team][tile % 2], thread);
+  }
+  __device__ int tiles() const { return count; }
+  // All threads: the first two tiles. The first one is waited for, and the CTA's keys with it.
+  __device__ void begin() {
+    if (owns_row()) {
+      for (int tile = 0; tile < 2; ++tile) {
+        const Row row = row_of(tile);
+        store_offsets(tile, row);
+        store_statistics(tile, row, statistics_of(row));
+      }
+      soon = row_of(2);
+    }
+    __syncthreads();
+    load(0);
+    load(1);
+    cp_async_wait<1>();
+    fence_proxy_async();
+    __syncthreads();
+    if (owns_row()) store_offsets(2, soon);
+  }
+  __device__ void load(int tile) const {
+    if (tile < count) {
+      S::Q::template gather<S::kTeam>(places.q(tile), q, places.rows_are.q_offset[tile % 2], thread);
+      S::O::template gather<S::kTeam>(places.o(tile), o, places.rows_are.o_offset[tile % 2], thread);
     }
     cp_async_commit();
-  };
+  }
+  // Of one tile, under its weights: what the rows of later ones are.
+  __device__ void ask_ahead(int tile) {
+    if (!owns_row()) return;
+    statistics = statistics_of(soon);
+    later = row_of(tile + 3);
+  }
+  // Of the next one, under its sums: what was asked for.
+  __device__ void store_ahead(int tile) {
+    if (!owns_row()) return;
+    store_statistics(tile + 1, soon, statistics);
+    store_offsets(tile + 2, later);
+    soon = later;
+  }
+
+ private:
+  const DkvWork<S>& work;
+  const DkvPlaces<S>& places;
+  const AttentionForward& f;
+  const RowOrder order;
+  const Interval interval;
+  const int count, thread;     // count: tiles
+  const T *const q, *const o;  // of the group
+  const int q_token, q_head, o_token, o_head;
+  int turn = 0;     // the tile of rows that comes first, see Note [Rows together]
   Row soon, later;  // of the tiles t+2, t+3
   RowStatistics statistics;
-  if (owns_row) {
-    for (int tile = 0; tile < 2; ++tile) {
-      const Row row = row_of(tile);
-      store_offsets(tile, row);
-      store_statistics(tile, row, statistics_of(row));
-    }
-    soon = row_of(2);
-  }
-  __syncthreads();
-  load_rows(0);
-  load_rows(1);
-  cp_async_wait<1>();
-  fence_proxy_async();
-  __syncthreads();
-  if (owns_row) store_offsets(2, soon);
 
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-  const int own_key = keys.first + warp * 16 + lane / 4;
-  const float factor = f.scale * kLog2E;
-  float dk[Dk / 8][4] = {}, dv[Dv / 8][4] = {}, s[kTiles][4], dp[kTiles][4];
-  std::uint32_t weights[kRows / 16][4], gradients[kRows / 16][4];  // P and dS of one tile
-  const std::uint32_t own_k = k_tile + key_tile * kKeyTile * 128, own_v = v_tile + key_tile * kKeyTile * 128;
-  const auto mask = [&](int stage, float(&c)[kTiles][4]) {
+  __device__ bool owns_row() const { return thread < S::kRows; }
+  __device__ Row row_of(int tile) const {
+    if (!S::kLists) {
+      if (tile >= count) return Row();
+      tile += turn;
+      if (tile >= count) tile -= count;
+    }
+    return order.row(work.keys.row_begin + (tile * S::kTeams + work.team.number) * S::kRows + thread);
+  }
+  __device__ RowStatistics statistics_of(const Row& row) const {
+    return RowStatistics::load(f, work.p.delta, row, work.b, work.group, work.heads.h);
+  }
+  __device__ void store_offsets(int tile, const Row& row) const {
+    places.rows_are.q_offset[tile % 2][thread] = offset_of(row, q_token, q_head);
+    places.rows_are.o_offset[tile % 2][thread] = offset_of(row, o_token, o_head);
+  }
+  __device__ void store_statistics(int tile, const Row& row, const RowStatistics& x) const {
+    places.rows_are.softmax[tile % 2][thread] = x.origin_and_normaliser();
+    places.rows_are.delta[tile % 2][thread] = x.delta;
+    int2 seen = {0x7fffffff, 0x7fffffff};  // beyond the end, where only the last rows of a tile are
+    if (row.token >= 0)
+      seen = S::kLists ? make_int2(0, row.token + 1) : make_int2(interval.begin(row.token), interval.end(row.token));
+    places.rows_are.seen[tile % 2][thread] = seen;
+  }
+};
+
+// A warpgroup, which has 64 keys. See Note [Scores ahead].
+//
+// Its arrays are variables of run(), handed to the steps: as members they keep nvcc from holding the other members in
+// registers until the loops are unrolled, and at 192/128 with lists ptxas then spills.
+template <typename T, typename S>
+class DkvWarpgroup {
+ public:
+  __device__ DkvWarpgroup(const DkvWork<S>& all, const DkvPlaces<S>& addresses, DkvRows<T, S>& ahead)
+      : work(all),
+        places(addresses),
+        rows(ahead),
+        lane(threadIdx.x % 32),
+        own_key(all.keys.first + static_cast<int>(threadIdx.x / 32 % 4) * 16 + lane / 4),
+        factor(all.p.forward.scale * kLog2E),
+        k(addresses.k + all.team.key_tile * kKeyTile * 128),
+        v(addresses.v + all.team.key_tile * kKeyTile * 128) {}
+
+  __device__ void run(float* partials) {
+    SumK dk = {};
+    SumV dv = {};
+    Scores s, dp;
+    Rounded weights, gradients;  // P and dS of one tile
+    const int tiles = rows.tiles();
+    if (tiles > 0) {
+      rows.ask_ahead(0);
+      pin(s);
+      pin(dp);
+      wgmma_fence();
+      start_s(s, 0);
+      start_dp(dp, 0);
+      weigh(0, s, dp, weights, gradients, dv);
+    }
+    for (int tile = 1; tile < tiles; ++tile) {
+      cp_async_wait<0>();
+      fence_proxy_async();
+      work.team.sync();  // this tile's rows are there, and the last one's statistics are used up
+      pin(dv);
+      pin(dk);
+      pin(s);
+      wgmma_fence();
+      start_sums(dk, dv, weights, gradients, tile - 1);
+      start_s(s, tile);
+      rows.store_ahead(tile);
+      wgmma_wait<1>();
+      pin(dv);
+      pin(dk);
+      pin(dp);
+      wgmma_fence();
+      start_dp(dp, tile);
+      work.team.sync();  // the last tile's rows are used up
+      rows.load(tile + 1);
+      rows.ask_ahead(tile);
+      weigh(tile, s, dp, weights, gradients, dv);
+    }
+    cp_async_wait<0>();
+    if (tiles > 0) {
+      pin(dv);
+      pin(dk);
+      wgmma_fence();
+      start_sums(dk, dv, weights, gradients, tiles - 1);
+      wgmma_wait<0>();
+      pin(dv);
+      pin(dk);
+    }
+    if constexpr (S::kTeams > 1) add_teams(dk, dv);
+    if (work.team.number == 0 && work.keys.first < work.keys.last)
+      store_keys<T, S::Dk, S::Dv>(work.p, work.keys, work.b, work.group, own_key, dk, dv, partials);
+  }
+
+ private:
+  static constexpr int kTiles = S::kRows / 8, kSteps = S::kRows / 16;
+  using SumK = float[S::Dk / 8][4];
+  using SumV = float[S::Dv / 8][4];
+  using Scores = float[kTiles][4];
+  using Rounded = std::uint32_t[kSteps][4];
+  const DkvWork<S>& work;
+  const DkvPlaces<S>& places;
+  DkvRows<T, S>& rows;
+  const int lane, own_key;
+  const float factor;
+  const std::uint32_t k, v;  // addresses
+
+  __device__ void start_s(Scores& s, int tile) const {
+    product_of_columns<T, S::Dk / 16>(s, typename S::K(), k, typename S::Q(), places.q(tile));
+    wgmma_commit();
+  }
+  __device__ void start_dp(Scores& dp, int tile) const {
+    product_of_columns<T, S::Dv / 16>(dp, typename S::V(), v, typename S::O(), places.o(tile));
+    wgmma_commit();
+  }
+  __device__ void start_dv(SumV& dv, const Rounded& weights, int tile) const {
+#pragma unroll
+    for (int kk = 0; kk < kSteps; ++kk) Wgmma<T, S::Dv>::values(dv, weights[kk], S::O::rows(places.o(tile), kk));
+  }
+  __device__ void start_sums(SumK& dk, SumV& dv, const Rounded& weights, const Rounded& gradients, int tile) const {
+    if constexpr (!S::kDvUnderDs) start_dv(dv, weights, tile);
+#pragma unroll
+    for (int kk = 0; kk < kSteps; ++kk) Wgmma<T, S::Dk>::values(dk, gradients[kk], S::Q::rows(places.q(tile), kk));
+    wgmma_commit();
+  }
+  // From S and dP, which are on their way, to P and dS.
+  __device__ void weigh(int tile, Scores& s, Scores& dp, Rounded& weights, Rounded& gradients, SumV& dv) const {
+    const int stage = tile % 2;
+    const typename S::RowsAre& are = places.rows_are;
+    // Both ends of the rows' intervals rise along the tile: its first and last row tell whether all see all keys.
+    const bool masked =
+        (!S::kLists && work.keys.first < are.seen[stage][S::kRows - 1].x) || work.keys.last > are.seen[stage][0].y;
+    wgmma_wait<1>();
+    pin(s);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const int4 seen = *reinterpret_cast<const int4*>(&row_interval[team][stage][n * 8 + lane % 4 * 2]);
+      const float4 softmax = *reinterpret_cast<const float4*>(&are.softmax[stage][n * 8 + lane % 4 * 2]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        s[n][i] = exp2_fast(fmaf(s[n][i], factor, i % 2 ? -softmax.z : -softmax.x)) * (i % 2 ? softmax.w : softmax.y);
+    }
+    if (masked) mask(stage, s);
+    if constexpr (!S::kRoundLate) round(weights, s);
+    if constexpr (S::kDvUnderDs) {
+      pin(dv);
+      wgmma_fence();
+      start_dv(dv, weights, tile);
+      wgmma_commit();
+    }
+    wgmma_wait<S::kDvUnderDs ? 1 : 0>();
+    pin(dp);
+    if constexpr (S::kRoundLate) round(weights, s);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float2 delta = *reinterpret_cast<const float2*>(&are.delta[stage][n * 8 + lane % 4 * 2]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) dp[n][i] = weight(s, weights, n, i) * (dp[n][i] - (i % 2 ? delta.y : delta.x));
+    }
+    // Once more: a row that the keys do not concern may hold a NaN in dO, and 0 * NaN is one.
+    if (masked) mask(stage, dp);
+    round(gradients, dp);
+    if constexpr (S::kDvUnderDs) {
+      wgmma_wait<0>();
+      pin(dv);
+    }
+  }
+  __device__ void mask(int stage, Scores& c) const {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const int4 seen = *reinterpret_cast<const int4*>(&places.rows_are.seen[stage][n * 8 + lane % 4 * 2]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int key = own_key + i / 2 * 8;
         if (i % 2 ? key < seen.z || key >= seen.w : key < seen.x || key >= seen.y) c[n][i] = 0.f;
       }
     }
-  };
-  // See Note [Scores ahead].
-  const auto start_s = [&](int tile) {
-    product_of_columns<T, Dk / 16>(s, typename Shape::K(), own_k, typename Shape::Q(), q_tile(tile));
-    wgmma_commit();
-  };
-  const auto start_dp = [&](int tile) {
-    product_of_columns<T, Dv / 16>(dp, typename Shape::V(), own_v, typename Shape::O(), o_tile(tile));
-    wgmma_commit();
-  };
-  const auto start_dv = [&](int tile) {
+  }
+  __device__ static void round(Rounded& to, const Scores& c) {
 #pragma unroll
-    for (int kk = 0; kk < kRows / 16; ++kk) Wgmma<T, Dv>::values(dv, weights[kk], Shape::O::rows(o_tile(tile), kk));
-  };
-  const auto start_sums = [&](int tile) {
-    if constexpr (!Shape::kDvUnderDs) start_dv(tile);
-#pragma unroll
-    for (int kk = 0; kk < kRows / 16; ++kk) Wgmma<T, Dk>::values(dk, gradients[kk], Shape::Q::rows(q_tile(tile), kk));
-    wgmma_commit();
-  };
+    for (int kk = 0; kk < kSteps; ++kk) as_a<T>(to[kk], c, kk);
+  }
   // Of P for dS: as it goes into dV where there are no registers for S besides.
-  const auto weight = [&](int n, int i) {
-    if constexpr (!Shape::kDvUnderDs) return s[n][i];
+  __device__ static float weight(const Scores& s, const Rounded& weights, int n, int i) {
+    if constexpr (!S::kDvUnderDs) return s[n][i];
     const float2 pair = unpack<T>(weights[n / 2][n % 2 * 2 + i / 2]);
     return i % 2 ? pair.y : pair.x;
-  };
-  // From S and dP, which are on their way, to P and dS.
-  const auto weigh = [&](int tile) {
-    const int stage = tile % 2;
-    // Both ends of the rows' intervals rise along the tile: its first and last row tell whether all see all keys.
-    const bool masked =
-        (!Lists && keys.first < row_interval[team][stage][kRows - 1].x) || keys.last > row_interval[team][stage][0].y;
-    wgmma_wait<1>();
-    pin(s);
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const float4 softmax = *reinterpret_cast<const float4*>(&row_softmax[team][stage][n * 8 + lane % 4 * 2]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        s[n][i] = exp2_fast(fmaf(s[n][i], factor, i % 2 ? -softmax.z : -softmax.x)) * (i % 2 ? softmax.w : softmax.y);
-    }
-    if (masked) mask(stage, s);
-    const auto round_weights = [&] {
-#pragma unroll
-      for (int kk = 0; kk < kRows / 16; ++kk) as_a<T>(weights[kk], s, kk);
-    };
-    if constexpr (!Shape::kRoundLate) round_weights();
-    if constexpr (Shape::kDvUnderDs) {
-      pin(dv);
-      wgmma_fence();
-      start_dv(tile);
-      wgmma_commit();
-    }
-    wgmma_wait<Shape::kDvUnderDs ? 1 : 0>();
-    pin(dp);
-    if constexpr (Shape::kRoundLate) round_weights();
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const float2 delta = *reinterpret_cast<const float2*>(&row_delta[team][stage][n * 8 + lane % 4 * 2]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) dp[n][i] = weight(n, i) * (dp[n][i] - (i % 2 ? delta.y : delta.x));
-    }
-    // Once more: a row that the keys do not concern may hold a NaN in dO, and 0 * NaN is one.
-    if (masked) mask(stage, dp);
-#pragma unroll
-    for (int kk = 0; kk < kRows / 16; ++kk) as_a<T>(gradients[kk], dp, kk);
-    if constexpr (Shape::kDvUnderDs) {
-      wgmma_wait<0>();
-      pin(dv);
-    }
-  };
-  const auto ask_ahead = [&](int tile) {
-    if (!owns_row) return;
-    statistics = statistics_of(soon);
-    later = row_of(tile + 3);
-  };
-  if (tiles > 0) {
-    ask_ahead(0);
-    pin(s);
-    pin(dp);
-    wgmma_fence();
-    start_s(0);
-    start_dp(0);
-    weigh(0);
-  }
-  for (int tile = 1; tile < tiles; ++tile) {
-    cp_async_wait<0>();
-    fence_proxy_async();
-    sync_team();  // this tile's rows are there, and the last one's statistics are used up
-    pin(dv);
-    pin(dk);
-    pin(s);
-    wgmma_fence();
-    start_sums(tile - 1);
-    start_s(tile);
-    if (owns_row) {
-      store_statistics(tile + 1, soon, statistics);
-      store_offsets(tile + 2, later);
-      soon = later;
-    }
-    wgmma_wait<1>();
-    pin(dv);
-    pin(dk);
-    pin(dp);
-    wgmma_fence();
-    start_dp(tile);
-    sync_team();  // the last tile's rows are used up
-    load_rows(tile + 1);
-    ask_ahead(tile);
-    weigh(tile);
-  }
-  cp_async_wait<0>();
-  if (tiles > 0) {
-    pin(dv);
-    pin(dk);
-    wgmma_fence();
-    start_sums(tiles - 1);
-    wgmma_wait<0>();
-    pin(dv);
-    pin(dk);
   }
 
-  if constexpr (kTeams > 1) {
-    // Through the second one's stages.
-    float4* const others = reinterpret_cast<float4*>(shared + (v_tile + Shape::V::kBytes - shared_address(shared)) +
-                                                     2 * Shape::kStageBytes) +
-                           thread;
-    sync_team();  // all have used them up; only the second team's matter, but racecheck counts who syncs how often
-    if (team == 1) {
-#pragma unroll
-      for (int n = 0; n < Dk / 8; ++n) others[n * 128] = make_float4(dk[n][0], dk[n][1], dk[n][2], dk[n][3]);
-#pragma unroll
-      for (int n = 0; n < Dv / 8; ++n) others[(Dk / 8 + n) * 128] = make_float4(dv[n][0], dv[n][1], dv[n][2], dv[n][3]);
+  // The second team's sums to the first one's, through the second one's stages.
+  __device__ void add_teams(SumK& dk, SumV& dv) const {
+    float4* const others = places.stages_of_second_team() + work.team.thread;
+    work.team.sync();  // all have used them up; only the second team's matter, but racecheck counts who syncs how often
+    if (work.team.number == 1) {
+      put(others, dk);
+      put(others + S::Dk / 8 * 128, dv);
     }
     __syncthreads();
-    const auto add = [&]<int N>(float(&c)[N][4], const float4* from) {
-#pragma unroll
-      for (int n = 0; n < N; ++n) {
-        const float4 x = from[n * 128];
-        c[n][0] += x.x, c[n][1] += x.y, c[n][2] += x.z, c[n][3] += x.w;
-      }
-    };
-    if (team == 0) {
+    if (work.team.number == 0) {
       add(dk, others);
-      add(dv, others + Dk / 8 * 128);
+      add(dv, others + S::Dk / 8 * 128);
     }
   }
-  if (team == 0 && keys.first < keys.last) store_keys<T, Dk, Dv>(p, keys, b, group, own_key, dk, dv, partials);
+  template <int N>
+  __device__ static void put(float4* to, const float (&c)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) to[n * 128] = make_float4(c[n][0], c[n][1], c[n][2], c[n][3]);
+  }
+  template <int N>
+  __device__ static void add(float (&c)[N][4], const float4* from) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const float4 x = from[n * 128];
+      c[n][0] += x.x, c[n][1] += x.y, c[n][2] += x.z, c[n][3] += x.w;
+    }
+  }
+};
+
+template <typename T, int Dk, int Dv, bool Lists>
+__global__ void __launch_bounds__(DkvShape<Dk, Dv, Lists>::kThreads, DkvShape<Dk, Dv, Lists>::kCtasPerSm)
+    dkv_kernel(const AttentionBackward p, const QueryLists lists, const Pieces pieces, float* partials) {
+#if NSA_ON_HOPPER
+  using S = DkvShape<Dk, Dv, Lists>;
+  extern __shared__ char shared[];
+  __shared__ typename S::RowsAre rows_are[S::kTeams];
+  const DkvWork<S> work(p, lists, pieces);
+  if (Lists && (work.keys.first >= work.keys.last || static_cast<int>(blockIdx.x) >= work.keys.pieces)) return;
+  const DkvPlaces<S> places(shared, rows_are[work.team.number], work.team.number);
+  load_keys<T>(work, places);
+  DkvRows<T, S> rows(work, places, lists, pieces);
+  rows.begin();
+  DkvWarpgroup<T, S>(work, places, rows).run(partials);
 #else
   __trap();
 #endif
