@@ -12,7 +12,7 @@ namespace nsa::kernels {
 struct InversePlan {
   // Small is a problem in whose sets there are at most so many lists, words of the bits of all of them, and numbers in
   // the rows of the table, which every CTA reads.
-  static constexpr int kSmallLists = 512, kSmallWords = 8192;
+  static constexpr int kSmallLists = 512, kSmallWords = 4096;
   static constexpr std::int64_t kSmallNumbers = 65536;
   // Of others: tokens and blocks whose bits lie in shared memory at once; counts, at most: 48 MB (unless one chunk's
   // are more).

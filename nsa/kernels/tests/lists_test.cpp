@@ -159,12 +159,12 @@ TEST(EmulatedInverse, Packed) {
        std::vector<std::vector<int>>{{0, 0, 3, 4, 90, 200}, {0, 20, 20, 84, 700, 701, 1300, 1300}, {0, 1}})
     for (const int l_sel : {32, 2}) EXPECT_EQ(differences({.l_sel = l_sel, .boundaries = boundaries}), "");
 }
-// Small problems take one launch, others three: 512 and 513 lists, and few are 512; 8100 and 8281 words of bits, and
-// few are 8192; below, 65,520 and 66,560 numbers, and few are 65,536.
+// Small problems take one launch, others three: 3872 and 4236, 4096 and 4225 words of bits, and few are 4096; below,
+// 65,520 and 66,560 numbers, and few are 65,536; then 512 and 513 lists, and few are 512.
 TEST(EmulatedInverse, BothSidesOfSmall) {
   int seed = 0;
   for (const auto& [S, l_sel, launches] :
-       std::vector<std::array<int, 3>>{{512, 1, 1}, {513, 1, 3}, {2880, 32, 1}, {2912, 32, 3}})
+       std::vector<std::array<int, 3>>{{352, 1, 1}, {353, 1, 3}, {2048, 32, 1}, {2049, 32, 3}})
     for (const Table table : {Table::any, Table::few_blocks}) {
       emulation::set_order(++seed);
       Problem x{.S = S, .G = 1, .n = 3, .l_sel = l_sel, .places = seed % 3 == 0, .table = table, .launches = launches};
@@ -182,7 +182,8 @@ TEST(EmulatedInverse, BothSidesOfSmallByNumbers) {
 }
 TEST(EmulatedInverse, SmallOfManyLists) {
   EXPECT_EQ(differences({.B = 9, .S = 130, .G = 16, .n = 3, .l_sel = 9, .launches = 1}), "");
-  EXPECT_EQ(differences({.S = 500, .G = 2, .n = 3, .l_sel = 1, .launches = 1}), "");
+  EXPECT_EQ(differences({.S = 512, .G = 2, .n = 3, .l_sel = 1, .begin = 256, .end = 512, .launches = 1}), "");
+  EXPECT_EQ(differences({.S = 513, .G = 2, .n = 3, .l_sel = 1, .begin = 257, .end = 513, .launches = 3}), "");
 }
 TEST(EmulatedInverse, ChunkOfManyLists) {
   EXPECT_EQ(differences({.S = 1500, .n = 16, .l_sel = 2, .begin = 300, .end = 1111}), "");

@@ -221,10 +221,10 @@ TEST(AttentionPlan, PiecesAreCutByTheDevicesLimits) {
   EXPECT_EQ(launches(Mask::selected, {}), launches(Mask::selected, {.shortest_piece = 2048}) + 1);
 }
 
-// Lists take one launch where they are small, which 65,536 numbers in a pair's rows are, and three beyond.
+// Lists take one launch where they are small, which 45 blocks' bits of 90 words are, and three beyond.
 TEST(AttentionPlan, CountsTheLaunchesOfItsLists) {
   const auto of_lists = [](int S) { return plans_of({.S = S, .dq = false}).backward.launches; };
-  EXPECT_EQ(of_lists(4097), of_lists(4096) + 2);
+  EXPECT_EQ(of_lists(2881), of_lists(2880) + 2);
 }
 
 // Where joint_kernel runs, Q and dO of the next tile of rows come ahead if there is room for them besides.
@@ -393,14 +393,14 @@ TEST(InversePlan, TakesOneLaunchWhereListsAreSmall) {
   const auto launches = [](const Inverse& p) { return InversePlan(p).launches; };
   EXPECT_EQ(launches(table(64, 512)), 1);
   EXPECT_EQ(launches(table(64, 513)), 3);
-  EXPECT_EQ(launches(table(32 * 64, 128)), 1);  // 8192 words of bits
-  EXPECT_EQ(launches(table(32 * 64 + 1, 128)), 3);
-  EXPECT_EQ(launches(table(4096, 64, 16)), 1);  // 65,536 numbers
-  EXPECT_EQ(launches(table(4096, 64, 17)), 3);
+  EXPECT_EQ(launches(table(32 * 64, 64)), 1);  // 4096 words of bits
+  EXPECT_EQ(launches(table(32 * 64 + 1, 64)), 3);
+  EXPECT_EQ(launches(table(4096, 32, 16)), 1);  // 65,536 numbers
+  EXPECT_EQ(launches(table(4096, 32, 17)), 3);
   EXPECT_EQ(launches(table(0, 64)), 0);
   EXPECT_EQ(launches(table(64, 0)), 0);
   // A set is small or not, however many there are.
-  Inverse p = table(100000, 64, 16);
+  Inverse p = table(100000, 32, 16);
   EXPECT_EQ(launches(p), 3);
   p.stretch = 4096;
   EXPECT_EQ(launches(p), 1);
