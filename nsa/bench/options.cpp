@@ -60,7 +60,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.set_version_flag("--version", fmt::format("nsa-bench {} (build {})", build_info::kVersion, build_info::kBuildId));
   app.allow_extras();
   list(app, "--config", options.configs, "a (12 heads in 2 groups, 64), b (64 in 4, 192/128), c (64 in 4, 128)")
-      ->check(CLI::IsMember({"a", "b", "c"}));
+      ->check(CLI::IsMember({"a", "b", "c", "d"}));
   std::map<std::string, Backend> backends;
   Names backend_names;
   for (const Backend backend : kAllBackends) {

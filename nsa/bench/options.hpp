@@ -28,7 +28,7 @@ class UsageError : public std::runtime_error {
 };
 
 struct Options {
-  std::vector<std::string> configs = {"a", "b", "c"};
+  std::vector<std::string> configs = {"a", "b", "c", "d"};
   std::vector<Backend> backends;  // all of them unless said otherwise
   std::vector<std::int64_t> lengths = {2048, 4096, 8192, 16384, 32768, 65536};
   std::vector<ChoiceKind> choices;  // likewise

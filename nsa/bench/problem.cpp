@@ -77,8 +77,12 @@ Problem problem(const std::string& config, std::int64_t S) {
     p.Hq = 64, p.G = 4, p.Dk = 192, p.Dv = 128;
   } else if (config == "c") {
     p.Hq = 64, p.G = 4, p.Dk = 128, p.Dv = 128;
+  } else if (config == "d") {
+    p = problem("c", S);
+    p.config = config;
+    p.geometry.l_sel = 128;
   } else {
-    throw std::invalid_argument("config '" + config + "': must be a, b or c");
+    throw std::invalid_argument("config '" + config + "': must be a, b, c or d");
   }
   return p;
 }

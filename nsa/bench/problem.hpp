@@ -13,12 +13,13 @@ namespace nsa::bench {
 
 // One batch entry, bf16.
 struct Problem {
-  std::string config;  // "a", "b", "c"
+  std::string config;  // "a", "b", "c", "d"
   std::int64_t Hq = 1, G = 1, Dk = 64, Dv = 64;
   Geometry geometry;
   std::int64_t S = 2048;
 };
 // a: the model m7c_125m. b: the paper's model. c: what kernels are usually compared at. All with the paper's geometry.
+// d: c with blocks of 128 keys, as models have them whose blocks an indexer of their own chooses.
 // Throws std::invalid_argument for another name.
 [[nodiscard]] Problem problem(const std::string& config, std::int64_t S);
 

@@ -46,6 +46,7 @@ std::span<const Subject> subjects() {
 }
 
 bool applies(const Subject& subject, const std::string& config) {
+  if (config == "d") return subject.chooses;
   return subject.name != kWithoutWindow || config == "b";
 }
 

@@ -22,7 +22,8 @@ struct Subject {
 };
 [[nodiscard]] std::span<const Subject> subjects();
 
-// Where the subject is measured: without its window the whole is a problem of its own, which peers measured for b.
+// Where the subject is measured: without its window the whole is a problem of its own, which peers measured for b; d is
+// about chosen blocks alone.
 [[nodiscard]] bool applies(const Subject& subject, const std::string& config);
 // `what` of the peers that solve the same problem.
 [[nodiscard]] std::string peer_of(const Subject& subject, const std::string& config);

@@ -45,7 +45,7 @@ TEST(BenchOptions, GoogleBenchmarksOptionsAreHandedOn) {
 TEST(BenchOptions, DefaultsAreEverything) {
   const auto options = parse({});
   ASSERT_TRUE(options);
-  EXPECT_THAT(options->configs, ElementsAre("a", "b", "c"));
+  EXPECT_THAT(options->configs, ElementsAre("a", "b", "c", "d"));
   EXPECT_EQ(options->lengths.size(), 6U);
   EXPECT_THAT(options->backends, ElementsAre(Backend::cuda, Backend::sdpa, Backend::flash));
   EXPECT_EQ(options->choices.size(), 2U);
@@ -67,7 +67,7 @@ TEST(BenchOptions, PeaksAreThoseOfTheGpu) {
 }
 
 TEST(BenchOptions, MistakesNameTheOption) {
-  EXPECT_THAT(refusal_of({"--config", "d"}), HasSubstr("--config"));
+  EXPECT_THAT(refusal_of({"--config", "e"}), HasSubstr("--config"));
   EXPECT_THAT(refusal_of({"--backend", "triton"}), HasSubstr("--backend"));
   EXPECT_THAT(refusal_of({"--length", "0"}), HasSubstr("--length"));
   EXPECT_THAT(refusal_of({"--choice=best"}), HasSubstr("--choice"));

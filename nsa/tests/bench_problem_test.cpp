@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <tuple>
 
 #include "nsa/bench/subject.hpp"
 
@@ -133,6 +134,15 @@ TEST(BenchSubject, TheCapabilityDecidesWithAReason) {
             "flash has no combine of its own, see sdpa");
 }
 
+// c with twice the keys a block, and its chosen blocks alone.
+TEST(BenchSubject, OfDOnlyWhatIsGivenItsBlocks) {
+  const Problem c = problem("c", 65536), d = problem("d", 65536);
+  EXPECT_EQ(d.geometry.l_sel, 2 * c.geometry.l_sel);
+  EXPECT_EQ(std::tuple(d.Hq, d.G, d.Dk, d.Dv), std::tuple(c.Hq, c.G, c.Dk, c.Dv));
+  EXPECT_NEAR(work(subject("selected"), d, Mode::fwd).flops / work(subject("selected"), c, Mode::fwd).flops, 2, 0.05);
+  for (const Subject& s : subjects()) EXPECT_EQ(applies(s, "d"), s.name == "selected") << s.name;
+}
+
 TEST(BenchSubject, OnlyBIsMeasuredWithoutItsWindow) {
   EXPECT_TRUE(applies(subject("nsa"), "b"));
   EXPECT_TRUE(applies(subject("nsa_no_window"), "b"));
@@ -140,7 +150,7 @@ TEST(BenchSubject, OnlyBIsMeasuredWithoutItsWindow) {
   EXPECT_EQ(peer_of(subject("nsa"), "c"), "full NSA");
   EXPECT_EQ(peer_of(subject("nsa"), "b"), "") << "nobody measured it";
   EXPECT_EQ(peer_of(subject("nsa_no_window"), "b"), "full NSA");
-  EXPECT_THROW((void)problem("d", 1), std::invalid_argument);
+  EXPECT_THROW((void)problem("e", 1), std::invalid_argument);
 }
 
 }  // namespace bench_problem_test
