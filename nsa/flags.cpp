@@ -66,6 +66,9 @@ class Reader {
     return fmt::format("{}={}", name, set == environment_.end() ? "" : set->second);
   }
 
+  // Of a value that this variable gave.
+  [[nodiscard]] FlagOrigin origin(std::string_view name) const { return {setting(name), true}; }
+
   void problem(std::string text) { problems_.push_back(std::move(text)); }
   void finish() const {
     if (!problems_.empty()) throw FlagInvalid(fmt::format("{}", fmt::join(problems_, "\n")));
@@ -89,13 +92,13 @@ class Reader {
 void resolve_fa2(Reader& reader, EffectiveFlags& flags) {
   const auto use = reader.boolean("NSA_USE_FA2");
   flags.fa2_all = use.value_or(false);
-  flags.origin["fa2_all"] = use ? reader.setting("NSA_USE_FA2") : "default";
+  flags.origin["fa2_all"] = use ? reader.origin("NSA_USE_FA2") : FlagOrigin{};
   const auto branch = [&](bool& value, const std::string& field, std::string_view name) {
     const auto own = reader.boolean(name);
     const bool disabled = use.has_value() && !*use;
     value = !disabled && own.value_or(flags.fa2_all);
     if (own && !disabled)
-      flags.origin[field] = reader.setting(name);
+      flags.origin[field] = reader.origin(name);
     else
       flags.origin[field] = flags.origin["fa2_all"];
   };
@@ -108,15 +111,15 @@ void resolve_selection(Reader& reader, EffectiveFlags& flags) {
   const auto pack = reader.boolean("NSA_USE_SEL_PACK"), use_mask = reader.boolean("NSA_USE_SEL_MASK"),
              force_mask = reader.boolean("NSA_FORCE_SEL_MASK");
   flags.sel_pack = pack.value_or(true);
-  flags.origin["sel_pack"] = pack ? reader.setting("NSA_USE_SEL_PACK") : "default";
+  flags.origin["sel_pack"] = pack ? reader.origin("NSA_USE_SEL_PACK") : FlagOrigin{};
   flags.sel_mask = force_mask.value_or(false) || (use_mask.value_or(false) && !flags.sel_pack);
   const bool idle = use_mask.value_or(false) && !flags.sel_mask;  // asked for, but packing is on
-  flags.origin["sel_mask"] = force_mask.value_or(false) ? reader.setting("NSA_FORCE_SEL_MASK")
-                             : flags.sel_mask           ? reader.setting("NSA_USE_SEL_MASK")
-                             : idle       ? "default (NSA_USE_SEL_MASK counts only with NSA_USE_SEL_PACK=0)"
-                             : force_mask ? reader.setting("NSA_FORCE_SEL_MASK")
-                             : use_mask   ? reader.setting("NSA_USE_SEL_MASK")
-                                          : "default";
+  flags.origin["sel_mask"] = force_mask.value_or(false) ? reader.origin("NSA_FORCE_SEL_MASK")
+                             : flags.sel_mask           ? reader.origin("NSA_USE_SEL_MASK")
+                             : idle       ? FlagOrigin{"default (NSA_USE_SEL_MASK counts only with NSA_USE_SEL_PACK=0)"}
+                             : force_mask ? reader.origin("NSA_FORCE_SEL_MASK")
+                             : use_mask   ? reader.origin("NSA_USE_SEL_MASK")
+                                          : FlagOrigin{};
   if (!flags.sel_pack && !flags.sel_mask)
     reader.problem(
         fmt::format("{} leaves the selected branch without a way: set NSA_USE_SEL_MASK=1 or NSA_FORCE_SEL_MASK=1, "
@@ -149,7 +152,7 @@ EffectiveFlags resolve(const Environment& environment) {
   const auto plain = [&](auto& field, const std::string& field_name, std::string_view flag, auto parse) {
     const auto value = reader.get(flag, parse);
     if (value) field = *value;
-    flags.origin[field_name] = value ? reader.setting(flag) : "default";
+    flags.origin[field_name] = value ? reader.origin(flag) : FlagOrigin{};
   };
   const auto length = [](const std::string& text) { return parse_number<std::int64_t>(text, -1, 1 << 20); };
   const auto scale = [](const std::string& text) { return parse_number<double>(text, 1e-6, 1e6); };
@@ -189,10 +192,15 @@ EffectiveFlags resolve(const Environment& environment) {
   return flags;
 }
 
+FlagOrigin origin_of(const EffectiveFlags& flags, const std::string& field) {
+  const auto found = flags.origin.find(field);
+  return found == flags.origin.end() ? FlagOrigin{} : found->second;
+}
+
 std::string flag_against(const EffectiveFlags& flags, bool on, const std::string& field) {
   const auto origin = [&](const std::string& name) {
     const auto known = flags.origin.find(name);
-    return known == flags.origin.end() ? name : known->second;
+    return known == flags.origin.end() ? name : known->second.text;
   };
   if (!on) return origin(field);
   if (!flags.use_cuda) return origin("use_cuda");

@@ -37,6 +37,13 @@ enum class ForcedBranch { none, cmp, sel, win };
 // Whether our own kernels serve what they can where NSA_USE_CUDA says nothing. The one place to turn them on.
 inline constexpr bool kCudaByDefault = true;
 
+// Where the value of a field comes from.
+struct FlagOrigin {
+  std::string text =
+      "default";             // for records: "default", "NSA_USE_FA2=1", "default (NSA_USE_SEL_MASK counts only ...)"
+  bool is_variable = false;  // `text` is the environment variable that decided, as it was set
+};
+
 // What the flags mean together, after all rules (nsa/README.md, "Flags"). The FlashAttention-2 rule is the seeds':
 // NSA_USE_FA2=0 disables all three, =1 enables all three, NSA_USE_FA2_WIN / _CMP refine one branch.
 struct EffectiveFlags {
@@ -61,10 +68,13 @@ struct EffectiveFlags {
   double rope_scale = 1.0;
   bool nvtx = false;
   bool detect_anomaly = false;
-  bool fused_decode = true;                   // NSA_FUSED_DECODE: attention of a decoding step in a few launches
-  bool graph_calls = true;                    // NSA_GRAPH_CALLS: the kernels of a call as one CUDA graph
-  std::map<std::string, std::string> origin;  // field name -> "default" | "NSA_USE_FA2=1" | ...
+  bool fused_decode = true;                  // NSA_FUSED_DECODE: attention of a decoding step in a few launches
+  bool graph_calls = true;                   // NSA_GRAPH_CALLS: the kernels of a call as one CUDA graph
+  std::map<std::string, FlagOrigin> origin;  // by field name; empty in flags that nobody resolved
 };
+
+// The origin of a field; the default where the flags have none for it.
+[[nodiscard]] FlagOrigin origin_of(const EffectiveFlags& flags, const std::string& field);
 
 // Which flag keeps a part beside attention from our own kernels, as it was set: the part's own switch `field`
 // ("fused_norm"), NSA_USE_CUDA or NSA_FORCE_PARITY. "" where none does.

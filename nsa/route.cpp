@@ -31,11 +31,6 @@ std::int64_t product(std::initializer_list<std::int64_t> factors) {
   return result;
 }
 
-std::string origin_of(const EffectiveFlags& flags, const std::string& field) {
-  const auto found = flags.origin.find(field);
-  return found == flags.origin.end() ? "default" : found->second;
-}
-
 // What the window and the compressed branch differ in.
 struct FlashRequest {
   Op op;
@@ -61,7 +56,7 @@ std::string request_refusal(const EffectiveFlags& flags, const Call& call, const
 
 Choice choose_attention(const EffectiveFlags& flags, const Call& call, Op op) {
   const FlashRequest wanted = request(flags, op);
-  const std::string origin = origin_of(flags, wanted.flag);
+  const std::string origin = origin_of(flags, wanted.flag).text;
   if (!wanted.asked) return {Backend::sdpa, "", fmt::format("flash not asked for ({})", origin)};
   if (const auto reason = request_refusal(flags, call, wanted); !reason.empty())
     return {Backend::sdpa, "", "flash refused: " + reason, {{op, Backend::flash, reason}}};
@@ -73,7 +68,7 @@ Choice choose_attention(const EffectiveFlags& flags, const Call& call, Op op) {
 }
 
 Choice choose_selected(const EffectiveFlags& flags, const Call& call) {
-  if (flags.sel_mask) return {Backend::sdpa, "masked", origin_of(flags, "sel_mask")};
+  if (flags.sel_mask) return {Backend::sdpa, "masked", origin_of(flags, "sel_mask").text};
   const std::int64_t bytes = gathered_selection_bytes(call);
   if (bytes > kGatherBudgetBytes)
     return {Backend::sdpa, "masked",
@@ -101,7 +96,7 @@ Choice prefer_cuda(const EffectiveFlags& flags, const Call& call, Op op, Choice 
   }
   // What was asked for and refused keeps its reason.
   const std::string also = otherwise.refused.empty() ? "" : "; " + otherwise.why;
-  return {Backend::cuda, "", origin_of(flags, "use_cuda") + also, otherwise.refused};
+  return {Backend::cuda, "", origin_of(flags, "use_cuda").text + also, otherwise.refused};
 }
 
 // After its parts were chosen; without what they were refused.
@@ -116,9 +111,9 @@ Choice choose_attend(const EffectiveFlags& flags, const Route& route) {
   if (first != Backend::cuda)
     return {first, "in_parts", fmt::format("{} has no function for all; {}", to_string(first), route[Op::combine].why)};
   if (flags.forced_branch != ForcedBranch::none)
-    return {first, "in_parts", origin_of(flags, "forced_branch") + ": one branch runs alone"};
+    return {first, "in_parts", origin_of(flags, "forced_branch").text + ": one branch runs alone"};
   if (flags.strict_asserts)
-    return {first, "in_parts", origin_of(flags, "strict_asserts") + ": every part's output is looked at"};
+    return {first, "in_parts", origin_of(flags, "strict_asserts").text + ": every part's output is looked at"};
   std::string why = route[kAttendParts.front()].why;  // the parts', each once
   for (const Op part : kAttendParts)
     if (why.find(route[part].why) == std::string::npos) why += "; " + route[part].why;
@@ -223,24 +218,23 @@ Route route(const EffectiveFlags& flags, const Call& call) {
 
 std::string project_refusal(const EffectiveFlags& flags, const Call& call) {
   if (auto flag = flag_against(flags, flags.fused_project, "fused_project"); !flag.empty()) return flag;
-  if (flags.forced_branch != ForcedBranch::none) return origin_of(flags, "forced_branch");
-  if (flags.uniform_gate) return origin_of(flags, "uniform_gate");
+  if (flags.forced_branch != ForcedBranch::none) return origin_of(flags, "forced_branch").text;
+  if (flags.uniform_gate) return origin_of(flags, "uniform_gate").text;
   return project_refusal(call);
 }
 
 std::string decode_refusal(const EffectiveFlags& flags) {
   if (auto flag = flag_against(flags, flags.fused_decode, "fused_decode"); !flag.empty()) return flag;
-  if (flags.forced_branch != ForcedBranch::none) return origin_of(flags, "forced_branch");
-  return flags.strict_asserts ? origin_of(flags, "strict_asserts") : "";
+  if (flags.forced_branch != ForcedBranch::none) return origin_of(flags, "forced_branch").text;
+  return flags.strict_asserts ? origin_of(flags, "strict_asserts").text : "";
 }
 
 std::vector<Asked> asked_by_name(const EffectiveFlags& flags, const Route& route) {
   std::vector<Asked> all;
   if (flags.force_parity) return all;
   const auto ask = [&](const char* field, bool on, Op op, const char* wanted, auto obeys) {
-    const auto origin = flags.origin.find(field);
-    if (on && origin != flags.origin.end() && origin->second.starts_with("NSA_"))
-      all.push_back({origin->second, op, wanted, obeys(route[op])});
+    const FlagOrigin origin = origin_of(flags, field);
+    if (on && origin.is_variable) all.push_back({origin.text, op, wanted, obeys(route[op])});
   };
   const auto is = [](Backend wanted) { return [=](const Choice& taken) { return taken.backend == wanted; }; };
   ask("fa2_win", flags.fa2_win, Op::attend_window, "flash", is(Backend::flash));

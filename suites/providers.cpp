@@ -31,11 +31,8 @@ harness::Json provenance(const harness::Settings& settings) {
   const nsa::Environment environment = nsa::read_environment();
   for (const auto& [name, value] : environment) flags["set"][name] = value;
   const nsa::EffectiveFlags effective = nsa::resolve(environment);
-  for (const auto& [field, value] : nsa::flatten(effective)) {
-    const auto origin = effective.origin.find(field);
-    flags["effective"][field] = {{"value", value},
-                                 {"origin", origin == effective.origin.end() ? "default" : origin->second}};
-  }
+  for (const auto& [field, value] : nsa::flatten(effective))
+    flags["effective"][field] = {{"value", value}, {"origin", nsa::origin_of(effective, field).text}};
   const std::filesystem::path file = model_file(settings);
   Json resolved = Json::object();
   std::string canonical;

@@ -287,7 +287,7 @@ TEST(RouteToCuda, TheFlagAndItsOrigin) {
   EXPECT_EQ(nsa::resolve({}).use_cuda, nsa::kCudaByDefault);
   const auto flags = nsa::resolve({{"NSA_USE_CUDA", "yes"}});
   EXPECT_TRUE(flags.use_cuda);
-  EXPECT_EQ(flags.origin.at("use_cuda"), "NSA_USE_CUDA=yes");
+  EXPECT_EQ(flags.origin.at("use_cuda").text, "NSA_USE_CUDA=yes");
   EXPECT_EQ(nsa::flatten(flags).at("use_cuda"), "true");
   EXPECT_THROW((void)nsa::resolve({{"NSA_USE_CUDA", "2"}}), nsa::FlagInvalid);
   EXPECT_EQ(to_string(Backend::cuda), "cuda");

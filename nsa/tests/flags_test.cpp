@@ -33,7 +33,10 @@ TEST(Flags, NothingSetIsTheDefault) {
   EXPECT_EQ(flags.rope_scale, 1.0);
   EXPECT_EQ(flags.origin.size(), nsa::flatten(flags).size());  // one for every field
   for (const auto& [field, value] : nsa::flatten(flags)) EXPECT_TRUE(flags.origin.contains(field)) << field;
-  for (const auto& [field, origin] : flags.origin) EXPECT_EQ(origin, "default") << field;
+  for (const auto& [field, origin] : flags.origin) {
+    EXPECT_EQ(origin.text, "default") << field;
+    EXPECT_FALSE(origin.is_variable) << field;
+  }
 }
 
 // The rule of the FlashAttention-2 flags, written out: NSA_USE_FA2, NSA_USE_FA2_WIN, NSA_USE_FA2_CMP ("" is unset),
@@ -63,6 +66,11 @@ constexpr Fa2Case kFa2Cases[] = {
     {"1", "1", "1", true, true, true, kWin1, kCmp1},
 };
 
+void expect_origin(const nsa::FlagOrigin& origin, std::string_view text, const std::string& setting) {
+  EXPECT_EQ(origin.text, text) << setting;
+  EXPECT_EQ(origin.is_variable, text != kNone) << setting;
+}
+
 TEST(Flags, FlashAttentionRuleInAll27Settings) {
   std::set<std::string> settings;
   for (const auto& c : kFa2Cases) {
@@ -76,8 +84,8 @@ TEST(Flags, FlashAttentionRuleInAll27Settings) {
     EXPECT_EQ(flags.fa2_all, c.all) << name;
     EXPECT_EQ(flags.fa2_win, c.win_on) << name;
     EXPECT_EQ(flags.fa2_cmp, c.cmp_on) << name;
-    EXPECT_EQ(flags.origin.at("fa2_win"), c.win_origin) << name;
-    EXPECT_EQ(flags.origin.at("fa2_cmp"), c.cmp_origin) << name;
+    expect_origin(flags.origin.at("fa2_win"), c.win_origin, name);
+    expect_origin(flags.origin.at("fa2_cmp"), c.cmp_origin, name);
   }
   EXPECT_EQ(settings.size(), 27U);
 }
@@ -111,8 +119,8 @@ TEST(Flags, EveryPlainFlagReachesItsField) {
   EXPECT_TRUE(flags.stopgrad_gates && flags.nvtx && flags.detect_anomaly);
   EXPECT_EQ(flags.forced_branch, ForcedBranch::win);
   EXPECT_EQ(flags.rope_scale, 0.25);
-  EXPECT_EQ(flags.origin.at("rope_scale"), "NSA_ROPE_SCALE=0.25");
-  EXPECT_EQ(flags.origin.at("uniform_gate"), "default");
+  EXPECT_EQ(flags.origin.at("rope_scale").text, "NSA_ROPE_SCALE=0.25");
+  EXPECT_EQ(flags.origin.at("uniform_gate").text, "default");
   EXPECT_TRUE(nsa::resolve({{"NSA_FA2_FORCE_DENSE", "1"}}).fa2_force_dense);
   EXPECT_TRUE(nsa::resolve({{"NSA_FORCE_UNIFORM_GATE", "1"}}).uniform_gate);
   EXPECT_EQ(nsa::resolve({{"NSA_FORCE_BRANCH", "none"}, {"NSA_FORCE_UNIFORM_GATE", "1"}}).forced_branch,
@@ -132,7 +140,11 @@ TEST(Flags, SelectionPackAndMask) {
   EXPECT_TRUE(nsa::resolve({{"NSA_FORCE_SEL_MASK", "1"}, {"NSA_USE_SEL_PACK", "0"}}).sel_mask);
   const auto both = nsa::resolve({{"NSA_USE_SEL_MASK", "1"}});
   EXPECT_FALSE(both.sel_mask);
-  EXPECT_THAT(both.origin.at("sel_mask"), HasSubstr("only with NSA_USE_SEL_PACK=0"));
+  EXPECT_THAT(both.origin.at("sel_mask").text, HasSubstr("only with NSA_USE_SEL_PACK=0"));
+  EXPECT_FALSE(both.origin.at("sel_mask").is_variable) << "it was asked for, and does not count";
+  const auto off = nsa::resolve({{"NSA_FORCE_SEL_MASK", "0"}}).origin.at("sel_mask");
+  EXPECT_EQ(off.text, "NSA_FORCE_SEL_MASK=0");
+  EXPECT_TRUE(off.is_variable);
   EXPECT_THAT(refusal({{"NSA_USE_SEL_PACK", "0"}}),
               AllOf(HasSubstr("NSA_USE_SEL_PACK=0"), HasSubstr("NSA_FORCE_SEL_MASK=1")));
   EXPECT_NE(refusal({{"NSA_USE_SEL_PACK", "off"}, {"NSA_USE_SEL_MASK", "0"}}), "");

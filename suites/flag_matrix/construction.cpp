@@ -67,7 +67,7 @@ void expect_kept(Context& context, const std::string& name, Made& made, const fl
 std::string in_force(const Made& made, const std::string& field) {
   const nsa::EffectiveFlags& flags = made.instance.dispatcher->flags();
   const auto origin = flags.origin.find(field);
-  return nsa::flatten(flags).at(field) + " from " + (origin == flags.origin.end() ? "nowhere" : origin->second);
+  return nsa::flatten(flags).at(field) + " from " + (origin == flags.origin.end() ? "nowhere" : origin->second.text);
 }
 
 }  // namespace

@@ -70,9 +70,10 @@ std::vector<std::string> differences(const nsa::Environment& environment) {
   for (const auto& [field, value] : values)
     if (!wanted.contains(field)) found.push_back(fmt::format("{}: no expectation for this field", field));
   for (const auto& [field, w] : wanted) {
-    const auto value = values.find(field), origin = flags.origin.find(field);
+    const auto value = values.find(field);
+    const auto origin = flags.origin.find(field);
     const std::string v = value == values.end() ? "(absent)" : value->second;
-    const std::string o = origin == flags.origin.end() ? "(absent)" : origin->second;
+    const std::string o = origin == flags.origin.end() ? "(absent)" : origin->second.text;
     // A mask that packing overrules explains itself in words of the product's choice.
     const bool same_origin = w.in_own_words ? o.starts_with(w.origin) : o == w.origin;
     if (v == w.value && same_origin) continue;

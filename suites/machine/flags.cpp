@@ -79,10 +79,9 @@ Inspection judge_flags(const nsa::Environment& environment) {
 std::vector<FlagRow> flag_rows(const nsa::EffectiveFlags& flags) {
   std::vector<FlagRow> rows;
   for (const auto& [field, value] : nsa::flatten(flags)) {
-    const auto origin = flags.origin.find(field);
     const nsa::FlagSpec* flag = variable_of(field);
-    rows.push_back({field, value, origin == flags.origin.end() ? "default" : origin->second,
-                    flag ? std::string(flag->name) : "", flag ? std::string(flag->meaning) : ""});
+    rows.push_back({field, value, nsa::origin_of(flags, field).text, flag ? std::string(flag->name) : "",
+                    flag ? std::string(flag->meaning) : ""});
   }
   return rows;
 }

@@ -47,10 +47,8 @@ json device_record(at::Device device) {
 
 json flag_record(const EffectiveFlags& flags) {
   json record = json::object();
-  for (const auto& [name, value] : flatten(flags)) {
-    const auto origin = flags.origin.find(name);
-    record[name] = {{"value", value}, {"origin", origin == flags.origin.end() ? "default" : origin->second}};
-  }
+  for (const auto& [name, value] : flatten(flags))
+    record[name] = {{"value", value}, {"origin", origin_of(flags, name).text}};
   return record;
 }
 
