@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <map>
 
 #include "reports/compare_parts.hpp"
+#include "reports/lines.hpp"
 #include "reports/text_table.hpp"
 #include "reports/view.hpp"
 
@@ -22,25 +22,18 @@ constexpr std::size_t kNameBytes = 80, kNoteBytes = 160;
 
 std::string plural(int n, const std::string& noun) { return view::plural(static_cast<std::size_t>(n), noun); }
 
-class Text {
+class Text : public Lines {
  public:
   Text(std::size_t runs, std::size_t rows) : runs_(runs), rows_(rows) {}
 
-  template <typename... Args>
-  void line(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
-    text_ += '\n';
-  }
   void table(const std::string& title, const std::vector<Row>& rows) {
     text_ += text::table(title, runs_, rows, rows_);
   }
   // As wide as fits beside the others.
   [[nodiscard]] std::size_t cell_bytes() const { return runs_ <= 2 ? 44 : runs_ == 3 ? 28 : 20; }
-  [[nodiscard]] std::string take() { return view::utf8(text_); }
 
  private:
   std::size_t runs_, rows_;
-  std::string text_;
 };
 
 std::string suite_of(const std::string& case_id) { return case_id.substr(0, case_id.find('/')); }
@@ -354,7 +347,7 @@ std::string to_text(const Comparison& comparison, std::size_t rows) {
   write_runs(out, comparison);
   write_inputs(out, comparison);
   write_results(out, comparison);
-  out.line("");
+  out.blank();
   const std::size_t steps = comparison.steps.size();
   const auto which = [&](std::size_t i) { return steps > 1 ? fmt::format("{} -> {}: ", i + 1, i + 2) : ""; };
   std::string last;

@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 
+#include "reports/lines.hpp"
 #include "reports/view.hpp"
 #include "reports/writers.hpp"
 
@@ -14,7 +14,7 @@ namespace {
 
 enum class Ink { red, yellow, green, dim };
 
-class Console {
+class Console : public Lines {
  public:
   explicit Console(bool color) : color_(color) {}
 
@@ -23,21 +23,14 @@ class Console {
     static constexpr const char* kCodes[] = {"31", "33", "32", "2"};
     return fmt::format("\x1b[{}m{}\x1b[0m", kCodes[static_cast<int>(ink)], text);
   }
-  template <typename... Args>
-  void line(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
-    text_ += '\n';
-  }
   // Text from a case: it stays on one line and brings no escape sequences to the terminal.
   [[nodiscard]] static std::string safe(const std::string& text) { return view::cut(view::one_line(text), 400); }
   void labelled(const char* label, const std::string& text) {
     if (!text.empty()) line("    {:<7} {}", label, safe(text));
   }
-  [[nodiscard]] std::string take() { return view::utf8(text_); }
 
  private:
   bool color_;
-  std::string text_;
 };
 
 Ink ink_of(Severity severity) {
@@ -97,7 +90,7 @@ void write_findings(Console& out, const Run& run) {
     out.labelled("repro", f.repro);
     out.labelled("python", view::python_command(group));
   }
-  out.line("");
+  out.blank();
 }
 
 // The likeliest cause, with its evidence; the others in a line each.
@@ -111,7 +104,7 @@ void write_causes(Console& out, const Run& run) {
   out.labelled("confirm", first.confirm);
   for (std::size_t i = 1; i < run.causes.size(); ++i)
     out.line("besides: {} ({})", Console::safe(view::sentence(run.causes[i])), fmt::join(run.causes[i].codes, ", "));
-  out.line("");
+  out.blank();
 }
 
 // Cases that ran and did not pass, without a finding of their own, would otherwise show in a number only.
@@ -141,7 +134,7 @@ void write_suites(Console& out, const Run& run) {
              out.ink(ink_of(status), fmt::format("{:<12}", to_string(status))), totals.passed, totals.failed,
              totals.skipped, view::duration(suite.duration_s), rest.empty() ? "" : "  ", rest);
   }
-  out.line("");
+  out.blank();
 }
 
 void write_verdict(Console& out, const Run& run, const Assessment& assessment) {

@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 
 #include "reports/fleet_parts.hpp"
+#include "reports/lines.hpp"
 #include "reports/text_table.hpp"
 #include "reports/view.hpp"
 
@@ -18,13 +18,8 @@ using text::safe;
 
 constexpr std::size_t kRows = 24, kHostBytes = 60, kLineBytes = 400;
 
-class Lines {
+class FleetText : public Lines {
  public:
-  template <typename... Args>
-  void line(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
-    text_ += '\n';
-  }
   // The first rows of a list, each as `of` says it.
   template <typename List, typename Of>
   void list(const std::string& title, const List& rows, Of of) {
@@ -32,12 +27,8 @@ class Lines {
     line("{}", title);
     for (std::size_t i = 0; i < std::min(kRows, rows.size()); ++i) line("  {}", safe(of(rows[i]), kLineBytes));
     if (rows.size() > kRows) line("  and {} more", rows.size() - kRows);
-    line("");
+    blank();
   }
-  [[nodiscard]] std::string take() { return view::utf8(text_); }
-
- private:
-  std::string text_;
 };
 
 // "pass on 998, fail on 2"
@@ -61,7 +52,7 @@ std::string trouble_of(const FleetHost& host) {
   return text;
 }
 
-void write_hosts(Lines& out, const Fleet& fleet) {
+void write_hosts(FleetText& out, const Fleet& fleet) {
   std::vector<const FleetHost*> hosts;
   std::size_t word = 0, name = 0;
   for (const FleetHost& host : fleet.hosts) {
@@ -89,7 +80,7 @@ std::string finding_line(const Fleet& fleet, const FleetFinding& finding) {
 }  // namespace
 
 std::string to_text(const Fleet& fleet) {
-  Lines out;
+  FleetText out;
   out.list("suites", fleet.suite_names,
            [&](const std::string& suite) { return suite + ": " + outcomes(fleet, suite); });
   write_hosts(out, fleet);

@@ -1,11 +1,11 @@
 #include "reports/html_page.hpp"
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <string_view>
 
 #include "reports/html_text.hpp"
-#include "reports/view.hpp"
 
 namespace reports::html {
 
@@ -125,7 +125,7 @@ void Html::end_table() { line("</tbody></table></div>"); }
 
 std::string Html::end() {
   line("</body></html>");
-  return view::utf8(text_);
+  return take();
 }
 
 std::string breakable(const std::string& text) {

@@ -2,25 +2,17 @@
 // images from elsewhere), in the reader's light or dark colours. Private to reports/.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <iterator>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "reports/lines.hpp"
 #include "reports/status.hpp"
 
 namespace reports::html {
 
-class Html {
+class Html : public Lines {
  public:
   void begin(const std::string& title);  // head, style and the begin of the body
-  template <typename... Args>
-  void line(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
-    text_ += '\n';
-  }
   // `head` and `cells` are already escaped.
   void table(const std::vector<std::string>& head);
   void row(const std::vector<std::string>& cells);
@@ -29,7 +21,6 @@ class Html {
 
  private:
   std::vector<std::string> head_;  // of the table that is being written
-  std::string text_;
 };
 
 // Classes of colour: good, mild, bad, none.

@@ -35,6 +35,4 @@ void Markdown::block(const std::string& text) {
   line("{}", fence);
 }
 
-std::string Markdown::take() { return view::utf8(text_); }
-
 }  // namespace reports::markdown
