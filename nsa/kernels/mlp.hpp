@@ -30,7 +30,7 @@ struct SiluProductBackward {
 };
 
 // "" where both serve these sizes on the device, else what was asked and what is served: Hopper; inner and wide
-// multiples of 64; rows enough for a tile for every other SM.
+// multiples of 64; rows enough for a tile for every other SM (Limits::sms_a_silu_tile).
 [[nodiscard]] std::string silu_product_refusal(std::int64_t rows, std::int64_t inner, std::int64_t wide,
                                                const Device& device);
 // A launch each.

@@ -40,10 +40,12 @@ std::string silu_product_refusal(std::int64_t rows, std::int64_t inner, std::int
   if (inner <= 0 || wide <= 0 || inner % Shape::kDepth != 0 || wide % Shape::kDepth != 0)
     return "widths " + std::to_string(inner) + " and " + std::to_string(wide) + "; served: multiples of 64";
   // Not the number: the record of what ran has an entry for every reason.
-  const std::int64_t across = tiles_of(1, wide), down = ((device.sm_count + 1) / 2 + across - 1) / across;
+  const int share = device.limits.sms_a_silu_tile;
+  const std::int64_t wanted = (device.sm_count + share - 1) / share, across = tiles_of(1, wide),
+                     down = (wanted + across - 1) / across;
   if (const std::int64_t fewest = (down - 1) * Shape::kRows + 1; rows < fewest)
-    return "fewer than " + std::to_string(fewest) +
-           " rows; served: a tile of 192 rows and 256 columns for half of the SMs";
+    return "fewer than " + std::to_string(fewest) + " rows; served: a tile of 192 rows and 256 columns for one SM in " +
+           std::to_string(share);
   if (rows > std::numeric_limits<int>::max() || tiles_of(rows, wide) >= std::int64_t{1} << 30)
     return "2^31 rows or 2^30 tiles, or more";
   return "";

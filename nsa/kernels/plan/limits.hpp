@@ -1,5 +1,6 @@
-// What bounds the workspaces of attention and decides between its ways and how they are cut. A part of the device
-// (device.hpp), for which they were fitted; tests lower them, to reach what else only long sequences do.
+// What bounds the workspaces of attention and decides between its ways and how they are cut; besides, whether the MLP's
+// products are ours. A part of the device (device.hpp), for which they were fitted; tests lower them, to reach what else
+// only long sequences do.
 #pragma once
 
 #include <cstdint>
@@ -33,15 +34,17 @@ struct Limits {
   std::int64_t lane_tokens = 16384;
   // There a piece of a list has so many rows (token, head): each but the first writes and reads its 64 keys' sums.
   int piece_rows = 2048;
+  // Of forward's and dQ's parts so many, and 64 tokens at least: the first block's list has every query.
+  int parts_piece_rows = 512;
   // Of the query lists that are made in one go, for parts or for dK and dV, and of the partial sums of dK and dV
   // that exist at once. For dK and dV a single group is not divided: its lists are as long as its rows of the
   // table of blocks.
   std::int64_t lists_bytes = std::int64_t{128} << 20, partials_bytes = std::int64_t{128} << 20;
   // The merged backward pass over intervals (interval/sm90_backward/backward.cuh): from so many steps on, tiles of 64
   // rows by 128 keys (fewer do not fill a GPU); the compressed branch in about so many items, of so many tiles of rows
-  // at least; bytes of the sums of dQ that exist at once, where no more are needed, of dK and dV where each chunk
-  // leaves its own, and of the whole workspace.
-  std::int64_t interval_steps = 16384, interval_items = 400, interval_tiles = 16;
+  // at least and at most; bytes of the sums of dQ that exist at once, where no more are needed, of dK and dV where each
+  // chunk leaves its own, and of the whole workspace.
+  std::int64_t interval_steps = 16384, interval_items = 400, interval_tiles = 16, interval_most_tiles = 128;
   // Width 64 goes so where the compressed keys are one tile, from so many steps on (at S = 2048 a batch of 6 with 12
   // heads), in about as many items as a GPU has SMs.
   std::int64_t few_keys_steps = 2048;
@@ -60,6 +63,8 @@ struct Limits {
   std::int64_t shortest_piece = 128, longest_piece = 4096, interval_piece_rows = 512;
   // CTAs that fill a GPU a few times over; that it holds at a time; that add pieces, which are small.
   std::int64_t wanted_ctas = 1024, resident_ctas = 264, adding_ctas = 4096;
+  // The MLP's products with their SiLU (mlp.hpp) are ours where each has a tile for one SM in so many at least.
+  int sms_a_silu_tile = 2;
 };
 
 }  // namespace nsa::kernels

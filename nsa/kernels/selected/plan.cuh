@@ -99,7 +99,7 @@ class PartsPlan {
     std::int64_t chunk, turn, chunks, pairs;  // pairs of a slice
   };
   PartsPlan(const AttentionForward& p, Variant variant, const Limits& limits, Arena& arena)
-      : PartsPlan(p, variant, limits, sizes(p, variant, limits), piece_tokens(p), arena) {}
+      : PartsPlan(p, variant, limits, sizes(p, variant, limits), piece_tokens(p, limits), arena) {}
   PartsPlan(const AttentionForward& p, Variant variant, const Limits& limits, Sizes sizes, int piece_tokens,
             Arena& arena)
       : chunk(sizes.chunk),
@@ -170,8 +170,8 @@ class PartsPlan {
     // Whole tiles of rows, which chunks may not share when they go different ways.
     const std::int64_t chunk = std::min<std::int64_t>(
         p.S, std::min(queries, std::clamp(queries / pairs, limits.long_chunk, kLongestChunk)) / 64 * 64);
-    return sizes(p, variant, limits, chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs), piece_tokens(p),
-                 limits.lists_bytes);
+    return sizes(p, variant, limits, chunk, std::clamp<std::int64_t>(queries / chunk, 1, pairs),
+                 piece_tokens(p, limits), limits.lists_bytes);
   }
   // With such chunks and turns.
   static Sizes sizes(const AttentionForward& p, Variant variant, const Limits& limits, std::int64_t chunk,
@@ -191,9 +191,8 @@ class PartsPlan {
     if (turns > 0) return {chunk, turn, all, std::min(turns * turn, static_cast<std::int64_t>(p.B) * p.G)};
     return {chunk, turn, std::clamp<std::int64_t>(limits.lists_bytes / a_set / turn, 1, all), turn};
   }
-  // A CTA sees at most so many tokens: the first block of keys is chosen by every query.
-  static int piece_tokens(const AttentionForward& p) {
-    return std::max(64, static_cast<int>(tiles_of(512, p.Hq / p.G)));
+  static int piece_tokens(const AttentionForward& p, const Limits& limits) {
+    return std::max(64, static_cast<int>(tiles_of(limits.parts_piece_rows, p.Hq / p.G)));
   }
   static std::int64_t item_capacity(const AttentionForward& p, std::int64_t chunk, int piece_tokens) {
     return chunk * p.geometry.n / piece_tokens + p.selection.J;

@@ -130,6 +130,9 @@ TEST(SiluProduct, WhatIsNotServedIsRefusedInWords) {
   EXPECT_EQ(silu_product_refusal(16384, 768, 3072, kGpu), "");
   EXPECT_EQ(silu_product_refusal(961, 768, 3072, kGpu), "");  // 6 x 12 tiles
   EXPECT_THAT(silu_product_refusal(960, 768, 3072, kGpu), HasSubstr("fewer than 961 rows"));
+  constexpr Device kWhole{.hopper = true, .sm_count = 132, .limits = {.sms_a_silu_tile = 1}};
+  EXPECT_EQ(silu_product_refusal(1921, 768, 3072, kWhole), "");  // 11 x 12 tiles
+  EXPECT_THAT(silu_product_refusal(1920, 768, 3072, kWhole), HasSubstr("fewer than 1921 rows"));
   EXPECT_THAT(silu_product_refusal(0, 64, 64, {.hopper = true, .sm_count = 1}), HasSubstr("fewer than 1 rows"));
   EXPECT_THAT(silu_product_refusal(std::int64_t{1} << 31, 64, 64, kGpu), HasSubstr("2^31 rows"));
   EXPECT_THAT(silu_product_refusal(16384, 760, 3072, kGpu), HasSubstr("widths 760 and 3072"));

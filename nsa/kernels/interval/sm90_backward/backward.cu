@@ -33,7 +33,7 @@ struct Plan : IntervalBackwardPlan {
   std::int64_t turns_bytes;  // of the numbers, from row_turns on
 
   Plan(const AttentionForward& f, const Limits& limits, Arena& arena) {
-    constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys, kMost = 128;  // tiles of a chunk, at most
+    constexpr int kRows = Shape::kRows, kKeys = Shape::kKeys;
     pairs = f.B * f.G;
     tokens = kRows / (f.Hq / f.G);
     row_tiles = static_cast<int>(tiles_of(f.S, tokens));
@@ -51,7 +51,7 @@ struct Plan : IntervalBackwardPlan {
     } else {
       seen = f.N;
       const std::int64_t wanted =
-          std::clamp<std::int64_t>(steps_of(f) / limits.interval_items, limits.interval_tiles, kMost);
+          std::clamp(steps_of(f) / limits.interval_items, limits.interval_tiles, limits.interval_most_tiles);
       chunk = longest = static_cast<int>(std::min<std::int64_t>(wanted, row_tiles));
       period = row_tiles;
     }
