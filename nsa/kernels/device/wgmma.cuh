@@ -85,6 +85,7 @@ struct Wgmma;
 #define NSA_TEN(a) "%" a "0,%" a "1,%" a "2,%" a "3,%" a "4,%" a "5,%" a "6,%" a "7,%" a "8,%" a "9,"
 #define NSA_FIFTY NSA_TEN("") NSA_TEN("1") NSA_TEN("2") NSA_TEN("3") NSA_TEN("4")
 #define NSA_LIST_32 NSA_TEN("") "%10,%11,%12,%13,%14,%15"
+#define NSA_LIST_48 NSA_TEN("") NSA_TEN("1") "%20,%21,%22,%23"
 #define NSA_LIST_64 NSA_TEN("") NSA_TEN("1") NSA_TEN("2") "%30,%31"
 #define NSA_LIST_96 NSA_TEN("") NSA_TEN("1") NSA_TEN("2") NSA_TEN("3") "%40,%41,%42,%43,%44,%45,%46,%47"
 #define NSA_LIST_112 NSA_FIFTY "%50,%51,%52,%53,%54,%55"
@@ -92,6 +93,7 @@ struct Wgmma;
 #define NSA_LIST_144 NSA_FIFTY NSA_TEN("5") NSA_TEN("6") "%70,%71"
 #define NSA_LIST_192 NSA_FIFTY NSA_TEN("5") NSA_TEN("6") NSA_TEN("7") NSA_TEN("8") "%90,%91,%92,%93,%94,%95"
 #define NSA_C_32 NSA_C(0), NSA_C(1), NSA_C(2), NSA_C(3)
+#define NSA_C_48 NSA_C_32, NSA_C(4), NSA_C(5)
 #define NSA_C_64 NSA_C8(0)
 #define NSA_C_96 NSA_C8(0), NSA_C(8), NSA_C(9), NSA_C(10), NSA_C(11)
 #define NSA_C_112 NSA_C8(0), NSA_C(8), NSA_C(9), NSA_C(10), NSA_C(11), NSA_C(12), NSA_C(13)
@@ -135,6 +137,7 @@ struct Wgmma;
   };
 #define NSA_WGMMAS(T, NAME)                                   \
   NSA_WGMMA(T, NAME, 32, "16", "17", "18", "19", "20", "21")  \
+  NSA_WGMMA(T, NAME, 48, "24", "25", "26", "27", "28", "29")  \
   NSA_WGMMA(T, NAME, 64, "32", "33", "34", "35", "36", "37")  \
   NSA_WGMMA(T, NAME, 96, "48", "49", "50", "51", "52", "53")  \
   NSA_WGMMA(T, NAME, 112, "56", "57", "58", "59", "60", "61") \

@@ -1,6 +1,6 @@
 // The choice of blocks on Hopper (Eq 8 to 11): what select/sm80.cuh does, by wgmma, for l = 2d and l' = 4d.
 //
-//   CTA: two consumer warpgroups with tokens of their own, and a producer; one per SM, tile after tile
+//   CTA: two or four consumer warpgroups with tokens of their own, and a producer; one per SM, tile after tile
 //   S^T = K_cmp Q^T, 64 keys at a time from the ring of keys; Q of a tile stays in shared memory
 //   producer warpgroup: warp 0 has TMA fill the ring, warps 1..3 copy Q and the statistics of its rows
 //   consumer warpgroup: probabilities, summed over the heads in a thread's registers, go to shared memory [token][key];
@@ -13,6 +13,8 @@
 // it: they depend on the scale, which is read anew (volatile) when all of the product has been started, and what they
 // sum goes to shared memory before the wait. As in Note [Scores ahead] (sm90_dkv.cuh) no product is on its way where
 // the loop begins anew.
+// What is left are latencies, which warps hide: four warpgroups of half the columns do where a thread's scores and the
+// rest fit 112 registers, and where the keys, which each warpgroup's products read for themselves, are not too wide.
 #pragma once
 
 #include <cuda.h>

@@ -15,14 +15,20 @@ namespace nsa::kernels::hopper {
 template <int Width, int HeadPairs>
 struct SelectShape {
   static constexpr int Dk = Width, kPairs = HeadPairs;
-  static constexpr int kQuads = kPairs > 4 ? 2 : kPairs > 3 ? 3 : 4;  // of a warpgroup: 96 or 128 columns
+  // Of half the columns, or two: see Note [Products under exponentials].
+  static constexpr bool kFour = (Dk == 64 && kPairs == 3) || (Dk <= 128 && kPairs == 8);
+  static constexpr int kWarpgroups = kFour ? 4 : 2;
+  // Of a warpgroup, of 96 to 128 columns, or 48 and 64.
+  static constexpr int kQuads = (kPairs > 4 ? 2 : kPairs > 3 ? 3 : 4) / (kFour ? 2 : 1);
   static constexpr int kTiles = kQuads * kPairs, kColumns = 8 * kTiles;
   static constexpr int kWarpTokens = kQuads, kGroupTokens = 4 * kQuads;  // whose best a warp keeps; a warpgroup's
-  static constexpr int kWarpgroups = 2, kTokens = kWarpgroups * kGroupTokens;
+  static constexpr int kTokens = kWarpgroups * kGroupTokens;
   static constexpr int kThreads = 128 * (kWarpgroups + 1), kConsumerWarps = 4 * kWarpgroups, kLoaders = 96;
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // the launch gives everyone 168
-  static constexpr int kKeys = 64, kStepKeys = 2 * kKeys;                  // of a stage, of a step: 32 blocks
-  static_assert(kTokens <= 32 && kLoaders % (Dk / 8) == 0);                // DocumentTokens; a loader's chunk
+  // The launch gives everyone 96 or 168.
+  static constexpr int kProducerRegisters = kFour ? 32 : 40, kConsumerRegisters = kFour ? 112 : 232;
+  static_assert((kProducerRegisters + kWarpgroups * kConsumerRegisters) * 128 <= 65536);
+  static constexpr int kKeys = 64, kStepKeys = 2 * kKeys;    // of a stage, of a step: 32 blocks
+  static_assert(kTokens <= 32 && kLoaders % (Dk / 8) == 0);  // DocumentTokens; a loader's chunk
 
   using Keys = Slab<kKeys, Dk>;
   using Queries = Slab<kColumns, Dk>;
