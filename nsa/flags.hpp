@@ -39,8 +39,8 @@ inline constexpr bool kCudaByDefault = true;
 
 // Where the value of a field comes from.
 struct FlagOrigin {
-  std::string text =
-      "default";             // for records: "default", "NSA_USE_FA2=1", "default (NSA_USE_SEL_MASK counts only ...)"
+  // For records: "default", "NSA_USE_FA2=1", "default (NSA_USE_SEL_MASK counts only with NSA_USE_SEL_PACK=0)".
+  std::string text = "default";
   bool is_variable = false;  // `text` is the environment variable that decided, as it was set
 };
 
