@@ -9,19 +9,18 @@
 // three stages: no faster.)
 #pragma once
 
-#include "nsa/kernels/device/eight.cuh"
-#include "nsa/kernels/device/heads.cuh"
 #include "nsa/kernels/device/hopper.hpp"
-#include "nsa/kernels/device/interval.cuh"
 #include "nsa/kernels/device/rows.cuh"
 #include "nsa/kernels/device/slab.cuh"
 #include "nsa/kernels/device/softmax.cuh"
 #include "nsa/kernels/device/tile.cuh"
+#include "nsa/kernels/interval/row_tile.cuh"
 
 namespace nsa::kernels::hopper {
 
-template <int Dk, int Dv>
+template <int Dk_, int Dv_>
 struct DqShape {
+  static constexpr int Dk = Dk_, Dv = Dv_;
   static constexpr int kWarpgroups = Dk > 128 ? 2 : 1, kThreads = kWarpgroups * 128;
   static constexpr int kCtasPerSm = Dk > 128 ? 1 : Dk > 64 ? 2 : 3;  // per SM, as the registers allow
   static constexpr int kRows = kWarpgroups * 64, kKeys = 64, kKStages = kWarpgroups + 1, kVStages = 2;
@@ -29,177 +28,212 @@ struct DqShape {
   using O = Slab<kRows, Dv>;
   using K = Slab<kKeys, Dk>;
   using V = Slab<kKeys, Dv>;
+  using Work = RowTile<kRows, kKeys>;
+  // Where the rows of Q and dO start, as Slab::gather takes them.
+  struct Offsets {
+    int q[kRows], o[kRows];
+  };
   static constexpr int kSharedBytes =
       1024 + Q::kBytes + O::kBytes + kKStages * K::kBytes + kVStages * V::kBytes;  // 1024: to align
 };
 
-template <typename T, int Dk, int Dv>
-__global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kCtasPerSm)
-    dq_kernel(const AttentionBackward p) {
-#if NSA_ON_HOPPER
-  using Shape = DqShape<Dk, Dv>;
-  constexpr int kKeys = Shape::kKeys, kTiles = kKeys / 8;
-  extern __shared__ char shared[];
-  const AttentionForward& f = p.forward;
-  const std::uint32_t start = shared_address(shared), q_tile = (start + 1023) & ~1023u;
-  const std::uint32_t o_tile = q_tile + Shape::Q::kBytes;
-  const std::uint32_t k_tiles = o_tile + Shape::O::kBytes, v_tiles = k_tiles + Shape::kKStages * Shape::K::kBytes;
-  const auto k_tile = [&](int tile) { return k_tiles + tile % Shape::kKStages * Shape::K::kBytes; };
-  const auto v_tile = [&](int tile) { return v_tiles + tile % Shape::kVStages * Shape::V::kBytes; };
+// Where a CTA's tiles are in shared memory. Tiles of keys take turns in the stages.
+template <typename S>
+struct DqPlaces {
+  char* shared;
+  std::uint32_t q, o, first_k, first_v;
 
-  const Heads heads(f.Hq / f.G);
-  const Interval interval(f);
-  const int b = blockIdx.y / f.G, group = blockIdx.y % f.G;
-  const int rows = f.S * heads.h;
-  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;  // the longest intervals first
-  const int last_row = min(first_row + Shape::kRows, rows) - 1;
-  const int first_t = heads.token(first_row), last_t = heads.token(last_row);
-  const int begin = interval.begin(first_t), end = interval.end(last_t);
-  const int open_begin = interval.begin(last_t), open_end = interval.end(first_t);
+  __device__ explicit DqPlaces(char* memory)
+      : shared(memory),
+        q((shared_address(memory) + 1023) & ~1023u),
+        o(q + S::Q::kBytes),
+        first_k(o + S::O::kBytes),
+        first_v(first_k + S::kKStages * S::K::kBytes) {}
+  __device__ std::uint32_t k(int tile) const { return first_k + tile % S::kKStages * S::K::kBytes; }
+  __device__ std::uint32_t v(int tile) const { return first_v + tile % S::kVStages * S::V::kBytes; }
+  // Q's, for dQ once Q is used up.
+  __device__ char* staging() const { return shared + (q - shared_address(shared)); }
+};
 
-  __shared__ int q_offset[Shape::kRows], o_offset[Shape::kRows];
-  if (threadIdx.x < Shape::kRows) {
-    const Row row = RowOrder{heads, nullptr, nullptr, 0, rows}.row(first_row + static_cast<int>(threadIdx.x));
-    q_offset[threadIdx.x] = offset_of(row, static_cast<int>(f.q.token / 8), static_cast<int>(f.q.head / 8));
-    o_offset[threadIdx.x] = offset_of(row, static_cast<int>(p.dout.token / 8), static_cast<int>(p.dout.head / 8));
+// All threads: Q and dO of the CTA's rows.
+template <typename T, typename S>
+__device__ inline void load_rows(const AttentionBackward& p, const typename S::Work& work, const DqPlaces<S>& places,
+                                 typename S::Offsets& offsets) {
+  const Rows &q = p.forward.q, &dout = p.dout;
+  if (threadIdx.x < S::kRows) {
+    const RowOrder order{work.heads, nullptr, nullptr, 0, work.rows};
+    const Row row = order.row(work.first_row + static_cast<int>(threadIdx.x));
+    offsets.q[threadIdx.x] = offset_of(row, static_cast<int>(q.token / 8), static_cast<int>(q.head / 8));
+    offsets.o[threadIdx.x] = offset_of(row, static_cast<int>(dout.token / 8), static_cast<int>(dout.head / 8));
   }
   __syncthreads();
-  Shape::Q::template gather<Shape::kThreads>(q_tile, group_rows<T>(f.q, b, group, heads.h), q_offset);
-  Shape::O::template gather<Shape::kThreads>(o_tile, group_rows<T>(p.dout, b, group, heads.h), o_offset);
+  S::Q::template gather<S::kThreads>(places.q, group_rows<T>(q, work.b, work.group, work.heads.h), offsets.q);
+  S::O::template gather<S::kThreads>(places.o, group_rows<T>(dout, work.b, work.group, work.heads.h), offsets.o);
+}
 
-  const T* k = static_cast<const T*>(f.k.data) + b * f.k.batch + group * f.k.head;
-  const T* v = static_cast<const T*>(f.v.data) + b * f.v.batch + group * f.v.head;
-  const int tiles = (end - begin + kKeys - 1) / kKeys;
-  const auto load_keys = [&](int tile) {
-    if (tile < tiles) {
-      const int first = begin + tile * kKeys;
-      Shape::K::template load<Shape::kThreads>(k_tile(tile), k, static_cast<int>(f.k.token), first, end);
-      Shape::V::template load<Shape::kThreads>(v_tile(tile), v, static_cast<int>(f.v.token), first, end);
+// All threads: K and V of one tile of keys after the other.
+template <typename T, typename S>
+class DqKeys {
+ public:
+  __device__ DqKeys(const AttentionForward& problem, const typename S::Work& all, const DqPlaces<S>& addresses)
+      : p(problem), work(all), places(addresses), k(group_keys(p.k)), v(group_keys(p.v)) {}
+
+  __device__ void load(int tile) const {
+    if (tile < work.key_tiles()) {
+      const int first = work.first_key(tile);
+      S::K::template load<S::kThreads>(places.k(tile), k, static_cast<int>(p.k.token), first, work.end);
+      S::V::template load<S::kThreads>(places.v(tile), v, static_cast<int>(p.v.token), first, work.end);
     }
     cp_async_commit();
-  };
-  load_keys(0);
-
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const std::uint32_t own_rows = uniform(static_cast<int>(threadIdx.x) / 128) * 64 * 128;  // in a tile of rows
-  int row_begin[2], row_end[2];
-  float origin[2], inverse[2], delta[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = min(first_row + warp * 16 + lane / 4 + 8 * half, rows - 1), t = heads.token(row);
-    row_begin[half] = interval.begin(t);
-    row_end[half] = interval.end(t);
-    const std::int64_t at = (static_cast<std::int64_t>(b) * f.Hq + group * heads.h + heads.head(row, t)) * f.S + t;
-    const float2 stats = reinterpret_cast<const float2*>(f.stats)[at];
-    origin[half] = stats.y == 0.f ? 0.f : stats.x;
-    inverse[half] = normaliser(stats.y);
-    delta[half] = p.delta[at];
   }
 
-  const float factor = f.scale * kLog2E;
-  float dq[Dk / 8][4] = {}, s[kTiles][4], dp[kTiles][4];
-  std::uint32_t gradients[kKeys / 16][4];  // dS of one tile
+ private:
+  const AttentionForward& p;
+  const typename S::Work& work;
+  const DqPlaces<S>& places;
+  const T *const k, *const v;
+
+  __device__ const T* group_keys(const Rows& x) const {
+    return static_cast<const T*>(x.data) + work.b * x.batch + work.group * x.head;
+  }
+};
+
+// A warpgroup, which has 64 rows. Its arrays are variables of run(), handed to the steps, as those of DkvWarpgroup
+// (sm90_dkv.cuh) are.
+template <typename T, typename S>
+class DqWarpgroup {
+ public:
+  __device__ DqWarpgroup(const AttentionBackward& problem, const typename S::Work& all, const DqPlaces<S>& addresses,
+                         const DqKeys<T, S>& tiles)
+      : p(problem),
+        work(all),
+        places(addresses),
+        keys(tiles),
+        own(p, work),
+        factor(p.forward.scale * kLog2E),
+        own_rows(uniform(static_cast<int>(threadIdx.x) / 128) * 64 * 128) {}
+
+  __device__ void run() {
+    Sum dq = {};
+    Scores s, dp;
+    Rounded gradients;  // dS of one tile
+    if (work.key_tiles() > 0) {
+      wait_for_keys();
+      keys.load(1);
+      pin(s);
+      pin(dp);
+      wgmma_fence();
+      start_scores(s, dp, 0);
+      weigh(0, s, dp, gradients);
+    }
+    for (int tile = 1; tile < work.key_tiles(); ++tile) {
+      wait_for_keys();  // this tile's; of the last one nobody wants V any more
+      pin(dq);
+      pin(s);
+      pin(dp);
+      wgmma_fence();
+      start_sum(dq, gradients, tile - 1);
+      start_scores(s, dp, tile);
+      if constexpr (S::kKStages > 2) keys.load(tile + 1);
+      wgmma_wait<2>();
+      pin(dq);
+      if constexpr (S::kKStages == 2) {
+        __syncthreads();  // the last tile's K is used up
+        keys.load(tile + 1);
+      }
+      weigh(tile, s, dp, gradients);
+    }
+    if (work.key_tiles() > 0) {
+      pin(dq);
+      wgmma_fence();
+      start_sum(dq, gradients, work.key_tiles() - 1);
+      wgmma_wait<0>();
+      pin(dq);
+    }
+    cp_async_wait<0>();
+    __syncthreads();
+    const float by = p.forward.scale;
+    const float scale[2] = {kNormalisesLate<T> ? by * own.inverse[0] : by,
+                            kNormalisesLate<T> ? by * own.inverse[1] : by};
+    store_dq<T, typename S::Q>(p, work, places.staging(), dq, scale);
+  }
+
+ private:
+  static constexpr int kTiles = S::kKeys / 8, kSteps = S::kKeys / 16;
+  using Sum = float[S::Dk / 8][4];
+  using Scores = float[kTiles][4];
+  using Rounded = std::uint32_t[kSteps][4];
+  const AttentionBackward& p;
+  const typename S::Work& work;
+  const DqPlaces<S>& places;
+  const DqKeys<T, S>& keys;
+  const DqRows own;  // the thread's
+  const float factor;
+  const std::uint32_t own_rows;  // bytes behind the first of a tile of rows
+
+  __device__ static void wait_for_keys() {
+    cp_async_wait<0>();
+    fence_proxy_async();
+    __syncthreads();
+  }
   // As in Note [Scores ahead] (sm90_dkv.cuh), dP too: here the registers suffice.
-  const auto start_scores = [&](int tile) {
-    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile + own_rows, typename Shape::K(), k_tile(tile));
+  __device__ void start_scores(Scores& s, Scores& dp, int tile) const {
+    product_of_columns<T, S::Dk / 16>(s, typename S::Q(), places.q + own_rows, typename S::K(), places.k(tile));
     wgmma_commit();
-    product_of_columns<T, Dv / 16>(dp, typename Shape::O(), o_tile + own_rows, typename Shape::V(), v_tile(tile));
+    product_of_columns<T, S::Dv / 16>(dp, typename S::O(), places.o + own_rows, typename S::V(), places.v(tile));
     wgmma_commit();
-  };
-  const auto start_sum = [&](int tile) {
+  }
+  __device__ void start_sum(Sum& dq, const Rounded& gradients, int tile) const {
 #pragma unroll
-    for (int kk = 0; kk < kKeys / 16; ++kk) Wgmma<T, Dk>::values(dq, gradients[kk], Shape::K::rows(k_tile(tile), kk));
+    for (int kk = 0; kk < kSteps; ++kk) Wgmma<T, S::Dk>::values(dq, gradients[kk], S::K::rows(places.k(tile), kk));
     wgmma_commit();
-  };
+  }
   // From S and dP, which are on their way, to dS.
-  const auto weigh = [&](int tile) {
-    const int first = begin + tile * kKeys;
+  __device__ void weigh(int tile, Scores& s, Scores& dp, Rounded& gradients) const {
     wgmma_wait<1>();
     pin(s);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        s[n][i] = exp2_fast(fmaf(s[n][i], factor, -origin[i / 2]));
-        if constexpr (!kNormalisesLate<T>) s[n][i] *= inverse[i / 2];
+        s[n][i] = exp2_fast(fmaf(s[n][i], factor, -own.origin[i / 2]));
+        if constexpr (!kNormalisesLate<T>) s[n][i] *= own.inverse[i / 2];
       }
     wgmma_wait<0>();
     pin(dp);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[n][i] *= dp[n][i] - delta[i / 2];
-    if (first < open_begin || first + kKeys > open_end) {
+      for (int i = 0; i < 4; ++i) s[n][i] *= dp[n][i] - own.delta[i / 2];
+    mask(work.first_key(tile), s);
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n)
+    for (int kk = 0; kk < kSteps; ++kk) as_a<T>(gradients[kk], s, kk);
+  }
+  __device__ void mask(int first, Scores& s) const {
+    if (work.all_see(first)) return;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = first + n * 8 + lane % 4 * 2 + i % 2;
-          if (key < row_begin[i / 2] || key >= row_end[i / 2]) s[n][i] = 0.f;
-        }
-    }
+    for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-    for (int kk = 0; kk < kKeys / 16; ++kk) as_a<T>(gradients[kk], s, kk);
-  };
-  if (tiles > 0) {
-    cp_async_wait<0>();
-    fence_proxy_async();
-    __syncthreads();
-    load_keys(1);
-    pin(s);
-    pin(dp);
-    wgmma_fence();
-    start_scores(0);
-    weigh(0);
+      for (int i = 0; i < 4; ++i) {
+        const int key = first + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+        if (key < own.begin[i / 2] || key >= own.end[i / 2]) s[n][i] = 0.f;
+      }
   }
-  for (int tile = 1; tile < tiles; ++tile) {
-    cp_async_wait<0>();
-    fence_proxy_async();
-    __syncthreads();  // this tile's keys are there; of the last one nobody wants V any more
-    pin(dq);
-    pin(s);
-    pin(dp);
-    wgmma_fence();
-    start_sum(tile - 1);
-    start_scores(tile);
-    if constexpr (Shape::kKStages > 2) load_keys(tile + 1);
-    wgmma_wait<2>();
-    pin(dq);
-    if constexpr (Shape::kKStages == 2) {
-      __syncthreads();  // the last tile's K is used up
-      load_keys(tile + 1);
-    }
-    weigh(tile);
-  }
-  if (tiles > 0) {
-    pin(dq);
-    wgmma_fence();
-    start_sum(tiles - 1);
-    wgmma_wait<0>();
-    pin(dq);
-  }
-  cp_async_wait<0>();
-  __syncthreads();
+};
 
-  char* staging = shared + (q_tile - start);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float scale = kNormalisesLate<T> ? f.scale * inverse[half] : f.scale;
-#pragma unroll
-    for (int n = 0; n < Dk / 8; ++n)
-      *reinterpret_cast<std::uint32_t*>(staging + (Shape::Q::at(q_tile, warp * 16 + lane / 4 + 8 * half, n) - q_tile) +
-                                        lane % 4 * 4) = pack<T>(dq[n][2 * half] * scale, dq[n][2 * half + 1] * scale);
-  }
-  __syncwarp();
-  T* out = static_cast<T*>(p.dq.data) + b * p.dq.batch;
-  for (int place = lane; place < 16 * (Dk / 8); place += 32) {
-    const int i = warp * 16 + place / (Dk / 8), chunk = place % (Dk / 8), row = first_row + i, t = heads.token(row);
-    if (row >= rows) continue;
-    auto* const to =
-        reinterpret_cast<uint4*>(out + t * p.dq.token + (group * heads.h + heads.head(row, t)) * p.dq.head + chunk * 8);
-    const uint4 own = *reinterpret_cast<const uint4*>(staging + (Shape::Q::at(q_tile, i, chunk) - q_tile));
-    *to = p.adds_dq ? added<T>(own, *to) : own;
-  }
+template <typename T, int Dk, int Dv>
+__global__ void __launch_bounds__(DqShape<Dk, Dv>::kThreads, DqShape<Dk, Dv>::kCtasPerSm)
+    dq_kernel(const AttentionBackward p) {
+#if NSA_ON_HOPPER
+  using S = DqShape<Dk, Dv>;
+  extern __shared__ char shared[];
+  __shared__ typename S::Offsets offsets;
+  const auto work = S::Work::of_cta(p.forward);
+  const DqPlaces<S> places(shared);
+  load_rows<T>(p, work, places, offsets);
+  const DqKeys<T, S> keys(p.forward, work, places);
+  keys.load(0);
+  DqWarpgroup<T, S>(p, work, places, keys).run();
 #else
   __trap();
 #endif
