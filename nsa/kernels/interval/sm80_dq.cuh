@@ -5,12 +5,10 @@
 //   a warp: S = Q K^T, dP = dO V^T, dS = P (dP - delta), dQ += dS K
 #pragma once
 
-#include "nsa/kernels/device/eight.cuh"
-#include "nsa/kernels/device/heads.cuh"
 #include "nsa/kernels/device/hopper.hpp"
-#include "nsa/kernels/device/interval.cuh"
 #include "nsa/kernels/device/softmax.cuh"
 #include "nsa/kernels/device/tile.cuh"
+#include "nsa/kernels/interval/row_tile.cuh"
 
 namespace nsa::kernels {
 
@@ -33,21 +31,13 @@ __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackwa
   const auto k_tile = [&](int stage) { return o_tile + Shape::kOBytes + stage * (Shape::kKBytes + Shape::kVBytes); };
   const auto v_tile = [&](int stage) { return k_tile(stage) + Shape::kKBytes; };
 
-  const Heads heads(f.Hq / f.G);
-  const Interval interval(f);
-  const int b = blockIdx.y / f.G, group = blockIdx.y % f.G;
-  const int rows = f.S * heads.h;
-  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;
-  const int last_row = min(first_row + Shape::kRows, rows) - 1;
-  const int first_t = heads.token(first_row), last_t = heads.token(last_row);
-  const int begin = interval.begin(first_t), end = interval.end(last_t);
-  const int open_begin = interval.begin(last_t), open_end = interval.end(first_t);
-
+  const auto work = RowTile<Shape::kRows, kKeys>::of_cta(f);
+  const int b = work.b, group = work.group, tiles = work.key_tiles();
   const auto row_of = [&](const Rows& x) {
     const T* data = static_cast<const T*>(x.data) + b * x.batch;
-    return [=, &heads](int i) -> const T* {
-      const int row = first_row + i, t = heads.token(row);
-      return row < rows ? data + t * x.token + (group * heads.h + heads.head(row, t)) * x.head : nullptr;
+    return [=, &work](int i) -> const T* {
+      const int row = work.first_row + i, t = work.heads.token(row);
+      return row < work.rows ? data + t * x.token + work.head(row, t) * x.head : nullptr;
     };
   };
   Tile<Dk>::template load<Shape::kRows, Shape::kThreads>(q_tile, f.q.data, row_of(f.q));
@@ -55,10 +45,9 @@ __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackwa
 
   const T* k = static_cast<const T*>(f.k.data) + b * f.k.batch + group * f.k.head;
   const T* v = static_cast<const T*>(f.v.data) + b * f.v.batch + group * f.v.head;
-  const int tiles = (end - begin + kKeys - 1) / kKeys;
   const auto load_keys = [&](int tile) {
     if (tile < tiles) {
-      const int first = begin + tile * kKeys;
+      const int first = work.first_key(tile), end = work.end;
       const auto key_of = [&](const T* data, std::int64_t stride) {
         return [=](int i) -> const T* { return first + i < end ? data + (first + i) * stride : nullptr; };
       };
@@ -71,27 +60,14 @@ __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackwa
   load_keys(1);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int row_begin[2], row_end[2];
-  float origin[2], inverse[2], delta[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = min(first_row + warp * 16 + lane / 4 + 8 * half, rows - 1), t = heads.token(row);
-    row_begin[half] = interval.begin(t);
-    row_end[half] = interval.end(t);
-    const std::int64_t at = (static_cast<std::int64_t>(b) * f.Hq + group * heads.h + heads.head(row, t)) * f.S + t;
-    const float2 stats = reinterpret_cast<const float2*>(f.stats)[at];
-    origin[half] = stats.y == 0.f ? 0.f : stats.x;
-    inverse[half] = normaliser(stats.y);
-    delta[half] = p.delta[at];
-  }
-
+  const DqRows own(p, work);
   const float factor = f.scale * kLog2E;
   float dq[Dk / 8][4] = {};
   for (int tile = 0; tile < tiles; ++tile) {
     cp_async_wait<1>();
     __syncthreads();
     const std::uint32_t k_now = k_tile(tile % 2), v_now = v_tile(tile % 2);
-    const int first = begin + tile * kKeys;
+    const int first = work.first_key(tile);
 
     float s[kTiles][4] = {}, dp[kTiles][4] = {};
     std::uint32_t a[4], fragment[4];
@@ -115,15 +91,15 @@ __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackwa
         mma<T>(dp[2 * n + 1], a, fragment[2], fragment[3]);
       }
     }
-    const bool masked = first < open_begin || first + kKeys > open_end;
+    const bool masked = !work.all_see(first);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int key = first + n * 8 + lane % 4 * 2 + i % 2, half = i / 2;
-        const bool seen = !masked || (key >= row_begin[half] && key < row_end[half]);
-        const float weight = exp2_fast(fmaf(s[n][i], factor, -origin[half])) * inverse[half];
-        s[n][i] = seen ? weight * (dp[n][i] - delta[half]) : 0.f;
+        const bool seen = !masked || (key >= own.begin[half] && key < own.end[half]);
+        const float weight = exp2_fast(fmaf(s[n][i], factor, -own.origin[half])) * own.inverse[half];
+        s[n][i] = seen ? weight * (dp[n][i] - own.delta[half]) : 0.f;
       }
 #pragma unroll
     for (int kk = 0; kk < kKeys / 16; ++kk) {
@@ -140,24 +116,7 @@ __global__ void __launch_bounds__(128) attention_dq_kernel(const AttentionBackwa
   }
   cp_async_wait<0>();
   __syncthreads();
-
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-#pragma unroll
-    for (int n = 0; n < Dk / 8; ++n)
-      *reinterpret_cast<std::uint32_t*>(shared + (Tile<Dk>::at(q_tile, warp * 16 + lane / 4 + 8 * half, n) - q_tile) +
-                                        lane % 4 * 4) =
-          pack<T>(dq[n][2 * half] * f.scale, dq[n][2 * half + 1] * f.scale);
-  __syncwarp();
-  T* out = static_cast<T*>(p.dq.data) + b * p.dq.batch;
-  for (int place = lane; place < 16 * (Dk / 8); place += 32) {
-    const int i = warp * 16 + place / (Dk / 8), chunk = place % (Dk / 8), row = first_row + i, t = heads.token(row);
-    if (row >= rows) continue;
-    auto* const to =
-        reinterpret_cast<uint4*>(out + t * p.dq.token + (group * heads.h + heads.head(row, t)) * p.dq.head + chunk * 8);
-    const uint4 own = *reinterpret_cast<const uint4*>(shared + (Tile<Dk>::at(q_tile, i, chunk) - q_tile));
-    *to = p.adds_dq ? added<T>(own, *to) : own;
-  }
+  store_dq<T, Tile<Dk>>(p, work, shared, dq, {f.scale, f.scale});
 }
 
 }  // namespace nsa::kernels

@@ -5,10 +5,9 @@
 //   registers: scores [32][64] and output [32][Dv] a warp
 #pragma once
 
-#include "nsa/kernels/device/heads.cuh"
-#include "nsa/kernels/device/interval.cuh"
 #include "nsa/kernels/device/softmax.cuh"
 #include "nsa/kernels/device/tile.cuh"
+#include "nsa/kernels/interval/row_tile.cuh"
 
 namespace nsa::kernels {
 
@@ -28,29 +27,20 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(const AttentionF
   const auto k_tile = [&](int stage) { return q_tile + Shape::kQBytes + stage * (Shape::kKBytes + Shape::kVBytes); };
   const auto v_tile = [&](int stage) { return k_tile(stage) + Shape::kKBytes; };
 
-  const Heads heads(p.Hq / p.G);
-  const Interval interval(p);
-  const int b = blockIdx.y / p.G, group = blockIdx.y % p.G;
-  const int rows = p.S * heads.h;
-  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;  // the longest intervals first
-  const int last_row = min(first_row + Shape::kRows, rows) - 1;
-  const int first_t = heads.token(first_row), last_t = heads.token(last_row);
-  const int begin = interval.begin(first_t), end = interval.end(last_t);
-  // Within these every row of the tile sees every key.
-  const int open_begin = interval.begin(last_t), open_end = interval.end(first_t);
+  const auto work = RowTile<Shape::kRows, kKeys>::of_cta(p);
+  const int b = work.b, group = work.group, tiles = work.key_tiles();
 
   const T* q = static_cast<const T*>(p.q.data) + b * p.q.batch;
   const T* k = static_cast<const T*>(p.k.data) + b * p.k.batch + group * p.k.head;
   const T* v = static_cast<const T*>(p.v.data) + b * p.v.batch + group * p.v.head;
 
   Tile<Dk>::template load<Shape::kRows, Shape::kThreads>(q_tile, p.q.data, [&](int i) -> const T* {
-    const int row = first_row + i, t = heads.token(row);
-    return row < rows ? q + t * p.q.token + (group * heads.h + heads.head(row, t)) * p.q.head : nullptr;
+    const int row = work.first_row + i, t = work.heads.token(row);
+    return row < work.rows ? q + t * p.q.token + work.head(row, t) * p.q.head : nullptr;
   });
-  const int tiles = (end - begin + kKeys - 1) / kKeys;
   const auto load_keys = [&](int tile) {
     if (tile < tiles) {
-      const int first = begin + tile * kKeys;
+      const int first = work.first_key(tile), end = work.end;
       const auto row_of = [&](const T* data, std::int64_t stride) {
         return [=](int i) -> const T* { return first + i < end ? data + (first + i) * stride : nullptr; };
       };
@@ -67,9 +57,9 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(const AttentionF
   int row_begin[4], row_end[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int t = heads.token(min(first_row + own_row + 8 * i, rows - 1));
-    row_begin[i] = interval.begin(t);
-    row_end[i] = interval.end(t);
+    const int t = work.heads.token(min(work.first_row + own_row + 8 * i, work.rows - 1));
+    row_begin[i] = work.interval.begin(t);
+    row_end[i] = work.interval.end(t);
   }
 
   const float factor = p.scale * kLog2E;
@@ -78,7 +68,7 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(const AttentionF
   for (int tile = 0; tile < tiles; ++tile) {
     cp_async_wait<1>();
     __syncthreads();
-    const int first = begin + tile * kKeys;
+    const int first = work.first_key(tile);
 
     float s[2][kTiles][4] = {};
 #pragma unroll
@@ -96,7 +86,7 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(const AttentionF
         }
       }
     }
-    if (first < open_begin || first + kKeys > open_end) {
+    if (!work.all_see(first)) {
 #pragma unroll
       for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -141,25 +131,25 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(const AttentionF
   for (int m = 0; m < 2; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = own_row + 16 * m + 8 * half, row = first_row + i;
+      const int i = own_row + 16 * m + 8 * half, row = work.first_row + i;
       const bool sees_keys = row_begin[2 * m + half] < row_end[2 * m + half];
       const float total = total_of(quad_sum(softmax[m].sum[half]), sees_keys), factor_o = normaliser(total);
 #pragma unroll
       for (int n = 0; n < Dv / 8; ++n)
         *reinterpret_cast<std::uint32_t*>(shared + (Tile<Dv>::at(q_tile, i, n) - q_tile) + lane % 4 * 4) =
             pack<T>(o[m][n][2 * half] * factor_o, o[m][n][2 * half + 1] * factor_o);
-      if (row < rows && lane % 4 == 0) {
-        const int t = heads.token(row);
-        const std::int64_t at = (static_cast<std::int64_t>(b) * p.Hq + group * heads.h + heads.head(row, t)) * p.S + t;
+      if (row < work.rows && lane % 4 == 0) {
+        const int t = work.heads.token(row);
+        const std::int64_t at = (static_cast<std::int64_t>(b) * p.Hq + work.head(row, t)) * p.S + t;
         reinterpret_cast<float2*>(p.stats)[at] = stored_statistics(softmax[m].maximum[half], total, factor);
       }
     }
   __syncwarp();
-  T* out = static_cast<T*>(p.o.data) + b * p.o.batch;
   for (int place = lane; place < 32 * (Dv / 8); place += 32) {  // a warp stores its own rows
-    const int i = warp * 32 + place / (Dv / 8), chunk = place % (Dv / 8), row = first_row + i, t = heads.token(row);
-    if (row < rows)
-      *reinterpret_cast<uint4*>(out + t * p.o.token + (group * heads.h + heads.head(row, t)) * p.o.head + chunk * 8) =
+    const int i = warp * 32 + place / (Dv / 8), chunk = place % (Dv / 8), row = work.first_row + i;
+    const int t = work.heads.token(row);
+    if (row < work.rows)
+      *chunk_of<T>(p.o, b, t, work.head(row, t), chunk) =
           *reinterpret_cast<const uint4*>(shared + (Tile<Dv>::at(q_tile, i, chunk) - q_tile));
   }
 }
