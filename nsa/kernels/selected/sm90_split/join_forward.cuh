@@ -16,8 +16,9 @@
 
 namespace nsa::kernels::hopper {
 
-template <int Dk, int Dv>
+template <int Dk_, int Dv_>
 struct JoinForwardShape {
+  static constexpr int Dk = Dk_, Dv = Dv_;
   static constexpr int kThreads = 128, kWarps = kThreads / 32, kRows = 64;
   static constexpr int kCtasPerSm = Dk > 64 ? 2 : 4;     // per SM
   static constexpr int kOwnRows = kRows * 8 / kThreads;  // of Q, that a thread copies a share of
@@ -26,12 +27,122 @@ struct JoinForwardShape {
   using K = Slab<kKeyTile, Dk>;
   using V = Slab<kKeyTile, Dv>;
   using Q = Slab<kRows, Dk>;
+  using PartWeights = float[kRows][kParts + 1];             // of a row's parts; + 1: for the banks
   static constexpr int kRingBytes = kPlaces * 16 * Dv * 2;  // a warp's
   static constexpr int kRingsAt = Q::kBytes + K::kBytes + V::kBytes, kBarriersAt = kRingsAt + kWarps * kRingBytes;
   static constexpr int kSharedBytes = 1024 + kBarriersAt + kWarps * kPlaces * 8;  // 1024: to align
 };
 
-// Of the rows g and g + 8 of a warp's 16, which a thread has with the other lanes of its quad.
+// What a CTA is to do: 64 rows (token, head) of a chunk.
+struct JoinForwardWork {
+  const AttentionForward& p;
+  const Parts& parts;
+  const Divisor& by_tiles;
+  Heads heads;
+  int pair, b, group;
+  int rows, first_row;  // all of the chunk; the CTA's first
+
+  __device__ JoinForwardWork(const AttentionForward& problem, const Parts& all, const Divisor& tiles_a_block,
+                             int rows_a_cta)
+      : p(problem),
+        parts(all),
+        by_tiles(tiles_a_block),
+        heads(p.Hq / p.G),
+        pair(parts.first_pair + static_cast<int>(blockIdx.y)),
+        b(pair / p.G),
+        group(pair % p.G),
+        rows(parts.count * heads.h),
+        first_row(static_cast<int>(blockIdx.x) * rows_a_cta) {}
+  // Of a row its token's number in the chunk; beyond the end the last row's.
+  __device__ int query(int row) const { return heads.token(min(row, rows - 1)); }
+  __device__ int token(int row) const { return parts.first + query(row); }
+};
+
+// Where a CTA's tiles, and its warps' rings of parts, are in shared memory.
+template <typename S>
+struct JoinForwardPlaces {
+  char* shared;
+  std::uint32_t q, k, v, barriers;
+
+  __device__ explicit JoinForwardPlaces(char* memory)
+      : shared(memory),
+        q((shared_address(memory) + 1023) & ~1023u),
+        k(q + S::Q::kBytes),
+        v(k + S::K::kBytes),
+        barriers(q + S::kBarriersAt) {}
+  __device__ char* ring(int warp) const {
+    return shared + (q - shared_address(shared)) + S::kRingsAt + warp * S::kRingBytes;
+  }
+  __device__ std::uint32_t barriers_of(int warp) const { return barriers + warp * S::kPlaces * 8; }
+  // One thread.
+  __device__ void start_barriers() const {
+    for (int i = 0; i < S::kWarps * S::kPlaces; ++i) mbarrier_init(barriers + i * 8, 1);
+    fence_mbarrier_init();
+  }
+};
+
+// All threads: Q of the CTA's rows, K and V of one tile of keys after the other.
+template <typename T, typename S>
+class JoinForwardLoads {
+ public:
+  __device__ JoinForwardLoads(const JoinForwardWork& all, const JoinForwardPlaces<S>& addresses)
+      : work(all), places(addresses), k(group_keys(all.p.k)), v(group_keys(all.p.v)) {}
+
+  __device__ void load_q() const {
+    const Rows& q = work.p.q;
+    const int token_stride = static_cast<int>(q.token / 8), head_stride = static_cast<int>(q.head / 8);
+    int offsets[S::kOwnRows];
+#pragma unroll
+    for (int i = 0; i < S::kOwnRows; ++i) {
+      const int row = work.first_row + S::Q::template own_row<S::kThreads>(i), query = work.heads.token(row);
+      const Row own{work.parts.first + query, work.heads.head(row, query)};
+      offsets[i] = row < work.rows ? offset_of(own, token_stride, head_stride) : -1;
+    }
+    S::Q::template gather_own<S::kThreads>(places.q, group_rows<T>(q, work.b, work.group, work.heads.h), offsets);
+  }
+  __device__ void load_k(const ForcedWalk& keys) const {
+    if (keys.has_more())
+      S::K::template load<S::kThreads>(places.k, k, static_cast<int>(work.p.k.token), keys.first, keys.last);
+    cp_async_commit();
+  }
+  __device__ void load_v(const ForcedWalk& keys) const {
+    if (keys.has_more())
+      S::V::template load<S::kThreads>(places.v, v, static_cast<int>(work.p.v.token), keys.first, keys.last);
+    cp_async_commit();
+  }
+
+ private:
+  const JoinForwardWork& work;
+  const JoinForwardPlaces<S>& places;
+  const T *const k, *const v;
+
+  __device__ const T* group_keys(const Rows& x) const {
+    return static_cast<const T*>(x.data) + work.b * x.batch + work.group * x.head;
+  }
+};
+
+// The rows g and g + 8 of a warp's 16, which a thread has with the other lanes of its quad.
+struct JoinForwardRows {
+  int t[2], head[2];
+  bool inside[2];
+  int of_token[2];  // as PartStream takes them
+
+  __device__ explicit JoinForwardRows(const JoinForwardWork& work) {
+    const int lane = threadIdx.x % 32, own_place = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = work.first_row + own_place + 8 * half, place = lane / 4 + 8 * half;
+      inside[half] = row < work.rows;
+      t[half] = work.token(row);
+      head[half] = work.heads.head(min(row, work.rows - 1), t[half] - work.parts.first);
+      of_token[half] = inside[half] && (place == 0 || head[half] == 0)
+                           ? min(min(work.heads.h - head[half], 16 - place), work.rows - row)
+                           : 0;
+    }
+  }
+};
+
+// Which parts those rows have.
 struct RowsParts {
   unsigned found[2];            // a bit each: the parts that were looked for
   unsigned forced[2] = {0, 0};  // chosen ones, bit 0: the document's first block; 1: the one before the own; 2: the own
@@ -39,16 +150,19 @@ struct RowsParts {
   // Which of the 16 parts from `base` on the rows of the tokens `query` (of the chunk's) have: those of places of the
   // table whose first key is not after the token, of whose number no earlier place has the same, and which are not
   // forced. Half a warp a token, so that a warp's tokens take few rounds: [first, last].
-  __device__ void find(const AttentionForward& p, const Parts& parts, const Divisor& by_tiles, int pair, int base,
-                       int first, int last, const int (&query)[2]) {
+  __device__ void find(const JoinForwardWork& work, int base, int first, int last, const int (&query)[2]) {
+    const AttentionForward& p = work.p;
+    const Parts& parts = work.parts;
+    const Divisor& by_tiles = work.by_tiles;
     const int lane = threadIdx.x & 31, part = base + lane % 16, place = by_tiles.quotient(part), n = p.geometry.n;
-    const int l_sel = p.geometry.l_sel, b = pair / p.G, group = pair % p.G;
+    const int l_sel = p.geometry.l_sel;
     found[0] = found[1] = 0;
 #pragma unroll 1
     for (int two = first; two <= last; two += 2) {
       const int t = parts.first + min(two + lane / 16, last);
       const int position = t - (p.packed.first_token ? p.packed.first_token[t] : 0);
-      const int* numbers = p.blocks + ((static_cast<std::int64_t>(b) * p.S + t) * parts.row_groups + group) * n;
+      const int* numbers =
+          p.blocks + ((static_cast<std::int64_t>(work.b) * p.S + t) * parts.row_groups + work.group) * n;
       const int number = part < parts.per_token ? numbers[place] : -1;
       bool exists =
           number >= 0 && static_cast<std::int64_t>(number) * l_sel + (part - place * by_tiles.n) * kKeyTile <= position;
@@ -74,113 +188,57 @@ struct RowsParts {
   }
 };
 
-// Grid: (tiles of a chunk's rows, pairs of a turn).
-template <typename T, int Dk, int Dv>
-__global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kCtasPerSm)
-    join_forward_kernel(const AttentionForward p, const Pieces pieces, const Divisor by_tiles, const Parts parts) {
-#if NSA_ON_HOPPER
-  using Shape = JoinForwardShape<Dk, Dv>;
-  constexpr int kRows = Shape::kRows, kTiles = kKeyTile / 8, kSteps = kKeyTile / 16, kParts = Shape::kParts;
-  constexpr int kOwn = kParts / 4;  // whose weights a lane of a quad makes
-  griddepcontrol_launch_dependents();
-  if (parts.unless && *parts.unless) return griddepcontrol_wait();
-  extern __shared__ char shared[];
-  __shared__ float row_weights[kRows][kParts + 1];  // of a row's parts; + 1: for the banks
-  const std::uint32_t before = shared_address(shared), q_tile = (before + 1023) & ~1023u;
-  const std::uint32_t k_tile = q_tile + Shape::Q::kBytes, v_tile = k_tile + Shape::K::kBytes;
-  const std::uint32_t barriers = q_tile + Shape::kBarriersAt;
-  const Heads heads(p.Hq / p.G);
-  const int pair = parts.first_pair + static_cast<int>(blockIdx.y), b = pair / p.G, group = pair % p.G;
-  const int rows = parts.count * heads.h, first_row = static_cast<int>(blockIdx.x) * kRows;
-  const auto token_of = [&](int row) { return parts.first + heads.token(min(row, rows - 1)); };
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Shape::kWarps * Shape::kPlaces; ++i) mbarrier_init(barriers + i * 8, 1);
-    fence_mbarrier_init();
-  }
+// The parts of a warp's rows, 16 of a row at a time: those from `base` on. It has the rows itself: a reference to them
+// in here would keep both, and what refers to them, in local memory.
+template <typename T, typename S>
+class JoinForwardParts {
+ public:
+  using Sums = float[S::Dv / 8][4];
+  const JoinForwardRows rows;
 
-  const int q_token = static_cast<int>(p.q.token / 8), q_head = static_cast<int>(p.q.head / 8);
-  int offsets[Shape::kOwnRows];
-#pragma unroll
-  for (int i = 0; i < Shape::kOwnRows; ++i) {
-    const int row = first_row + Shape::Q::template own_row<Shape::kThreads>(i), query = heads.token(row);
-    offsets[i] = row < rows ? offset_of({parts.first + query, heads.head(row, query)}, q_token, q_head) : -1;
-  }
-  ForcedWalk keys(p, token_of(first_row), token_of(first_row + kRows - 1));
-  const T* k = static_cast<const T*>(p.k.data) + b * p.k.batch + group * p.k.head;
-  const T* v = static_cast<const T*>(p.v.data) + b * p.v.batch + group * p.v.head;
-  const auto load_k = [&](const ForcedWalk& own) {
-    if (own.has_more())
-      Shape::K::template load<Shape::kThreads>(k_tile, k, static_cast<int>(p.k.token), own.first, own.last);
-    cp_async_commit();
-  };
-  const auto load_v = [&](const ForcedWalk& own) {
-    if (own.has_more())
-      Shape::V::template load<Shape::kThreads>(v_tile, v, static_cast<int>(p.v.token), own.first, own.last);
-    cp_async_commit();
-  };
-  Shape::Q::template gather_own<Shape::kThreads>(q_tile, group_rows<T>(p.q, b, group, heads.h), offsets);
-  load_k(keys);
-  load_v(keys);
+  __device__ JoinForwardParts(const JoinForwardWork& all, const JoinForwardPlaces<S>& places,
+                              typename S::PartWeights& of_rows)
+      : rows(all),
+        work(all),
+        row_weights(of_rows),
+        lane(threadIdx.x % 32),
+        own_place(static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4),
+        first_query(all.query(all.first_row + own_place - lane / 4)),
+        last_query(all.query(all.first_row + own_place - lane / 4 + 15)),
+        stream(places.ring(threadIdx.x / 32), places.barriers_of(threadIdx.x / 32), rows.of_token) {}
 
-  // A thread's two rows, and which parts they have.
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, own_place = warp * 16 + lane / 4;
-  int t[2], head[2], of_token[2];
-  bool inside[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = first_row + own_place + 8 * half, place = lane / 4 + 8 * half;
-    inside[half] = row < rows;
-    t[half] = token_of(row);
-    head[half] = heads.head(min(row, rows - 1), t[half] - parts.first);
-    of_token[half] =
-        inside[half] && (place == 0 || head[half] == 0) ? min(min(heads.h - head[half], 16 - place), rows - row) : 0;
+  // All of a token's, for what is forced; the first ones last, which are then those that were found.
+  __device__ void find_all() {
+#pragma unroll 1
+    for (int base = (work.parts.per_token - 1) / S::kParts * S::kParts; base >= 0; base -= S::kParts) find(base);
   }
-  const int query[2] = {t[0] - parts.first, t[1] - parts.first};
-  const auto query_of_place = [&](int place) { return heads.token(min(first_row + warp * 16 + place, rows - 1)); };
-  const int first_query = query_of_place(0), last_query = query_of_place(15);
-  RowsParts own;
-  const auto find = [&](int base) {
-    own.find(p, parts, by_tiles, pair, base, first_query, last_query, query);
+  __device__ void find(int base) {
+    const int query[2] = {rows.t[0] - work.parts.first, rows.t[1] - work.parts.first};
+    own.find(work, base, first_query, last_query, query);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      if (!inside[half]) own.found[half] = 0;
-  };
-#pragma unroll 1
-  for (int base = (parts.per_token - 1) / kParts * kParts; base >= 0; base -= kParts) find(base);
-  const ForcedToken forced[2] = {{p, t[0]}, {p, t[1]}};
-
-  const float factor = p.scale * kLog2E;
-  float s[kTiles][4], out[Dv / 8][4] = {};
-  bool sees_keys[2] = {false, false};
-  RunningSoftmax softmax;
-  const auto rescale_out = [&](const float(&rescale)[2]) {
-#pragma unroll
-    for (int n = 0; n < Dv / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) out[n][e] *= rescale[e / 2];
-  };
-  float since[2];  // what `out` was rescaled with since the parts were weighed
-  PartStream<T, Dv, Shape::kPlaces> stream(shared + (q_tile - before) + Shape::kRingsAt + warp * Shape::kRingBytes,
-                                           barriers + warp * Shape::kPlaces * 8, of_token);
-  // The parts from `base` on: sets them on their way, and asks for their statistics.
-  float2 statistics[2][kOwn];
-  const auto ask_parts = [&](int base) {
+      if (!rows.inside[half]) own.found[half] = 0;
+  }
+  [[nodiscard]] __device__ unsigned forced(int half) const { return own.forced[half]; }
+  // Sets those that were found on their way, and asks for their statistics.
+  __device__ void ask(int base) {
+    const Parts& parts = work.parts;
     const T* source[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const std::int64_t first = static_cast<std::int64_t>(parts.at(pair, t[half], base)) * heads.h + head[half];
-      source[half] = static_cast<const T*>(parts.data) + first * Dv;
+      const int at = parts.at(work.pair, rows.t[half], base);
+      const std::int64_t first = static_cast<std::int64_t>(at) * work.heads.h + rows.head[half];
+      source[half] = static_cast<const T*>(parts.data) + first * S::Dv;
 #pragma unroll
       for (int k = 0; k < kOwn; ++k) {
         statistics[half][k] = make_float2(-INFINITY, 0.f);
-        if (has(own.found[half], k * 4 + lane % 4))
-          statistics[half][k] = parts.stats[first + (k * 4 + lane % 4) * heads.h];
+        if (has(own.found[half], own_part(k))) statistics[half][k] = parts.stats[first + own_part(k) * work.heads.h];
       }
     }
-    stream.begin(own.found, source, heads.h * Dv);
-  };
-  const auto weigh_parts = [&] {
-    float rescale[2];
+    stream.begin(own.found, source, work.heads.h * S::Dv);
+  }
+  // Their weights, and by what `out` is to be rescaled for them.
+  __device__ void weigh(RunningSoftmax& softmax, bool (&sees_keys)[2], float factor, float (&rescale)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float highest = softmax.maximum[half];
@@ -194,22 +252,27 @@ __global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kCtasPerSm)
 #pragma unroll
       for (int k = 0; k < kOwn; ++k) {
         const auto [score, sum] = statistics[half][k];
-        const float weight = has(own.found[half], k * 4 + lane % 4) ? exp2_fast((score - origin) * factor) * sum : 0.f;
-        row_weights[own_place + 8 * half][k * 4 + lane % 4] = weight;
+        const float weight = has(own.found[half], own_part(k)) ? exp2_fast((score - origin) * factor) * sum : 0.f;
+        row_weights[own_place + 8 * half][own_part(k)] = weight;
         softmax.sum[half] += weight;
       }
       sees_keys[half] |= own.found[half] != 0;
       since[half] = 1;
     }
-    rescale_out(rescale);
-    __syncwarp();
-  };
-  const auto add_part = [&] {
+  }
+  // Says that `out` has been rescaled.
+  __device__ void rescaled(const float (&by)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) since[half] *= by[half];
+  }
+  [[nodiscard]] __device__ bool has_more() const { return stream.has_more(); }
+  // The next one of every row.
+  __device__ void add(Sums& out) {
     if (!stream.has_more()) return;
-    stream.next([&](int half, int part, const uint4(&values)[Dv / 32]) {
+    stream.next([&](int half, int part, const uint4(&values)[S::Dv / 32]) {
       const float weight = row_weights[own_place + 8 * half][part] * since[half];
 #pragma unroll
-      for (int j = 0; j < Dv / 32; ++j) {
+      for (int j = 0; j < S::Dv / 32; ++j) {
         float x[kEight];
         widen<T>(x, values[j]);
 #pragma unroll
@@ -219,40 +282,110 @@ __global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kCtasPerSm)
         }
       }
     });
-  };
-  __syncthreads();  // the barriers have been started
-  griddepcontrol_wait();
-  ask_parts(0);
-  bool weighed = false;
+  }
+
+ private:
+  static constexpr int kOwn = S::kParts / 4;  // whose weights a lane of a quad makes
+  const JoinForwardWork& work;
+  typename S::PartWeights& row_weights;
+  const int lane, own_place;
+  const int first_query, last_query;  // the warp's
+  RowsParts own;
+  float2 statistics[2][kOwn];
+  float since[2];  // what `out` was rescaled with since the parts were weighed
+  PartStream<T, S::Dv, S::kPlaces> stream;
+
+  __device__ int own_part(int k) const { return k * 4 + lane % 4; }
+};
+
+// The warpgroup of a CTA. Its arrays are variables of run(), handed to the steps, as those of DkvWarpgroup
+// (interval/sm90_dkv.cuh) are.
+template <typename T, typename S>
+class JoinForwardWarpgroup {
+ public:
+  __device__ JoinForwardWarpgroup(const JoinForwardWork& all, const JoinForwardPlaces<S>& addresses,
+                                  const JoinForwardLoads<T, S>& copies, typename S::PartWeights& part_weights)
+      : work(all),
+        places(addresses),
+        loads(copies),
+        lane(threadIdx.x % 32),
+        parts(all, addresses, part_weights),
+        factor(all.p.scale * kLog2E) {}
+
+  __device__ void run(ForcedWalk keys) {
+    parts.find_all();
+    const ForcedToken forced[2] = {{work.p, parts.rows.t[0]}, {work.p, parts.rows.t[1]}};
+    Scores s;
+    Sums out = {};
+    __syncthreads();  // the barriers have been started
+    griddepcontrol_wait();
+    parts.ask(0);
+    bool weighed = false;
 #pragma unroll 1
-  while (keys.has_more()) {
-    ForcedWalk next = keys;
-    next.next(p);
-    cp_async_wait<1>();
-    fence_proxy_async();
-    __syncthreads();  // K is there
-    pin(s);
-    wgmma_fence();
-    product_of_columns<T, Dk / 16>(s, typename Shape::Q(), q_tile, typename Shape::K(), k_tile);
-    wgmma_commit();
-    int end[2];  // each row sees the keys below its own end
+    while (keys.has_more()) {
+      ForcedWalk next = keys;
+      next.next(work.p);
+      cp_async_wait<1>();
+      fence_proxy_async();
+      __syncthreads();  // K is there
+      pin(s);
+      wgmma_fence();
+      product_of_columns<T, S::Dk / 16>(s, typename S::Q(), places.q, typename S::K(), places.k);
+      wgmma_commit();
+      int end[2];
+      see(keys, forced, end);
+      wgmma_wait<0>();
+      pin(s);
+      __syncthreads();  // K is used up
+      loads.load_k(next);
+      if (!weighed) weigh_parts(out);  // not before: their statistics come under the first product
+      weighed = true;
+      Rounded weights;
+      weigh(keys.first, end, s, weights, out);
+      parts.add(out);  // while V is on its way; not beside products, which ptxas would serialise
+      cp_async_wait<1>();
+      fence_proxy_async();
+      __syncthreads();  // V is there
+      add_values(weights, out);
+      __syncthreads();  // V is used up
+      loads.load_v(next);
+      keys = next;
+    }
+    cp_async_wait<0>();
+    add_other_parts(out);
+    store(out);
+  }
+
+ private:
+  static constexpr int kTiles = kKeyTile / 8, kSteps = kKeyTile / 16;
+  using Scores = float[kTiles][4];
+  using Sums = typename JoinForwardParts<T, S>::Sums;
+  using Rounded = std::uint32_t[kSteps][4];
+  const JoinForwardWork& work;
+  const JoinForwardPlaces<S>& places;
+  const JoinForwardLoads<T, S>& loads;
+  const int lane;
+  JoinForwardParts<T, S> parts;
+  const float factor;
+  RunningSoftmax softmax;
+  bool sees_keys[2] = {false, false};
+
+  // Each row sees the keys below its own end.
+  __device__ void see(const ForcedWalk& keys, const ForcedToken (&forced)[2], int (&end)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const unsigned bit = keys.block == forced[half].first_block     ? 1u
                            : keys.block == forced[half].own_block     ? 4u
                            : keys.block == forced[half].own_block - 1 ? 2u
                                                                       : 0u;
-      end[half] = (own.forced[half] & bit) != 0 ? min(t[half] + 1, keys.last) : 0;
+      end[half] = (parts.forced(half) & bit) != 0 ? min(parts.rows.t[half] + 1, keys.last) : 0;
       sees_keys[half] |= end[half] > keys.first;
     }
-    wgmma_wait<0>();
-    pin(s);
-    __syncthreads();  // K is used up
-    load_k(next);
-    if (!weighed) weigh_parts();  // not before: their statistics come under the first product
-    weighed = true;
-    if (min(end[0], end[1]) < keys.first + kKeyTile) {
-      const int column = keys.first + lane % 4 * 2;
+  }
+  // From S to P.
+  __device__ void weigh(int first, const int (&end)[2], Scores& s, Rounded& weights, Sums& out) {
+    if (min(end[0], end[1]) < first + kKeyTile) {
+      const int column = first + lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
@@ -261,50 +394,80 @@ __global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kCtasPerSm)
     }
     float rescale[2];
     softmax.update(s, factor, rescale);
-    rescale_out(rescale);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) since[half] *= rescale[half];
-    std::uint32_t weights[kSteps][4];
+    rescale_out(out, rescale);
+    parts.rescaled(rescale);
 #pragma unroll
     for (int kk = 0; kk < kSteps; ++kk) as_a<T>(weights[kk], s, kk);
-    add_part();  // while V is on its way; not beside products, which ptxas would serialise
-    cp_async_wait<1>();
-    fence_proxy_async();
-    __syncthreads();  // V is there
+  }
+  __device__ void add_values(const Rounded& weights, Sums& out) const {
     pin(out);
     wgmma_fence();
 #pragma unroll
-    for (int kk = 0; kk < kSteps; ++kk) Wgmma<T, Dv>::values(out, weights[kk], Shape::V::rows(v_tile, kk));
+    for (int kk = 0; kk < kSteps; ++kk) Wgmma<T, S::Dv>::values(out, weights[kk], S::V::rows(places.v, kk));
     wgmma_commit();
     wgmma_wait<0>();
     pin(out);
-    __syncthreads();  // V is used up
-    load_v(next);
-    keys = next;
   }
-  cp_async_wait<0>();
-#pragma unroll 1
-  for (int base = 0;;) {
-#pragma unroll 1
-    while (stream.has_more()) add_part();
-    base += kParts;
-    if (base >= parts.per_token) break;
-    __syncwarp();  // the weights are used up
-    find(base);
-    ask_parts(base);
-    weigh_parts();
+  __device__ void weigh_parts(Sums& out) {
+    float rescale[2];
+    parts.weigh(softmax, sees_keys, factor, rescale);
+    rescale_out(out, rescale);
+    __syncwarp();
   }
-
+  // Those behind the last tile of keys.
+  __device__ void add_other_parts(Sums& out) {
+#pragma unroll 1
+    for (int base = 0;;) {
+#pragma unroll 1
+      while (parts.has_more()) parts.add(out);
+      base += S::kParts;
+      if (base >= work.parts.per_token) break;
+      __syncwarp();  // the weights are used up
+      parts.find(base);
+      parts.ask(base);
+      weigh_parts(out);
+    }
+  }
+  __device__ static void rescale_out(Sums& out, const float (&rescale)[2]) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int of_all = group * heads.h + head[half];
-    const float total = total_of(quad_sum(softmax.sum[half]), sees_keys[half]);
-    if (inside[half] && lane % 4 == 0)
-      reinterpret_cast<float2*>(p.stats)[(static_cast<std::int64_t>(b) * p.Hq + of_all) * p.S + t[half]] =
-          stored_statistics(softmax.maximum[half], total, factor);
-    T* const to = static_cast<T*>(p.o.data) + b * p.o.batch + t[half] * p.o.token + of_all * p.o.head;
-    store_row(inside[half] ? to : nullptr, out, half, normaliser(total), total == 0.f);
+    for (int n = 0; n < S::Dv / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out[n][e] *= rescale[e / 2];
   }
+  __device__ void store(const Sums& out) const {
+    const AttentionForward& p = work.p;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int of_all = work.group * work.heads.h + parts.rows.head[half], t = parts.rows.t[half];
+      const float total = total_of(quad_sum(softmax.sum[half]), sees_keys[half]);
+      if (parts.rows.inside[half] && lane % 4 == 0)
+        reinterpret_cast<float2*>(p.stats)[(static_cast<std::int64_t>(work.b) * p.Hq + of_all) * p.S + t] =
+            stored_statistics(softmax.maximum[half], total, factor);
+      T* const to = static_cast<T*>(p.o.data) + work.b * p.o.batch + t * p.o.token + of_all * p.o.head;
+      store_row(parts.rows.inside[half] ? to : nullptr, out, half, normaliser(total), total == 0.f);
+    }
+  }
+};
+
+// Grid: (tiles of a chunk's rows, pairs of a turn).
+template <typename T, int Dk, int Dv>
+__global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kCtasPerSm)
+    join_forward_kernel(const AttentionForward p, const Pieces pieces, const Divisor by_tiles, const Parts parts) {
+#if NSA_ON_HOPPER
+  using S = JoinForwardShape<Dk, Dv>;
+  griddepcontrol_launch_dependents();
+  if (parts.unless && *parts.unless) return griddepcontrol_wait();
+  extern __shared__ char shared[];
+  __shared__ typename S::PartWeights part_weights;
+  const JoinForwardWork work(p, parts, by_tiles, S::kRows);
+  const JoinForwardPlaces<S> places(shared);
+  if (threadIdx.x == 0) places.start_barriers();
+  const ForcedWalk keys(p, work.token(work.first_row), work.token(work.first_row + S::kRows - 1));
+  const JoinForwardLoads<T, S> loads(work, places);
+  loads.load_q();
+  loads.load_k(keys);
+  loads.load_v(keys);
+  JoinForwardWarpgroup<T, S>(work, places, loads, part_weights).run(keys);
 #else
   __trap();
 #endif
