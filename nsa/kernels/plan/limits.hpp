@@ -1,6 +1,6 @@
 // What bounds the workspaces of attention and decides between its ways and how they are cut; besides, whether the MLP's
-// products are ours. A part of the device (device.hpp), for which they were fitted; tests lower them, to reach what else
-// only long sequences do.
+// products are ours. A part of the device (device.hpp), for which they were fitted; tests lower them, to reach what
+// else only long sequences do.
 #pragma once
 
 #include <cstdint>
