@@ -6,6 +6,7 @@
 #include "nsa/cuda/rows.hpp"
 #include "nsa/cuda/stream.hpp"
 #include "nsa/kernels/mlp.hpp"
+#include "nsa/kernels/plan/device.hpp"
 
 namespace nsa::cuda {
 

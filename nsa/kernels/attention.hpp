@@ -29,8 +29,8 @@ struct AttentionForward {
   Rows k, v;               // [B,N,G,Dk], [B,N,G,Dv]
   Rows o;                  // [B,S,Hq,Dv], every element is written
   float* stats = nullptr;  // [B,Hq,S,2], every element is written
-  const int* blocks =
-      nullptr;  // selected: [B,S,G,n] numbers from the start of the document; outside it or twice: ignored
+  // Selected: [B,S,G,n] numbers from the start of the document; outside it or twice: ignored.
+  const int* blocks = nullptr;
   SelectionBlocks selection;  // selected
   void* workspace = nullptr;  // AttentionPlan::workspace bytes, aligned to 256
   Packed packed;

@@ -4,12 +4,14 @@
 // another.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "nsa/kernels/params.hpp"
-#include "nsa/kernels/plan/device.hpp"
 
 namespace nsa::kernels {
+
+struct Device;  // plan/device.hpp
 
 // All matrices contiguous, beginning at multiples of 16 bytes.
 struct SiluProduct {

@@ -85,8 +85,7 @@ struct SelectedLaunches {
     const auto kernel = hopper::join_forward_kernel<T, Dk, Dv>;
     allow_shared(kernel, Shape::kSharedBytes);
     const dim3 ctas(grid(tiles_of(std::int64_t{parts.count} * (p.Hq / p.G), Shape::kRows)), grid(parts.pairs));
-    launch(true, kernel, ctas, Shape::kThreads, Shape::kSharedBytes, stream, p, pieces, Divisor(pieces.tiles_a_block),
-           parts);
+    launch(true, kernel, ctas, Shape::kThreads, Shape::kSharedBytes, stream, p, Divisor(pieces.tiles_a_block), parts);
     check_launch("join_forward");
   }
   // Of a slice as the plan cuts them. Forward, only x.forward is anything.

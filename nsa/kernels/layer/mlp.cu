@@ -6,6 +6,7 @@
 #include "nsa/kernels/device/shared.hpp"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/layer/sm90_mlp.cuh"
+#include "nsa/kernels/plan/device.hpp"
 
 namespace nsa::kernels {
 

@@ -1,5 +1,6 @@
 #include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/shared.hpp"
+#include "nsa/kernels/device/softmax.cuh"
 #include "nsa/kernels/plan/select_plan.hpp"
 #include "nsa/kernels/select/sm80.cuh"
 #include "nsa/kernels/select/sm90.hpp"
@@ -10,7 +11,7 @@ namespace {
 
 template <typename Plan>
 void launch(Select p, cudaStream_t stream) {
-  p.scale *= 1.44269504088896341f;  // log2(e): the kernel's powers are of two
+  p.scale *= kLog2E;  // the kernel's powers are of two
   const Overlap overlap{p.geometry.l_sel / p.geometry.d, p.geometry.l / p.geometry.d};
   const std::int64_t tiles = (p.S + Plan::kTokens - 1) / Plan::kTokens;
   const auto kernel = select_kernel<Plan>;

@@ -4,6 +4,7 @@
 
 #include "nsa/kernels/device/early.cuh"
 #include "nsa/kernels/device/shared.hpp"
+#include "nsa/kernels/device/softmax.cuh"
 #include "nsa/kernels/device/tensor_map.hpp"
 #include "nsa/kernels/select/sm90.hpp"
 
@@ -27,7 +28,7 @@ void with_shape(const Select& p, int pairs, Each&& each) {
 
 template <typename T, typename S>
 void launch(Select p, int sm_count, cudaStream_t stream) {
-  p.scale *= 1.44269504088896341f;  // log2(e): the kernel's powers are of two
+  p.scale *= kLog2E;  // the kernel's powers are of two
   const auto kernel = select_kernel<T, S>;
   grant_shared(kernel, S::kSharedBytes);
   const auto k_map = tensor_map(p.k_cmp, p.storage, p.B, p.N, p.G, S::Dk, S::kKeys);

@@ -11,8 +11,8 @@ namespace nsa::kernels {
 
 struct Inverse {
   const int* blocks = nullptr;  // [B,S,G,n] as AttentionForward takes them, or such columns of [B,S,row_groups,n]
-  const int* document_blocks =
-      nullptr;  // packed: [S] number of the first selection block of the token's document; null: 0
+  // Packed: [S] number of the first selection block of the token's document; null: 0.
+  const int* document_blocks = nullptr;
   Packed packed;
   Geometry geometry;
   int* offsets = nullptr;          // [sets][J + 1], every element is written

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "nsa/kernels/plan/device.hpp"
 #include "nsa/kernels/tests/emulation/emulator.hpp"
 #include "nsa/kernels/tests/tensors.hpp"
 

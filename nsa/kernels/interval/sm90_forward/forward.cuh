@@ -28,7 +28,7 @@
 namespace nsa::kernels::hopper {
 
 // Scores times this are exponents of 2.
-__device__ inline float factor_of(const AttentionForward& p) { return p.scale * 1.44269504088896340736f; }
+__device__ inline float factor_of(const AttentionForward& p) { return p.scale * kLog2E; }
 
 // One thread: K and V of every tile, step by step.
 template <typename S>

@@ -143,7 +143,7 @@ __device__ inline void forward_and_select(const WithChoiceWork& work, char* plac
   multiply();
 
   // This thread's rows are g, g + 8 of its warp's 16.
-  const float factor = p.scale * 1.44269504088896340736f;
+  const float factor = p.scale * kLog2E;
   const auto own_row = [&](int half) { return work.row(warp * 16 + lane / 4 + half * 8); };
   unsigned sees = 0;  // bit i: row i sees any key
 #pragma unroll

@@ -452,7 +452,7 @@ class JoinForwardWarpgroup {
 // Grid: (tiles of a chunk's rows, pairs of a turn).
 template <typename T, int Dk, int Dv>
 __global__ void __launch_bounds__(128, JoinForwardShape<Dk, Dv>::kCtasPerSm)
-    join_forward_kernel(const AttentionForward p, const Pieces pieces, const Divisor by_tiles, const Parts parts) {
+    join_forward_kernel(const AttentionForward p, const Divisor by_tiles, const Parts parts) {
 #if NSA_ON_HOPPER
   using S = JoinForwardShape<Dk, Dv>;
   griddepcontrol_launch_dependents();
