@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/fnv1a.hpp"
+
 namespace nsa::train {
 
 namespace {
@@ -62,11 +64,11 @@ std::runtime_error DataFile::shrunk() const {
 }
 
 std::string DataFile::fingerprint() const {
-  std::uint64_t hash = 0xCBF29CE484222325U;
+  std::uint64_t hash = base::kFnvOffset;
   std::vector<std::uint8_t> ends(static_cast<std::size_t>(std::min(bytes_, kFingerprinted)));
   for (const std::int64_t offset : {std::int64_t{0}, std::max<std::int64_t>(0, bytes_ - kFingerprinted)}) {
     read(offset, ends);
-    for (const std::uint8_t byte : ends) hash = (hash ^ byte) * 0x100000001B3U;
+    hash = base::fnv1a(hash, {reinterpret_cast<const char*>(ends.data()), ends.size()});
   }
   return fmt::format("{:016x}", hash);
 }
