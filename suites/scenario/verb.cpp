@@ -355,7 +355,8 @@ bool may_be_set(const std::string& key) {
                                                 "python_timeout_s",
                                                 "preflight.expect",
                                                 "preflight.train_folder",
-                                                "throughput.baseline"};
+                                                "throughput.baseline",
+                                                "train.data"};
   static const std::vector<std::string> of_run = {kHangKey, "run.seed", "run.timeout_s"};
   if (key.starts_with("run.")) return std::find(of_run.begin(), of_run.end(), key) != of_run.end();
   return std::find(kept.begin(), kept.end(), key) == kept.end();
