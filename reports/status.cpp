@@ -46,9 +46,11 @@ constexpr std::array kSeverities{
 constexpr std::array kExitCodes{
     ExitCodeRow{ExitCode::internal, 0, "internal error of the harness (a bug)"},
     ExitCodeRow{ExitCode::interrupted, 1, "interrupted (SIGINT); the journal is complete up to that point"},
-    ExitCodeRow{ExitCode::terminated, 1, "terminated (SIGTERM); the journal is complete up to that point"},
+    ExitCodeRow{ExitCode::terminated, 1,
+                "terminated (SIGTERM, SIGHUP, SIGUSR1, SIGXCPU); the journal is complete up to that point"},
     ExitCodeRow{ExitCode::usage, 2, "bad command line, configuration, name, schema or journal"},
-    ExitCodeRow{ExitCode::incompatible, 3, "report or baseline of another schema major or another GPU"},
+    ExitCodeRow{ExitCode::incompatible, 3,
+                "report, journal or baseline of an incompatible version, or a baseline of another GPU"},
     ExitCodeRow{ExitCode::infrastructure, 4,
                 "the machine: no usable GPU where one is required, device lost, disk full"},
     ExitCodeRow{ExitCode::crash, 5, "a case crashed; contained"},
