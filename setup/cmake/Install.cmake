@@ -6,6 +6,8 @@ install(TARGETS nsa-validate nsa-doctor nsa-train nsa-bench COMPONENT programs)
 install(DIRECTORY adapters configs fixtures DESTINATION ${CMAKE_INSTALL_DATADIR}/nsa-validate COMPONENT programs
         PATTERN fuzz EXCLUDE  # inputs of nsa-fuzz, which stays here
         PATTERN tests EXCLUDE PATTERN __pycache__ EXCLUDE)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/nsa-validate COMPONENT programs)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/nsa-validate COMPONENT library)
 
 # The archives' names are short, so they have a folder of their own.
 foreach(target base nsa_configuration nsa_data nsa_kernels nsa_parallel nsa_torch nsa_torch_fmt nsa_world)
