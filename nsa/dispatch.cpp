@@ -50,19 +50,21 @@ struct Dispatcher::State {
 namespace {
 
 [[noreturn]] void unknown_variant(const Choice& choice) {
-  throw std::logic_error(fmt::format("backend {} has no variant '{}'", to_string(choice.backend), choice.variant));
+  throw std::logic_error(
+      fmt::format("backend {} has no variant '{}'", to_string(choice.backend), to_string(choice.variant)));
 }
 
 sdpa::Selection selection_of(const Choice& choice) {
-  if (choice.variant == "packed") return sdpa::Selection::packed;
-  if (choice.variant.empty() || choice.variant == "packed_safe") return sdpa::Selection::packed_safe;
-  if (choice.variant == "masked") return sdpa::Selection::masked;
+  if (choice.variant == RouteVariant::packed) return sdpa::Selection::packed;
+  if (choice.variant == RouteVariant::none || choice.variant == RouteVariant::packed_safe)
+    return sdpa::Selection::packed_safe;
+  if (choice.variant == RouteVariant::masked) return sdpa::Selection::masked;
   unknown_variant(choice);
 }
 
 flash::Entry entry_of(const Choice& choice) {
-  if (choice.variant.empty() || choice.variant == "dense") return flash::Entry::dense;
-  if (choice.variant == "varlen") return flash::Entry::varlen;
+  if (choice.variant == RouteVariant::none || choice.variant == RouteVariant::dense) return flash::Entry::dense;
+  if (choice.variant == RouteVariant::varlen) return flash::Entry::varlen;
   unknown_variant(choice);
 }
 
@@ -76,7 +78,7 @@ Ops table_of(const Choice& choice, const EffectiveFlags& flags, const OnLaunch& 
     case Backend::flash:
       return flash::ops(entry_of(choice));
     case Backend::cuda:
-      if (!choice.variant.empty() && choice.variant != "in_one") unknown_variant(choice);
+      if (choice.variant != RouteVariant::none && choice.variant != RouteVariant::in_one) unknown_variant(choice);
       return cuda::ops(on_launch, flags.graph_calls);
   }
   unknown_variant(choice);
@@ -128,7 +130,7 @@ Ops strict(const Ops& table, const std::function<void(const Fallback&, bool)>& c
 }
 
 Ops backend_ops(Backend backend, const OnLaunch& on_launch) {
-  return table_of({.backend = backend, .variant = "", .why = ""}, EffectiveFlags{}, on_launch);
+  return table_of({.backend = backend, .why = ""}, EffectiveFlags{}, on_launch);
 }
 
 Ops assemble(const Route& route, const EffectiveFlags& flags, const OnLaunch& on_launch) {
@@ -140,7 +142,7 @@ Ops assemble(const Route& route, const EffectiveFlags& flags, const OnLaunch& on
             own(Op::attend_window).attend_window,
             own(Op::combine).combine};
   const Choice& attend = route[Op::attend];
-  if (attend.variant == "in_parts") return parts;
+  if (attend.variant == RouteVariant::in_parts) return parts;
   const Ops whole = own(Op::attend);
   if (whole.way != AttendWay::in_one) unknown_variant(attend);
   return parts.in_one(whole.attend);
@@ -167,8 +169,8 @@ Ops Dispatcher::ops(const Call& call) {
 Ops Dispatcher::ops(Backend backend) {
   const auto chosen = std::make_shared<Route>();
   const Ops table = backend_ops(backend, launches(chosen));
-  for (const Op op : kAllOps) (*chosen)[op] = {backend, "", "this backend by itself"};
-  (*chosen)[Op::attend].variant = table.way == AttendWay::in_one ? "in_one" : "in_parts";
+  for (const Op op : kAllOps) (*chosen)[op] = {backend, RouteVariant::none, "this backend by itself"};
+  (*chosen)[Op::attend].variant = table.way == AttendWay::in_one ? RouteVariant::in_one : RouteVariant::in_parts;
   return recorded(table, *chosen);
 }
 

@@ -57,32 +57,32 @@ std::string request_refusal(const EffectiveFlags& flags, const Call& call, const
 Choice choose_attention(const EffectiveFlags& flags, const Call& call, Op op) {
   const FlashRequest wanted = request(flags, op);
   const std::string origin = origin_of(flags, wanted.flag).text;
-  if (!wanted.asked) return {Backend::sdpa, "", fmt::format("flash not asked for ({})", origin)};
+  if (!wanted.asked) return {Backend::sdpa, RouteVariant::none, fmt::format("flash not asked for ({})", origin)};
   if (const auto reason = request_refusal(flags, call, wanted); !reason.empty())
-    return {Backend::sdpa, "", "flash refused: " + reason, {{op, Backend::flash, reason}}};
+    return {Backend::sdpa, RouteVariant::none, "flash refused: " + reason, {{op, Backend::flash, reason}}};
   // Compressed attention is always varlen: a document's strides against its blocks (flash/compressed.cpp).
-  if (op == Op::attend_compressed) return {Backend::flash, "varlen", origin};
-  if (call.packed) return {Backend::flash, "varlen", origin + "; packed batch"};
-  if (flags.fa2_force_varlen) return {Backend::flash, "varlen", origin + "; NSA_FA2_FORCE_VARLEN"};
-  return {Backend::flash, "dense", origin};
+  if (op == Op::attend_compressed) return {Backend::flash, RouteVariant::varlen, origin};
+  if (call.packed) return {Backend::flash, RouteVariant::varlen, origin + "; packed batch"};
+  if (flags.fa2_force_varlen) return {Backend::flash, RouteVariant::varlen, origin + "; NSA_FA2_FORCE_VARLEN"};
+  return {Backend::flash, RouteVariant::dense, origin};
 }
 
 Choice choose_selected(const EffectiveFlags& flags, const Call& call) {
-  if (flags.sel_mask) return {Backend::sdpa, "masked", origin_of(flags, "sel_mask").text};
+  if (flags.sel_mask) return {Backend::sdpa, RouteVariant::masked, origin_of(flags, "sel_mask").text};
   const std::int64_t bytes = gathered_selection_bytes(call);
   if (bytes > kGatherBudgetBytes)
-    return {Backend::sdpa, "masked",
+    return {Backend::sdpa, RouteVariant::masked,
             fmt::format("gathering refused: it would hold {} bytes, the budget is {}", bytes, kGatherBudgetBytes)};
-  if (call.training) return {Backend::sdpa, "packed_safe", "gradients are needed"};
-  if (flags.train_safe_pack) return {Backend::sdpa, "packed_safe", "NSA_TRAIN_SAFE_PACK"};
-  return {Backend::sdpa, "packed", "no gradients: the workspace is reused"};
+  if (call.training) return {Backend::sdpa, RouteVariant::packed_safe, "gradients are needed"};
+  if (flags.train_safe_pack) return {Backend::sdpa, RouteVariant::packed_safe, "NSA_TRAIN_SAFE_PACK"};
+  return {Backend::sdpa, RouteVariant::packed, "no gradients: the workspace is reused"};
 }
 
 // The choice without our own kernels.
 Choice choose(const EffectiveFlags& flags, const Call& call, Op op) {
   if (op == Op::attend_window || op == Op::attend_compressed) return choose_attention(flags, call, op);
   if (op == Op::attend_selected) return choose_selected(flags, call);
-  return {Backend::sdpa, "", "the default"};
+  return {Backend::sdpa, RouteVariant::none, "the default"};
 }
 
 // cuda instead of `otherwise`, unless that is what was asked for by name.
@@ -96,7 +96,7 @@ Choice prefer_cuda(const EffectiveFlags& flags, const Call& call, Op op, Choice 
   }
   // What was asked for and refused keeps its reason.
   const std::string also = otherwise.refused.empty() ? "" : "; " + otherwise.why;
-  return {Backend::cuda, "", origin_of(flags, "use_cuda").text + also, otherwise.refused};
+  return {Backend::cuda, RouteVariant::none, origin_of(flags, "use_cuda").text + also, otherwise.refused};
 }
 
 // After its parts were chosen; without what they were refused.
@@ -104,26 +104,55 @@ Choice choose_attend(const EffectiveFlags& flags, const Route& route) {
   const Backend first = route[kAttendParts.front()].backend;
   for (const Op part : kAttendParts)
     if (route[part].backend != first)
-      return {Backend::sdpa, "in_parts",
+      return {Backend::sdpa, RouteVariant::in_parts,
               fmt::format("{} is {}'s, {} is {}'s", to_string(kAttendParts.front()), to_string(first), to_string(part),
                           to_string(route[part].backend))};
-  if (flags.force_parity) return {first, "in_parts", route[kAttendParts.front()].why};
+  if (flags.force_parity) return {first, RouteVariant::in_parts, route[kAttendParts.front()].why};
   if (first != Backend::cuda)
-    return {first, "in_parts", fmt::format("{} has no function for all; {}", to_string(first), route[Op::combine].why)};
+    return {first, RouteVariant::in_parts,
+            fmt::format("{} has no function for all; {}", to_string(first), route[Op::combine].why)};
   if (flags.forced_branch != ForcedBranch::none)
-    return {first, "in_parts", origin_of(flags, "forced_branch").text + ": one branch runs alone"};
+    return {first, RouteVariant::in_parts, origin_of(flags, "forced_branch").text + ": one branch runs alone"};
   if (flags.strict_asserts)
-    return {first, "in_parts", origin_of(flags, "strict_asserts").text + ": every part's output is looked at"};
+    return {first, RouteVariant::in_parts,
+            origin_of(flags, "strict_asserts").text + ": every part's output is looked at"};
   std::string why = route[kAttendParts.front()].why;  // the parts', each once
   for (const Op part : kAttendParts)
     if (why.find(route[part].why) == std::string::npos) why += "; " + route[part].why;
-  return {first, "in_one", why};
+  return {first, RouteVariant::in_one, why};
 }
 
 }  // namespace
 
+std::string_view to_string(RouteVariant variant) {
+  switch (variant) {
+    case RouteVariant::none:
+      return "";
+    case RouteVariant::packed:
+      return "packed";
+    case RouteVariant::packed_safe:
+      return "packed_safe";
+    case RouteVariant::masked:
+      return "masked";
+    case RouteVariant::dense:
+      return "dense";
+    case RouteVariant::varlen:
+      return "varlen";
+    case RouteVariant::in_one:
+      return "in_one";
+    case RouteVariant::in_parts:
+      return "in_parts";
+  }
+  return "?";
+}
+
+bool gathers(const Choice& choice) {
+  return choice.variant == RouteVariant::packed || choice.variant == RouteVariant::packed_safe;
+}
+
 std::string to_string(const Choice& choice) {
-  return fmt::format("{}{}{}", to_string(choice.backend), choice.variant.empty() ? "" : "/", choice.variant);
+  const std::string_view variant = to_string(choice.variant);
+  return fmt::format("{}{}{}", to_string(choice.backend), variant.empty() ? "" : "/", variant);
 }
 
 std::string_view to_string(Backend backend) {
@@ -206,7 +235,7 @@ Route route(const EffectiveFlags& flags, const Call& call) {
   for (const Op op : kAllOps) {
     if (op == Op::attend) continue;
     if (flags.force_parity)
-      route[op] = {Backend::reference, "", "NSA_FORCE_PARITY"};
+      route[op] = {Backend::reference, RouteVariant::none, "NSA_FORCE_PARITY"};
     else
       route[op] = prefer_cuda(flags, call, op, choose(flags, call, op));
   }
@@ -244,7 +273,7 @@ std::vector<Asked> asked_by_name(const EffectiveFlags& flags, const Route& route
   ask("use_cuda", flags.use_cuda && !flags.sel_mask, Op::attend_selected, "cuda", is(Backend::cuda));
   // Gathered or masked is a question to sdpa alone: where the kernels serve the call, they do neither.
   ask("sel_pack", flags.sel_pack && !flags.sel_mask, Op::attend_selected, "a gathered selection",
-      [](const Choice& taken) { return taken.variant != "masked"; });
+      [](const Choice& taken) { return taken.variant != RouteVariant::masked; });
   return all;
 }
 

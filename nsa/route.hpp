@@ -47,16 +47,21 @@ struct Refused {
   auto operator<=>(const Refused&) const = default;
 };
 
+// Which way inside a backend: of attend_selected in sdpa packed, packed_safe or masked; of attend_window and
+// attend_compressed in flash dense or varlen; of attend in_one or in_parts; else none.
+enum class RouteVariant { none, packed, packed_safe, masked, dense, varlen, in_one, in_parts };
+[[nodiscard]] std::string_view to_string(RouteVariant variant);  // its name; "" for none
+
 struct Choice {
   Backend backend = Backend::sdpa;
-  // Which way inside the backend: attend_selected: "packed", "packed_safe", "masked"; attend_window / attend_compressed
-  // in flash: "dense", "varlen"; attend: "in_one", "in_parts"; else "".
-  std::string variant;
+  RouteVariant variant = RouteVariant::none;
   std::string why;  // in words, for people; names the refused alternative too ("flash refused: device is cpu")
   std::vector<Refused> refused = {};  // the same as fields; of attend, its parts'
   auto operator<=>(const Choice&) const = default;
 };
 [[nodiscard]] std::string to_string(const Choice& choice);  // "flash/varlen", "sdpa": without the reason
+// Of attend_selected: whether it gathers the chosen blocks (packed, packed_safe).
+[[nodiscard]] bool gathers(const Choice& choice);
 
 // A kernel that a function launched.
 struct Launched {
@@ -93,7 +98,7 @@ template <typename Json>
 void to_json(Json& json, const Taken& taken) {
   json = {{"op", to_string(taken.op)},
           {"backend", to_string(taken.choice.backend)},
-          {"variant", taken.choice.variant},
+          {"variant", to_string(taken.choice.variant)},
           {"why", taken.choice.why},
           {"calls", taken.calls},
           {"kernels", taken.kernels}};

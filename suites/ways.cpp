@@ -11,6 +11,7 @@ namespace {
 
 using nsa::Backend;
 using nsa::EffectiveFlags;
+using nsa::RouteVariant;
 using enum nsa::Op;
 
 void ask_reference(EffectiveFlags& flags, bool on) { flags.force_parity = on; }
@@ -44,12 +45,14 @@ using Parts = std::map<nsa::Op, Part>;
 // All by one backend, attention part by part, but for what is said otherwise.
 Parts by(Backend backend, const Parts& otherwise) {
   Parts parts = otherwise;
-  for (const nsa::Op op : nsa::kAllOps) parts.try_emplace(op, Part{backend, op == attend ? "in_parts" : ""});
+  for (const nsa::Op op : nsa::kAllOps)
+    parts.try_emplace(op, Part{backend, op == attend ? RouteVariant::in_parts : RouteVariant::none});
   return parts;
 }
 
-const Part kPackedSafe{Backend::sdpa, "packed_safe"}, kMasked{Backend::sdpa, "masked"}, kAnyFlash{Backend::flash, {}},
-    kDense{Backend::flash, "dense"}, kVarlen{Backend::flash, "varlen"};
+const Part kPackedSafe{Backend::sdpa, RouteVariant::packed_safe}, kMasked{Backend::sdpa, RouteVariant::masked},
+    kAnyFlash{Backend::flash, {}}, kDense{Backend::flash, RouteVariant::dense},
+    kVarlen{Backend::flash, RouteVariant::varlen};
 
 // The window by `window`, the compressed branch always by the varlen entry, the rest by sdpa.
 Parts by_flash(const Part& window, const Part& selected = kPackedSafe) {
@@ -63,7 +66,7 @@ bool Part::holds(const nsa::Choice& choice) const {
 }
 
 std::string to_string(const Part& part) {
-  return nsa::to_string(nsa::Choice{part.backend, part.variant.value_or(""), ""});
+  return nsa::to_string(nsa::Choice{part.backend, part.variant.value_or(RouteVariant::none), ""});
 }
 
 EffectiveFlags Way::flags(EffectiveFlags others) const {
@@ -111,7 +114,7 @@ const std::vector<Way>& ways() {
        .of_model = checked,
        .title = "masked selection"},
       {.name = "sdpa_packed",
-       .parts = by(Backend::sdpa, {{attend_selected, {Backend::sdpa, "packed"}}}),
+       .parts = by(Backend::sdpa, {{attend_selected, {Backend::sdpa, RouteVariant::packed}}}),
        .shown_by = {attend_selected},
        .ops = {attend_selected},
        .dtypes = wide,
@@ -153,7 +156,7 @@ const std::vector<Way>& ways() {
        .title = "FlashAttention-2 with masked selection"},
       {.name = "cuda",
        .ask = ask_cuda,
-       .parts = by(Backend::cuda, {{attend, {Backend::cuda, "in_one"}}}),
+       .parts = by(Backend::cuda, {{attend, {Backend::cuda, RouteVariant::in_one}}}),
        .shown_by = {attend, attend_selected},
        .needs_cuda = true,
        .ops = every,

@@ -16,10 +16,10 @@
 
 namespace suites {
 
-// A backend and, where it is given, the way inside it ("masked").
+// A backend and, where it is given, the way inside it (masked).
 struct Part {
   nsa::Backend backend = nsa::Backend::sdpa;
-  std::optional<std::string> variant = {};  // none: any
+  std::optional<nsa::RouteVariant> variant = {};  // none: any
   [[nodiscard]] bool holds(const nsa::Choice& choice) const;
 };
 [[nodiscard]] std::string to_string(const Part& part);  // "sdpa/masked", "cuda"

@@ -24,6 +24,7 @@ using nsa::Call;
 using nsa::Environment;
 using nsa::Op;
 using nsa::Precision;
+using nsa::RouteVariant;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -228,7 +229,7 @@ TEST(RouteToCuda, OnlyWhenItIsAskedFor) {
     EXPECT_EQ(asked[op].backend, Backend::cuda) << to_string(op);
     EXPECT_EQ(refused[op].backend, Backend::sdpa) << to_string(op);
     EXPECT_EQ(asked[op].why, "NSA_USE_CUDA=1");
-    EXPECT_EQ(asked[op].variant, op == Op::attend ? "in_one" : "");
+    EXPECT_EQ(asked[op].variant, op == Op::attend ? RouteVariant::in_one : RouteVariant::none);
   }
 }
 
@@ -262,7 +263,7 @@ TEST(RouteToCuda, WhatWasAskedForByNameKeepsItsWay) {
   EXPECT_EQ(window[Op::attend_compressed].backend, Backend::cuda);
   EXPECT_EQ(window[Op::attend_selected].backend, Backend::cuda);
   const auto masked = routed({{"NSA_USE_CUDA", "1"}, {"NSA_FORCE_SEL_MASK", "1"}});
-  EXPECT_EQ(masked[Op::attend_selected].variant, "masked");
+  EXPECT_EQ(masked[Op::attend_selected].variant, RouteVariant::masked);
   EXPECT_EQ(masked[Op::attend_window].backend, Backend::cuda);
 }
 
@@ -274,7 +275,7 @@ TEST(RouteToCuda, TakesTheBranchThatFlashRefuses) {
   EXPECT_THAT(route[Op::attend_window].why, HasSubstr("flash refused: d_k 192 differs from d_v 128"));
   const auto refused = [](Op op) { return nsa::Refused{op, Backend::flash, "d_k 192 differs from d_v 128"}; };
   EXPECT_EQ(route[Op::attend_window].refused, std::vector{refused(Op::attend_window)});
-  EXPECT_EQ(route[Op::attend].variant, "in_one");
+  EXPECT_EQ(route[Op::attend].variant, RouteVariant::in_one);
   EXPECT_EQ(route[Op::attend].refused, (std::vector{refused(Op::attend_compressed), refused(Op::attend_window)}));
 }
 

@@ -118,7 +118,7 @@ TEST(Assemble, EveryRouteComputesTheSame) {
 
 TEST(Assemble, AnUnknownVariantIsALogicError) {
   auto chosen = route(resolve({}), small_call());
-  chosen[Op::attend_selected].variant = "pakced";
+  chosen[Op::attend_selected].variant = RouteVariant::varlen;
   EXPECT_THROW(static_cast<void>(assemble(chosen, resolve({}))), std::logic_error);
 }
 

@@ -14,6 +14,7 @@ using nsa::Call;
 using nsa::EffectiveFlags;
 using nsa::Op;
 using nsa::Precision;
+using nsa::RouteVariant;
 using nsa::fixtures::gpu_call;
 using testing::HasSubstr;
 
@@ -29,16 +30,16 @@ TEST(Route, WithoutOurKernelsItIsSdpaAndSaysWhy) {
   const auto route = nsa::route(resolve({}), gpu_call());
   for (const Op op : nsa::kAllOps) EXPECT_EQ(route[op].backend, Backend::sdpa) << to_string(op);
   EXPECT_EQ(route[Op::attend_window].why, "flash not asked for (default)");
-  EXPECT_EQ(route[Op::attend_selected].variant, "packed");
+  EXPECT_EQ(route[Op::attend_selected].variant, RouteVariant::packed);
 }
 
 TEST(Route, FlashWhereItIsAskedForAndServed) {
   const auto route = nsa::route(flash_flags(), gpu_call());
   EXPECT_EQ(route[Op::attend_window].backend, Backend::flash);
-  EXPECT_EQ(route[Op::attend_window].variant, "dense");
+  EXPECT_EQ(route[Op::attend_window].variant, RouteVariant::dense);
   EXPECT_EQ(route[Op::attend_window].why, "NSA_USE_FA2=1");
   EXPECT_EQ(route[Op::attend_compressed].backend, Backend::flash);
-  EXPECT_EQ(route[Op::attend_compressed].variant, "varlen");
+  EXPECT_EQ(route[Op::attend_compressed].variant, RouteVariant::varlen);
   for (const Op op : {Op::compress, Op::select, Op::attend_selected, Op::combine})
     EXPECT_EQ(route[op].backend, Backend::sdpa) << to_string(op);
 }
@@ -113,11 +114,11 @@ TEST(Route, NoCompressedBlockNoFlash) {
 TEST(Route, EntryPointOfTheWindow) {
   Call packed = gpu_call();
   packed.packed = true;
-  EXPECT_EQ(nsa::route(flash_flags(), packed)[Op::attend_window].variant, "varlen");
+  EXPECT_EQ(nsa::route(flash_flags(), packed)[Op::attend_window].variant, RouteVariant::varlen);
   const auto forced = resolve({{"NSA_USE_FA2", "1"}, {"NSA_FA2_FORCE_VARLEN", "1"}});
-  EXPECT_EQ(nsa::route(forced, gpu_call())[Op::attend_window].variant, "varlen");
+  EXPECT_EQ(nsa::route(forced, gpu_call())[Op::attend_window].variant, RouteVariant::varlen);
   const auto dense = resolve({{"NSA_USE_FA2", "1"}, {"NSA_FA2_FORCE_DENSE", "1"}});
-  EXPECT_EQ(nsa::route(dense, gpu_call())[Op::attend_window].variant, "dense");
+  EXPECT_EQ(nsa::route(dense, gpu_call())[Op::attend_window].variant, RouteVariant::dense);
   EXPECT_THAT(nsa::route(dense, packed)[Op::attend_window].why, HasSubstr("a packed batch needs the varlen entry"));
 }
 
@@ -136,12 +137,12 @@ TEST(Route, WaysOfTheSelectedBranch) {
     call.training = training;
     return nsa::route(resolve(environment), call)[Op::attend_selected];
   };
-  EXPECT_EQ(choice({}, false).variant, "packed");
-  EXPECT_EQ(choice({}, true).variant, "packed_safe");
-  EXPECT_EQ(choice({{"NSA_TRAIN_SAFE_PACK", "1"}}, false).variant, "packed_safe");
-  EXPECT_EQ(choice({{"NSA_FORCE_SEL_MASK", "1"}}, true).variant, "masked");
+  EXPECT_EQ(choice({}, false).variant, RouteVariant::packed);
+  EXPECT_EQ(choice({}, true).variant, RouteVariant::packed_safe);
+  EXPECT_EQ(choice({{"NSA_TRAIN_SAFE_PACK", "1"}}, false).variant, RouteVariant::packed_safe);
+  EXPECT_EQ(choice({{"NSA_FORCE_SEL_MASK", "1"}}, true).variant, RouteVariant::masked);
   EXPECT_EQ(choice({{"NSA_FORCE_SEL_MASK", "1"}}, true).why, "NSA_FORCE_SEL_MASK=1");
-  EXPECT_EQ(choice({{"NSA_USE_SEL_PACK", "0"}, {"NSA_USE_SEL_MASK", "1"}}, false).variant, "masked");
+  EXPECT_EQ(choice({{"NSA_USE_SEL_PACK", "0"}, {"NSA_USE_SEL_MASK", "1"}}, false).variant, RouteVariant::masked);
 }
 
 TEST(Route, GatheredBytesByHand) {
@@ -166,10 +167,10 @@ TEST(Route, GatheringBeyondTheBudgetIsRefusedWithItsBytes) {
   Call call = gpu_call();
   call.training = true;
   call.S = 4096;  // exactly the budget
-  EXPECT_EQ(nsa::route(resolve({}), call)[Op::attend_selected].variant, "packed_safe");
+  EXPECT_EQ(nsa::route(resolve({}), call)[Op::attend_selected].variant, RouteVariant::packed_safe);
   call.S = 4097;
   const auto choice = nsa::route(resolve({}), call)[Op::attend_selected];
-  EXPECT_EQ(choice.variant, "masked");
+  EXPECT_EQ(choice.variant, RouteVariant::masked);
   EXPECT_EQ(choice.why, "gathering refused: it would hold 2148007936 bytes, the budget is 2147483648");
 }
 

@@ -27,18 +27,19 @@ std::int64_t total(const OpCounts& ops) {
 
 // The functions of one part of the table of ways, called by their names: the product's dispatch is what is judged.
 nsa::Ops functions_of(const Part& part) {
+  using nsa::RouteVariant;
   using nsa::flash::Entry;
   using nsa::sdpa::Selection;
-  const std::string variant = part.variant.value_or("");
+  const RouteVariant variant = part.variant.value_or(RouteVariant::none);
   switch (part.backend) {
     case nsa::Backend::reference:
       return nsa::reference::ops();
     case nsa::Backend::sdpa:
-      return nsa::sdpa::ops(variant == "masked"   ? Selection::masked
-                            : variant == "packed" ? Selection::packed
-                                                  : Selection::packed_safe);
+      return nsa::sdpa::ops(variant == RouteVariant::masked   ? Selection::masked
+                            : variant == RouteVariant::packed ? Selection::packed
+                                                              : Selection::packed_safe);
     case nsa::Backend::flash:
-      return nsa::flash::ops(variant == "varlen" ? Entry::varlen : Entry::dense);
+      return nsa::flash::ops(variant == RouteVariant::varlen ? Entry::varlen : Entry::dense);
     case nsa::Backend::cuda:
       return nsa::cuda::ops();
   }
@@ -75,7 +76,8 @@ std::map<std::string, std::vector<Footprint>> shown(const Inputs& in) {
       if (!way.packed && in.window.cu_seqlens) continue;
       const std::string name(nsa::to_string(op));
       const auto ops = left_by([&, functions = functions_of(part)] { call(functions, op, in); });
-      if (ops) all[name].push_back({name_of(name, {part.backend, part.variant.value_or(""), ""}), *ops});
+      if (ops)
+        all[name].push_back({name_of(name, {part.backend, part.variant.value_or(nsa::RouteVariant::none), ""}), *ops});
     }
   }
   return all;
@@ -91,8 +93,10 @@ Inputs contiguous(Inputs in) {
 }  // namespace
 
 std::string name_of(std::string_view op, const nsa::Choice& choice) {
-  if (choice.backend == nsa::Backend::flash) return op == "attend_window" ? "flash_" + choice.variant : "flash";
-  if (op == "attend_selected" && choice.backend == nsa::Backend::sdpa) return choice.variant;
+  if (choice.backend == nsa::Backend::flash)
+    return op == "attend_window" ? "flash_" + std::string(nsa::to_string(choice.variant)) : "flash";
+  if (op == "attend_selected" && choice.backend == nsa::Backend::sdpa)
+    return std::string(nsa::to_string(choice.variant));
   return std::string(nsa::to_string(choice.backend));
 }
 

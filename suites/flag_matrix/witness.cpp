@@ -72,7 +72,7 @@ class Judge {
   void in_one(const std::string& op, const std::string& wanted) {
     const nsa::Choice* choice = choice_of("attend");
     const std::string route = route_of("attend");
-    if (choice == nullptr || choice->backend != nsa::Backend::cuda || choice->variant != "in_one")
+    if (choice == nullptr || choice->backend != nsa::Backend::cuda || choice->variant != nsa::RouteVariant::in_one)
       disagree(codes::kRouteRecord, fmt::format("attention went in one, but the product recorded '{}' for it", route),
                {{"op", op}, {"recorded", route}, {"executed", "cuda/in_one"}});
     if (wanted == "cuda") return;

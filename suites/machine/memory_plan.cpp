@@ -45,10 +45,10 @@ nsa::Call call_of(const PlannedStep& step, std::int64_t S, std::int64_t B) {
 // What the selected branch keeps for one batch: gathered keys and values of every row, or a mask a group.
 double selection_bytes(const PlannedStep& step, std::int64_t S, std::int64_t B) {
   const nsa::ModelConfig& m = step.config.model;
-  const std::string way = nsa::route(step.flags, call_of(step, S, B))[nsa::Op::attend_selected].variant;
+  const nsa::RouteVariant way = nsa::route(step.flags, call_of(step, S, B))[nsa::Op::attend_selected].variant;
   const double rows = static_cast<double>(B) * static_cast<double>(S) * static_cast<double>(m.n_kv_groups);
-  if (way == "masked") return rows * static_cast<double>(S);  // [S,S] of one byte
-  if (way != "packed_safe") return 0;
+  if (way == nsa::RouteVariant::masked) return rows * static_cast<double>(S);  // [S,S] of one byte
+  if (way != nsa::RouteVariant::packed_safe) return 0;
   const double blocks = static_cast<double>(std::min(m.nsa.n_sel, (S + m.nsa.l_sel - 1) / m.nsa.l_sel));
   const double widths = static_cast<double>(m.d_k + m.d_v);
   return rows * blocks * static_cast<double>(m.nsa.l_sel) * widths * bytes_of(step.config.train.precision);
@@ -116,7 +116,7 @@ StepBytes lower_count(const PlannedStep& step, std::int64_t S, std::int64_t B) {
 }
 
 bool selects_by_mask(const PlannedStep& step, std::int64_t S, std::int64_t B) {
-  return nsa::route(step.flags, call_of(step, S, B))[nsa::Op::attend_selected].variant == "masked";
+  return nsa::route(step.flags, call_of(step, S, B))[nsa::Op::attend_selected].variant == nsa::RouteVariant::masked;
 }
 
 std::uintmax_t checkpoint_bytes(const nsa::Config& config) {

@@ -52,7 +52,8 @@ nsa::Ops ops_of(const Subject& subject, const Way& way, const OpShape& shape, ns
   }
   const nsa::Choice choice = nsa::route(flags, call)[op];
   const bool by_sdpa = learned(shape, op) && way.name != "reference";
-  if (const Part wanted = by_sdpa ? Part{nsa::Backend::sdpa, ""} : way.parts.at(op); !wanted.holds(choice))
+  if (const Part wanted = by_sdpa ? Part{nsa::Backend::sdpa, nsa::RouteVariant::none} : way.parts.at(op);
+      !wanted.holds(choice))
     throw std::logic_error(fmt::format("{} by {} would run as {}, not as {}: {}", nsa::to_string(op), way.name,
                                        nsa::to_string(choice), to_string(wanted), choice.why));
   return subject.ops(flags, call);

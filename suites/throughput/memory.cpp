@@ -48,7 +48,7 @@ class CopyWitness {
       : context_(context), model_(model), mode_(std::move(mode)) {}
 
   nsa::Ops wrap(nsa::Ops ops, const nsa::Route& route) {
-    const bool masked = route[nsa::Op::attend_selected].variant == "masked" ||
+    const bool masked = route[nsa::Op::attend_selected].variant == nsa::RouteVariant::masked ||
                         route[nsa::Op::attend_selected].backend == nsa::Backend::reference;
     auto inner = std::make_shared<nsa::Ops>(ops);
     if (ops.way == nsa::AttendWay::in_one) {
@@ -179,7 +179,7 @@ void prove_reuse(const Subject& subject, Context& context, const nsa::Config& co
   const nsa::Call call = nsa::call_of(m, B, S, config.train.precision, device);
   const nsa::Choice choice = nsa::route(flags, call)[nsa::Op::attend_selected];
   if (!way_named("sdpa_packed").parts.at(nsa::Op::attend_selected).holds(choice)) {
-    context.fact("reuse", "not judged: the route is '" + choice.variant + "', which uses no workspace");
+    context.fact("reuse", "not judged: the route is '" + nsa::to_string(choice) + "', which uses no workspace");
     return;
   }
   const nsa::Ops ops = subject.ops(flags, call);

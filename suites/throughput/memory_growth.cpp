@@ -51,7 +51,7 @@ double counted_pairs(const nsa::Config& config, const Way& way) {
                                                                           : 8;
   const double mask = 1 + element;
   const double compressed = static_cast<double>(m.heads_per_group()) / static_cast<double>(m.nsa.d) * mask;
-  const bool by_mask = way.parts.at(nsa::Op::attend_selected).variant == "masked";
+  const bool by_mask = way.parts.at(nsa::Op::attend_selected).variant == nsa::RouteVariant::masked;
   const double selected = by_mask ? static_cast<double>(m.n_kv_groups) * mask : 0;
   return static_cast<double>(m.n_layers) * (compressed + selected);
 }

@@ -46,7 +46,8 @@ std::vector<PassTimes> as_one_stage(std::vector<PassTimes> passes) {
 
 bool went_in_one(const Bench& bench) {
   const auto routes = bench.instance.dispatcher->routes_taken();
-  return std::any_of(routes.begin(), routes.end(), [](const nsa::Taken& t) { return t.choice.variant == "in_one"; });
+  return std::any_of(routes.begin(), routes.end(),
+                     [](const nsa::Taken& t) { return t.choice.variant == nsa::RouteVariant::in_one; });
 }
 
 // Median over passes of each stage's times.

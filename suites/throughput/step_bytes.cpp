@@ -35,9 +35,10 @@ void step_bytes(const Subject& subject, Context& context) {
     context.metric("allocated_per_token", static_cast<double>(bytes.allocated) / training.tokens(), "byte");
     context.metric("allocated_to_counted", ratio, "1");
     // The bound was measured where blocks are gathered; other routes allocate in other proportions and are only told.
-    const std::string& way = route[nsa::Op::attend_selected].variant;
-    if (!way.starts_with("packed")) {
-      context.fact("not_judged", "the bound holds for gathered selection, this route is '" + way + "'");
+    const nsa::Choice& selected = route[nsa::Op::attend_selected];
+    if (!nsa::gathers(selected)) {
+      context.fact("not_judged",
+                   "the bound holds for gathered selection, this route is '" + nsa::to_string(selected) + "'");
       return;
     }
     context.expect_at_most("allocated_to_counted", ratio, kAllowedRatio, "1", codes::kStepBytes, evidence);

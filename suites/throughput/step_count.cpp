@@ -44,7 +44,7 @@ StepCount count_step(const nsa::Config& config, const nsa::Route& route) {
   const double keys = real(m.n_kv_groups * m.d_k), values = real(m.n_kv_groups * m.d_v), dim = real(m.dim);
   const double chosen = real(std::min(m.nsa.n_sel, nsa::selection_blocks(m.nsa, t.seq_len)) * m.nsa.l_sel);
   const double blocks = real(nsa::compressed_blocks(m.nsa, t.seq_len));
-  const bool gathers = route[nsa::Op::attend_selected].variant.starts_with("packed");
+  const bool gathers = nsa::gathers(route[nsa::Op::attend_selected]);
   const auto by_kernels = [&](nsa::Op op) {
     return route[op].backend == nsa::Backend::cuda;
   };  // neither rows nor scores

@@ -125,7 +125,7 @@ TEST(FlagMatrix, ARefusalMustGiveARuleThatRefuses) {
   EXPECT_EQ(refusals(), 0U);
   const auto refused = [](const char* why) -> nsa::Choice {
     return {nsa::Backend::sdpa,
-            "",
+            nsa::RouteVariant::none,
             std::string("flash refused: ") + why,
             {{nsa::Op::attend_window, nsa::Backend::cuda, "device is cpu"},
              {nsa::Op::attend_window, nsa::Backend::flash, why}}};
@@ -134,9 +134,9 @@ TEST(FlagMatrix, ARefusalMustGiveARuleThatRefuses) {
   EXPECT_EQ(refusals(), 0U);
   seen.routes["attend_window"] = refused("the moon is full");
   EXPECT_EQ(refusals(), 1U) << "that another backend was refused by such a rule is no reason";
-  seen.routes["attend_window"] = {nsa::Backend::sdpa, "", "flash refused: device is cpu"};
+  seen.routes["attend_window"] = {nsa::Backend::sdpa, nsa::RouteVariant::none, "flash refused: device is cpu"};
   EXPECT_EQ(refusals(), 1U) << "words for people are no record";
-  seen.routes["attend_compressed"] = {nsa::Backend::sdpa, "", ""};
+  seen.routes["attend_compressed"] = {nsa::Backend::sdpa, nsa::RouteVariant::none, ""};
   EXPECT_EQ(refusals(), 2U);
 }
 
