@@ -1,5 +1,7 @@
 #include "nsa/dispatch.hpp"
 
+#include <ATen/core/grad_mode.h>
+
 #include <cmath>
 #include <thread>
 
