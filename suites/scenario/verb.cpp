@@ -347,19 +347,12 @@ int fail(const harness::Program& program, ExitCode code, const std::string& mess
 }
 
 // A file of a scenario may come from anywhere: what names a path or a program of its own stays the caller's.
-bool may_be_set(const std::string& key) {
-  static const std::vector<std::string> kept = {"model",
-                                                "data",
-                                                "implementation",
-                                                "python",
-                                                "python_timeout_s",
-                                                "preflight.expect",
-                                                "preflight.train_folder",
-                                                "throughput.baseline",
-                                                "train.data"};
+bool may_be_set(const harness::SettingSpec& spec) {
+  // Paths that are taken as they are written, and how long a program of the caller's may take.
+  static const std::vector<std::string> kept = {"preflight.expect", "train.data", "python_timeout_s"};
   static const std::vector<std::string> of_run = {kHangKey, "run.seed", "run.timeout_s"};
-  if (key.starts_with("run.")) return std::find(of_run.begin(), of_run.end(), key) != of_run.end();
-  return std::find(kept.begin(), kept.end(), key) == kept.end();
+  if (spec.key.starts_with("run.")) return std::find(of_run.begin(), of_run.end(), spec.key) != of_run.end();
+  return spec.path_to == harness::PathTo::none && std::find(kept.begin(), kept.end(), spec.key) == kept.end();
 }
 
 }  // namespace
@@ -373,7 +366,7 @@ Known known_to(const harness::Program& program, const std::vector<Planted>& cata
   for (const reports::CauseRule& rule : program.causes) known.causes.emplace_back(rule.id);
   for (const nsa::FlagSpec& flag : nsa::flag_table()) known.flags.emplace_back(flag.name);
   for (const harness::SettingSpec& spec : harness::all_setting_specs(program))
-    if (may_be_set(spec.key)) known.settings.push_back(spec.key);
+    if (may_be_set(spec)) known.settings.push_back(spec.key);
   return known;
 }
 

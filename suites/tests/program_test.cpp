@@ -16,6 +16,7 @@
 #include "harness/protocol.hpp"
 #include "nsa/config.hpp"
 #include "suites/locations.hpp"
+#include "suites/scenario/verb.hpp"
 
 namespace {
 
@@ -182,6 +183,19 @@ TEST_F(WhatIsSet, AModelThatIsNoFileIsRefused) {
     EXPECT_THAT(error.what(), HasSubstr(loop + "' is neither a file nor a model"));
   }
   std::filesystem::remove(loop);
+}
+
+// A file of a scenario comes from anywhere: no path is its to set.
+TEST(Scenarios, MaySetNothingThatNamesAPath) {
+  const harness::Program program = suites::make_program();
+  const std::vector<std::string> settings = suites::scenario::known_to(program, {}).settings;
+  std::vector<std::string> paths = {"preflight.expect", "train.data"};  // taken as they are written
+  for (const harness::SettingSpec& spec : harness::all_setting_specs(program))
+    if (spec.path_to != harness::PathTo::none) paths.push_back(spec.key);
+  EXPECT_THAT(paths, IsSupersetOf({"model", "data", "implementation", "python", "preflight.train_folder",
+                                   "throughput.baseline"}));
+  for (const std::string& key : paths) EXPECT_THAT(settings, Not(Contains(key)));
+  EXPECT_THAT(settings, IsSupersetOf({"run.seed", "train.lr", "s_sweep.lengths"}));
 }
 
 // A suite says itself where it stands in a run; readers are told in GUIDE.md.

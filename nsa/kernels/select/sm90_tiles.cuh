@@ -15,7 +15,7 @@ namespace nsa::kernels::hopper {
 template <int Width, int HeadPairs>
 struct SelectShape {
   static constexpr int Dk = Width, kPairs = HeadPairs;
-  // Of half the columns, or two: see Note [Products under exponentials].
+  // Four warpgroups of half the columns, or two: see Note [Products under exponentials].
   static constexpr bool kFour = (Dk == 64 && kPairs == 3) || (Dk <= 128 && kPairs == 8);
   static constexpr int kWarpgroups = kFour ? 4 : 2;
   // Of a warpgroup, of 96 to 128 columns, or 48 and 64.
