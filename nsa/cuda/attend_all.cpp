@@ -70,13 +70,6 @@ struct MakeTaps : torch::autograd::Function<MakeTaps> {
   static variable_list backward(AutogradContext*, const variable_list&) { return variable_list(kAllInputs); }
 };
 
-// The gradient of branch `i`'s output: gate times dO. [B,S,Hq,Dv]
-at::Tensor branch_gradient(const at::Tensor& dout, const at::Tensor& gates, std::size_t i) {
-  const std::int64_t G = gates.size(2);
-  const auto gate = gates.narrow(3, static_cast<std::int64_t>(i), 1).unsqueeze(3);  // [B,S,G,1,1]
-  return (dout.unflatten(2, {G, -1}) * gate).flatten(2, 3).to(dout.scalar_type());
-}
-
 AllKept kept_of(const variable_list& saved) {
   AllKept kept;
   std::copy_n(saved.begin(), kAllInputs, kept.given.begin());
@@ -118,11 +111,13 @@ struct AttendAll : torch::autograd::Function<AttendAll> {
     const auto dout = aligned(gradients[0]);
     std::array<bool, kAllInputs> wanted{};
     for (std::size_t i = 0; i < kAllInputs; ++i) wanted[i] = context->needs_input_grad(i);
-    const auto computed = attend_all_backward(kept, dout, shared.problems, wanted);
+    std::array<at::Tensor, kBranches> dbranch;
+    for (std::size_t i = 0; i < kBranches; ++i)
+      if (shared.observe && context->needs_input_grad(kTaps + i))
+        dbranch[i] = empty(dout.sizes(), dout.scalar_type(), dout);
+    const auto computed = attend_all_backward(kept, dout, shared.problems, wanted, dbranch);
     std::copy(computed.begin(), computed.end(), result.begin());
-    if (shared.observe)
-      for (std::size_t i = 0; i < kBranches; ++i)
-        if (context->needs_input_grad(kTaps + i)) result[kTaps + i] = branch_gradient(dout, kept.given[kGates], i);
+    std::copy(dbranch.begin(), dbranch.end(), result.begin() + kTaps);
     return result;
   }
 };
@@ -134,7 +129,8 @@ struct GatedRows {
   std::array<at::Tensor, kBranches> deltas, stats;
   kernels::CombineBackward sum;
 };
-GatedRows gated_rows(const AllKept& kept, const at::Tensor& dout, bool wants_gates) {
+GatedRows gated_rows(const AllKept& kept, const at::Tensor& dout, bool wants_gates,
+                     const std::array<at::Tensor, kBranches>& dbranch) {
   const auto& q = kept.given[kQ];
   const auto& gates = kept.given[kGates];
   GatedRows rows;
@@ -151,6 +147,7 @@ GatedRows gated_rows(const AllKept& kept, const at::Tensor& dout, bool wants_gat
     sum.delta[i] = rows.deltas[i].data_ptr<float>();
     sum.stats[i] = kept.stats[i].const_data_ptr<float>();
     sum.gated_stats[i] = rows.stats[i].data_ptr<float>();
+    if (dbranch[i].defined()) sum.dbranch[i] = rows_of("a branch's gradient", dbranch[i]);
   }
   return rows;
 }
@@ -198,12 +195,13 @@ AllForward attend_all_forward(AllInputs given, const Problems& problems, const C
 }
 
 AllInputs attend_all_backward(const AllKept& kept, const at::Tensor& dout, const Problems& problems,
-                              const std::array<bool, kAllInputs>& wanted) {
+                              const std::array<bool, kAllInputs>& wanted,
+                              const std::array<at::Tensor, kBranches>& dbranch) {
   const auto& given = kept.given;
   const auto& q = given[kQ];
   const OnDeviceOf device(q);
   Together together(device.stream(), problems[0].in_one_graph);
-  const auto rows = gated_rows(kept, dout, wanted[kGates]);
+  const auto rows = gated_rows(kept, dout, wanted[kGates], dbranch);
   AllInputs result;
   result[kGates] = rows.dgates;
   const auto room_for = [&](std::size_t i) {

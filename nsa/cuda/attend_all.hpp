@@ -47,8 +47,10 @@ struct AllForward {
 };
 [[nodiscard]] AllForward attend_all_forward(AllInputs given, const Problems& problems, const CuSeqlens& cu_seqlens,
                                             const AllAsked& asked = {});
-// dout aligned. A gradient that is not wanted is undefined.
+// dout aligned. A gradient that is not wanted is undefined. `dbranch`: where given, memory for the gradient of that
+// branch's output, gate times dout, which nothing here needs. [B,S,Hq,Dv]
 [[nodiscard]] AllInputs attend_all_backward(const AllKept& kept, const at::Tensor& dout, const Problems& problems,
-                                            const std::array<bool, kAllInputs>& wanted);
+                                            const std::array<bool, kAllInputs>& wanted,
+                                            const std::array<at::Tensor, kBranches>& dbranch = {});
 
 }  // namespace nsa::cuda

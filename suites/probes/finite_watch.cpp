@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -54,7 +55,7 @@ struct FiniteWatch::State {
   const torch::nn::Module* followed = nullptr;
   at::Tensor largest;  // of all that was seen when the last backward pass ended; undefined when more was seen since
 
-  explicit State(Look look) : of_stages(look), of_parameters(look) {}
+  explicit State(Look look) : of_stages(look), of_parameters(look, std::numeric_limits<std::size_t>::max()) {}
 
   void observe(const std::shared_ptr<State>& self, std::string_view name, const at::Tensor& value) {
     if (!has_numbers(value)) return;

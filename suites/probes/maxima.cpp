@@ -16,8 +16,6 @@ namespace suites::probes {
 
 namespace {
 
-constexpr std::size_t kMostKept = std::size_t{32} << 20;  // Note [What waits]
-
 c10::Stream current_stream(at::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
 
 bool captures(at::Device device) {
@@ -58,7 +56,7 @@ Maxima::Place Maxima::add(std::string_view name, const TensorRows& tensor) {
   const Place place{waiting_for_, waiting_.size()};
   waiting_.push_back({std::string(name), {value.detach(), tensor.row, tensor.positive}, value._version()});
   kept_ += value.storage().nbytes();
-  if (look_ == Look::at_once || kept_ >= kMostKept || waiting_.size() == RowMaxima::kMost) look();
+  if (look_ == Look::at_once || kept_ >= most_kept_ || waiting_.size() == RowMaxima::kMost) look();
   return place;
 }
 

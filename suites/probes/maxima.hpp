@@ -4,8 +4,9 @@
 //
 // Note [What waits]
 // A tensor that waits keeps its memory, which a step would otherwise use again, above all that of gradients: 32 MiB at
-// most are kept so. A GPU of 4 TB/s reads them in 8 us, several times what a launch costs, so that larger batches gain
-// nothing; and they are little beside the activations of a step that has tensors of such sizes.
+// most are kept so (kMostKept), unless somebody else keeps them anyway, as parameters keep their gradients. A GPU of
+// 4 TB/s reads them in 8 us, several times what a launch costs, so that larger batches gain nothing; and they are
+// little beside the activations of a step that has tensors of such sizes.
 //
 // Whoever holds the tensor may write into it meanwhile, and what was there before is lost. Autograd itself does not: it
 // adds gradients in place only where nobody else holds their memory. Others are found out by the tensor's version, and
@@ -39,7 +40,8 @@ enum class Look { in_batches, at_once };
 // Not for several threads at once.
 class Maxima {
  public:
-  explicit Maxima(Look look) : look_(look) {}
+  static constexpr std::size_t kMostKept = std::size_t{32} << 20;  // bytes; Note [What waits]
+  explicit Maxima(Look look, std::size_t most_kept = kMostKept) : look_(look), most_kept_(most_kept) {}
 
   struct Place {
     std::size_t batch = 0, slot = 0;
@@ -69,6 +71,7 @@ class Maxima {
   [[nodiscard]] std::int64_t before(std::size_t batch) const;  // numbers
 
   Look look_;
+  std::size_t most_kept_;
   std::vector<RowMaximaOf> batches_;  // the last one is empty while tensors wait for it
   std::vector<Waiting> waiting_;
   std::size_t waiting_for_ = 0;  // the batch

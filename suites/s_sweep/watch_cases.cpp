@@ -46,7 +46,8 @@ class Steps {
         input_(probes::text_tokens(context, config_, {config_.train.batch_size, config_.train.seq_len})),
         batches_(static_cast<std::size_t>(config_.train.accumulate_grad_batches), {input_.tokens.cpu(), {}}),
         device_(device_of(context)),
-        optimizer_(*model_.instance.model, config_.train.weight_decay) {
+        optimizer_(*model_.instance.model, config_.train.weight_decay, config_.train.master_weights,
+                   model_.model().runtime) {
     if (by_graph) graph_.emplace(model_.instance.model, config_.train, optimizer_);
     if (watched) observing_.emplace(*model_.model().runtime, watch_.observer());
     if (watched && graph_) watch_.follow(model_.model());

@@ -112,20 +112,23 @@ __device__ void sum_rows(RowSums& sums, const CombineBackward& p, const Tile& ti
       for (int c = 0; c < kEight; ++c) dot += dout[c] * x[c];
       dot = team_sum<Lanes>(dot);
       float delta = dot;
-      if (!p.gated_stats[branch]) {
+      const bool gated = p.gated_stats[branch] != nullptr, stores = p.dbranch[branch].data != nullptr;
+      if (stores || !gated) {
         float scaled[kEight];
         const float gate = inside[i] ? gate_of<Gate>(f, tile.b, tile.token + token[i], tile.group, branch) : 0.f;
 #pragma unroll
         for (int c = 0; c < kEight; ++c) scaled[c] = gate * dout[c];
         const uint4 stored = narrowed<T>(scaled);
-        if (owns[i] && p.dbranch[branch].data)
+        if (owns[i] && stores)
           store_whole(chunk_of<T>(p.dbranch[branch], tile.b, tile.token + token[i], tile.head + head[i], chunk),
                       stored);
-        widen<T>(scaled, stored);
-        delta = 0.f;
+        if (!gated) {
+          widen<T>(scaled, stored);
+          delta = 0.f;
 #pragma unroll
-        for (int c = 0; c < kEight; ++c) delta += scaled[c] * x[c];
-        delta = team_sum<Lanes>(delta);
+          for (int c = 0; c < kEight; ++c) delta += scaled[c] * x[c];
+          delta = team_sum<Lanes>(delta);
+        }
       }
       if (!inside[i] || chunk != 0) continue;
       sums.dot[branch][head[i]][token[i]] = dot;

@@ -173,6 +173,17 @@ void check_combine(int B, int S, int h, int G, int D) {
   // See Note [Gated statistics] (combine.hpp): of one branch, so that each has its own.
   std::vector<float> stats(static_cast<std::size_t>(B) * Hq * S * 2), gated(stats.size());
   for (float& x : stats) x = std::uniform_real_distribution<float>(1, 50)(random);
+  for (int i = 0; i < 3; ++i) {
+    Tensor again = make(8);  // nobody needs it then, but who asks for it has it
+    CombineBackward q = p;
+    q.dbranch[i] = again.rows();
+    q.stats[i] = stats.data();
+    q.gated_stats[i] = gated.data();
+    combine_backward(q, nullptr);
+    EXPECT_EQ(
+        difference(again, {B, S, Hq, D}, [&](int b, int t, int head, int d) { return dbranch[i].at(b, t, head, d); }),
+        0);
+  }
   gates[3] = 0;         // of token 0's second group, or of token 1
   gates[0] = INFINITY;  // of the first
   stats[1] = 0;         // the first row sees nothing

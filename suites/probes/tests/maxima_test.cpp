@@ -78,6 +78,17 @@ TEST_F(WaitingMaxima, AreLookedAtWhenALaunchTakesNoMore) {
   EXPECT_FALSE(at_once.waits());
 }
 
+TEST_F(WaitingMaxima, KeepNoMoreBytesThanTheyMay) {
+  Maxima maxima(Look::in_batches, /*most_kept=*/1024);
+  const auto of = [](std::int64_t numbers) {
+    return at::ones({numbers}, at::TensorOptions(device()).dtype(at::kHalf));
+  };
+  (void)maxima.add("", {of(128)});
+  EXPECT_TRUE(maxima.waits());
+  (void)maxima.add("", {of(512)});
+  EXPECT_FALSE(maxima.waits());
+}
+
 // What is kept is the memory under a tensor, not what is looked at of it.
 TEST_F(WaitingMaxima, KeepLittleMemory) {
   Maxima maxima(Look::in_batches);
