@@ -4,12 +4,12 @@
 
 namespace suites::probes {
 
-FixedOrder::FixedOrder(bool wanted)
+FixedOrder::FixedOrder(bool wanted, Unfixed unfixed)
     : was_(at::globalContext().deterministicAlgorithms()),
       warned_(at::globalContext().deterministicAlgorithmsWarnOnly()),
       filled_(at::globalContext().deterministicFillUninitializedMemory()) {
   if (!wanted) return;
-  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/unfixed == Unfixed::warned_about);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 

@@ -314,7 +314,7 @@ void captured_step(const Subject& subject, Context& context) {
   // What a run on a GPU accumulates is held against a twin (written_down).
   if (!trial.plan.device.is_cuda())
     train.accumulate_grad_batches = std::max<std::int64_t>(train.accumulate_grad_batches, 2);
-  const probes::FixedOrder fixed(train.deterministic);
+  const probes::FixedOrder fixed(train.deterministic, probes::FixedOrder::Unfixed::refused);
   judge_captured_steps(subject, trial, context);
 
   layers = 1;

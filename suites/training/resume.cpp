@@ -218,7 +218,7 @@ void resume(const Subject& subject, Context& context, Data data, nsa::Precision 
   trial.folder =
       context.run_folder() / fmt::format("resume-{}-{}-{}", to_string(data), nsa::to_string(precision), getpid());
   trial.open = [](const RunPlan& plan) { return std::make_unique<nsa::train::Prefetch>(open_data(plan)); };
-  const probes::FixedOrder fixed(context.cuda());
+  const probes::FixedOrder fixed(context.cuda(), probes::FixedOrder::Unfixed::refused);
   judge_resume(subject, trial, context);
 }
 
