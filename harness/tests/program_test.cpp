@@ -4,8 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
+#include <sstream>
+
 #include "harness/tests/support/fake_run.hpp"
 #include "reports/json.hpp"
+#include "reports/status.hpp"
 
 namespace {
 
@@ -198,6 +202,21 @@ TEST(ProgramTest, ProvenanceIsInTheReport) {
   EXPECT_EQ(run.provenance["torch"]["version"], "none");
   EXPECT_EQ(run.provenance["selection"]["partial"], true);
   EXPECT_EQ(run.provenance["device"]["why_not"], "there is no GPU in a test");
+}
+
+// It is written by hand: the same codes, in the order in which one goes before another.
+TEST(ProgramTest, TheReadmesExitCodesAreThose) {
+  std::vector<int> expected, found;
+  for (const auto& row : reports::exit_code_table()) expected.push_back(static_cast<int>(row.code));
+  const std::regex row(R"re(^\| (\d+)(?:, (\d+))? \|.*)re");
+  std::istringstream readme(read_text(fs::path(HARNESS_SOURCE_DIR) / "README.md"));
+  for (std::string line; std::getline(readme, line);) {
+    std::smatch match;
+    if (!std::regex_match(line, match, row)) continue;
+    found.push_back(std::stoi(match[1]));
+    if (match[2].matched) found.push_back(std::stoi(match[2]));
+  }
+  EXPECT_EQ(found, expected);
 }
 
 }  // namespace

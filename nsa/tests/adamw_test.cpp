@@ -118,12 +118,12 @@ TEST(AdamW, TheStateHasTheNamesOfTheParameters) {
   torch::nn::Linear linear(2, 3);
   const std::set<std::string> plain{"exp_avg/weight", "exp_avg_sq/weight", "step/weight",
                                     "exp_avg/bias",   "exp_avg_sq/bias",   "step/bias"};
-  EXPECT_EQ(keys(AdamW(*linear, 0.1).state()), plain);
+  EXPECT_EQ(keys(AdamW(*linear, 0.1, true, nullptr).state()), plain);
   linear->to(at::kBFloat16);
   auto with_masters = plain;
   with_masters.insert({"master/weight", "master/bias"});
-  EXPECT_EQ(keys(AdamW(*linear, 0.1).state()), with_masters);
-  EXPECT_EQ(keys(AdamW(*linear, 0.1, false).state()), plain);
+  EXPECT_EQ(keys(AdamW(*linear, 0.1, true, nullptr).state()), with_masters);
+  EXPECT_EQ(keys(AdamW(*linear, 0.1, false, nullptr).state()), plain);
 }
 
 AdamW::State copy(const AdamW::State& state) {

@@ -185,7 +185,7 @@ TEST_F(GraphStepOnGpu, AReleasedGraphIsCapturedAnew) {
   lm->runtime->ops = kernels;
   lm->to(at::kCUDA, at::kBFloat16);
   TrainConfig config = train(CudaGraph::on);
-  AdamW optimizer(*lm, 0.0);
+  AdamW optimizer(*lm, 0.0, /*master_weights=*/true, /*runtime=*/nullptr);
   GraphStep step(lm, config, optimizer);
   double loss = 1e9;
   for (int i = 0; i < 8; ++i) {
@@ -213,7 +213,7 @@ TEST_F(GraphStepOnGpu, AGroupOfOneCapturesItsSumsAndMakesTheSameSteps) {
     auto lm = nsa::fixtures::make_model(model());
     lm->runtime->ops = kernels;
     lm->to(at::kCUDA, at::kBFloat16);
-    AdamW optimizer(*lm, 0.0);
+    AdamW optimizer(*lm, 0.0, /*master_weights=*/true, /*runtime=*/nullptr);
     GraphStep step(lm, config, optimizer, with);
     std::vector<double> all;
     for (std::uint64_t i = 0; i < 9; ++i) {

@@ -147,7 +147,7 @@ TEST(GraphStep, ServesTheShapeOfTheConfiguration) {
   TrainConfig config = quick();
   config.accumulate_grad_batches = 2;
   const auto model = nsa::fixtures::make_model(nsa::fixtures::tiny());
-  AdamW optimizer(*model, 0.0);
+  AdamW optimizer(*model, 0.0, /*master_weights=*/true, model->runtime);
   const GraphStep step(model, config, optimizer);
   const Batch whole{nsa::fixtures::bytes({2, 34}, 1), {}}, fewer{nsa::fixtures::bytes({1, 34}, 1), {}},
       shorter{nsa::fixtures::bytes({1, 20}, 1), {}};

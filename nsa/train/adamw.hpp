@@ -26,8 +26,8 @@ class AdamW {
   AdamW(std::vector<at::Tensor> parameters, double weight_decay, bool master_weights = true);  // named "0", "1", ...
   // `runtime`: whose flags let our own kernels update (NSA_FUSED_UPDATE), and whose record is told ("update"). Null:
   // ATen's functions do.
-  AdamW(const torch::nn::Module& module, double weight_decay, bool master_weights = true,
-        std::shared_ptr<const Runtime> runtime = nullptr);
+  AdamW(const torch::nn::Module& module, double weight_decay, bool master_weights,
+        std::shared_ptr<const Runtime> runtime);
   // One update with the gradients that the parameters hold; a parameter without one is left alone, moments included.
   // Throws std::invalid_argument for a gradient of another shape or device, before anything is changed.
   void step(double lr);

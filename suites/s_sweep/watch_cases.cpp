@@ -70,7 +70,7 @@ class Steps {
       model_.model().zero_grad();
       model_.model().loss(input_.tokens).backward();
       look(arm);
-      optimizer_.step(config_.train.lr);
+      optimizer_.clipped_step(optimizer_.gradient_norm().item<double>(), config_.train.grad_clip, config_.train.lr);
     }
     synchronise();
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

@@ -369,7 +369,7 @@ void tells_of_each_replay(bool followed) {
   train.batch_size = 1;
   train.seq_len = kS;
   train.accumulate_grad_batches = 2;
-  nsa::train::AdamW optimizer(*instance.model, 0.01, /*master_weights=*/false);
+  nsa::train::AdamW optimizer(*instance.model, 0.01, /*master_weights=*/false, /*runtime=*/nullptr);
   nsa::train::GraphStep step(instance.model, train, optimizer);
   const at::Tensor spoiler = at::zeros({}, at::TensorOptions(device()).dtype(at::kBFloat16));  // read by each replay
   instance.model->runtime->observe = [&](std::string_view name, const at::Tensor& value) {
