@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "reports/chart.hpp"
 #include "suites/codes.hpp"
@@ -98,7 +101,8 @@ Peaks measure_peaks(const Subject& subject, Context& context, const nsa::Config&
   bench.config.train.cuda_graph = nsa::CudaGraph::off;  // a captured step keeps these bytes for as long as it lives
   Peaks peaks;
   for (const std::int64_t S : lengths(config.model.nsa)) {
-    context.phase(fmt::format("{}{}, S = {}", plan.way.name, plan.recompute ? ", recomputing" : "", S));
+    const std::string name = fmt::format("{}{}, S = {}", plan.way.name, plan.recompute ? ", recomputing" : "", S);
+    context.phase(name);
     bench.config.train.seq_len = S;
     if (context.cuda()) forget_held(context);
     Training training(bench, context);
@@ -110,9 +114,7 @@ Peaks measure_peaks(const Subject& subject, Context& context, const nsa::Config&
     scope.restart_peak();
     (void)training.step();
     peaks.update = std::max(peaks.update, static_cast<double>(scope.so_far().peak));
-    if (context.cuda())
-      peaks.held.push_back(
-          held_since(context, fmt::format("{}{}, S = {}", plan.way.name, plan.recompute ? ", recomputing" : "", S)));
+    if (context.cuda()) peaks.held.push_back(held_since(context, name));
   }
   return peaks;
 }
