@@ -139,6 +139,8 @@ TEST_F(CudaKernels, NonsenseInTheBlockTableIsIgnored) {
   }
 }
 
+// To the bit where one gradient alone has the kernel that all have. In the emulation, whose limits are low, one kernel
+// makes all gradients of an interval and others one alone (expect_all_gradients_at_once).
 TEST_F(CudaKernels, GradientsOnlyForWhatNeedsThem) {
   for (const CudaCase& c : cuda_cases({.S = device().is_cuda() ? 257 : 100, .h = 3})) {
     if (c.name == "compress") continue;  // its two inputs have nothing in common
@@ -149,7 +151,10 @@ TEST_F(CudaKernels, GradientsOnlyForWhatNeedsThem) {
       const auto o = c.call(ops(), leaves)[0];
       const auto weight = fixtures::random(o.sizes(), 20, at::kBFloat16).to(o.options());
       const auto own = torch::autograd::grad({o}, {leaves[i]}, {weight});
-      EXPECT_TRUE(at::equal(own[0], all.gradients[i])) << c.name << " " << i;
+      if (device().is_cuda())
+        EXPECT_TRUE(at::equal(own[0], all.gradients[i])) << c.name << " " << i;
+      else
+        EXPECT_LE(fixtures::relative_error(own[0], all.gradients[i]), fixtures::kGradientBound) << c.name << " " << i;
     }
   }
 }

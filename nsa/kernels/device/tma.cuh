@@ -25,6 +25,22 @@ __device__ inline void tma_load_rows(std::uint32_t destination, const void* map,
       "l"(map), "r"(barrier), "r"(0), "r"(head), "r"(token), "r"(slab), "r"(batch)
       : "memory");
 }
+// The same slab from shared memory to the tensor, or added to what that holds, in the tensor's type: what of it lies
+// outside is left out. One thread; waits are those of bulk_store.
+__device__ inline void tma_store_rows(const void* map, std::uint32_t from, int head, int token, int slab, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];\n"
+      "cp.async.bulk.commit_group;" ::"l"(map),
+      "r"(0), "r"(head), "r"(token), "r"(slab), "r"(batch), "r"(from)
+      : "memory");
+}
+__device__ inline void tma_add_rows(const void* map, std::uint32_t from, int head, int token, int slab, int batch) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];\n"
+      "cp.async.bulk.commit_group;" ::"l"(map),
+      "r"(0), "r"(head), "r"(token), "r"(slab), "r"(batch), "r"(from)
+      : "memory");
+}
 // So many bytes, a multiple of 16 as both addresses are.
 __device__ inline void bulk_load(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier) {
   asm volatile(
@@ -35,6 +51,15 @@ __device__ inline void bulk_load(std::uint32_t destination, const void* from, in
 // 16 bytes of shared memory that TMA is to read (after fence_proxy_async).
 __device__ inline void st_shared(std::uint32_t to, const float4& x) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+}
+// The same that TMA wrote.
+__device__ inline float4 ld_shared(std::uint32_t from) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(from)
+               : "memory");
+  return x;
 }
 // From shared memory to `to`, or added to the fp32 there. One thread; bulk_wait_read(): all that it started so was
 // read; bulk_wait(): has been written too.

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -267,6 +269,45 @@ TEST(Engine, BoxesInAndOutsideTheTensor) {
       EXPECT_EQ(got, inside ? elements.values[t][1][i / 512 * 64 + i % 64] : 0) << "token " << token << " place " << i;
       ++i;
     }
+}
+
+// Such a box, whose elements are bf16 and the number of their 16 bytes, goes to a tensor of ones, or is added to it.
+struct BoxGoesOut {
+  int token;
+  bool add, publish = true, wait = true;
+};
+std::vector<float> tensor_after(const BoxGoesOut& x) {
+  Elements elements;
+  std::fill_n(&elements.values[0][0][0], sizeof elements / 2, std::bit_cast<std::uint16_t>(__float2bfloat16(1)));
+  const CUtensorMap map = elements.map(8);
+  launch(nullptr, Grid(dim3(1), 32, 8192, nullptr), [&] {
+    if (threadIdx.x > 0) return;
+    const std::uint32_t box = ((shared_address(shared()) + 1023) & ~1023u) + 256;
+    for (std::uint32_t at = box, i = 0; i < 128; at += 16, ++i)
+      std::fill_n(reinterpret_cast<__nv_bfloat16*>(to_be_published(at ^ (at >> 7 & 7) << 4)), 8, __float2bfloat16(i));
+    if (x.publish) fence_proxy_async();
+    tma_store(&map, box, {0, x.token, 0, 1, 0}, x.add);
+    if (x.wait) bulk_wait();
+  });
+  std::vector<float> after;
+  for (int i = 0; i < static_cast<int>(sizeof elements / 2); ++i)
+    after.push_back(__bfloat162float(std::bit_cast<__nv_bfloat16>((&elements.values[0][0][0])[i])));
+  return after;
+}
+TEST(Engine, BoxesGoToTheTensor) {
+  for (const bool add : {false, true})
+    for (const int token : {0, 5, -3, 17, 21, -8})
+      for (int i = 0; const float got : tensor_after({token, add})) {
+        const int t = i / 256 - token, column = i % 128;
+        const bool inside = t >= 0 && t < 8 && i / 128 % 2 == 1;
+        const auto own = static_cast<float>(column / 64 * 64 + t * 8 + column % 64 / 8);
+        EXPECT_EQ(got, inside ? own + (add ? 1.f : 0.f) : 1.f) << "token " << token << " place " << i;
+        ++i;
+      }
+  EXPECT_THAT([] { tensor_after({.token = 0, .add = true, .publish = false}); },
+              ThrowsMessage<Error>(HasSubstr("no thread has published")));
+  EXPECT_THAT([] { tensor_after({.token = 0, .add = false, .wait = false}); },
+              ThrowsMessage<Error>(HasSubstr("on their way")));
 }
 
 // A producer fills two places with box after box; two warps add up all elements of each.

@@ -5,8 +5,8 @@
 //     dV += P^T dO with P^T in registers; dS^T goes to shared memory, where dK += dS^T Q reads what the warpgroup
 //     itself wrote, and dQ = dS K, of which each warpgroup computes half of the columns, all of it
 //   producer warps:
-//     0 draws items, has TMA load K and V, and waits for turns (Note [Turns], work.cuh)
-//     1 hands dQ over; neither where all keys are one tile
+//     0 draws items, has TMA load K and V, and waits for turns (Note [Turns], work.cuh), if all keys are not one tile
+//     1 hands dQ over
 //     2 has TMA load Q, dO and what describe_rows_kernel wrote of them
 //     3 says what is to be done with a tile
 #pragma once
@@ -36,13 +36,13 @@ __global__ void __launch_bounds__(IntervalRows::kRows)
   rows.end[own] = row.token < 0 ? -1 : interval.end(row.token);
 }
 
-// Of `q` and `dout` a box is one slab of a tile's rows.
+// Of `q`, `dout` and `dq` a box is one slab of a tile's rows. Adds: AttentionBackward::adds_dq.
 template <typename T, typename S, bool Adds>
 __global__ void __launch_bounds__(S::kThreads, 1)
     interval_backward_kernel(const __grid_constant__ AttentionBackward p,
                              const __grid_constant__ IntervalBackwardPlan plan, const __grid_constant__ CUtensorMap q,
-                             const __grid_constant__ CUtensorMap dout, const __grid_constant__ CUtensorMap k,
-                             const __grid_constant__ CUtensorMap v) {
+                             const __grid_constant__ CUtensorMap dout, const __grid_constant__ CUtensorMap dq,
+                             const __grid_constant__ CUtensorMap k, const __grid_constant__ CUtensorMap v) {
 #if NSA_ON_HOPPER
   extern __shared__ char tiles[];
   __shared__ IntervalBackwardShared<S> shared;
@@ -61,13 +61,13 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     setmaxnreg_dec<S::kProducerRegisters>();
     const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
     if (threadIdx.x == 0) produce_items<S>(work, places, shared, k, v);
-    if (warp == 1 && !S::kOneTile) hand_over_sums<S>(work, places, shared);
+    if (warp == 1) hand_over_sums<S, Adds>(work, places, shared, dq);
     if (warp == 2) produce_rows<S>(work, places, shared, q, dout);
     if (warp == 3) describe_tiles<S>(work, places, shared);
   } else {
     setmaxnreg_inc<S::kConsumerRegisters>();
     const char* const descriptions = tiles + (places.description(0) - shared_address(tiles));
-    IntervalConsumer<T, S, Adds>(p, work, places, shared, reinterpret_cast<const IntervalRows*>(descriptions)).run();
+    IntervalConsumer<T, S>(p, work, places, shared, reinterpret_cast<const IntervalRows*>(descriptions)).run();
   }
 #else
   __trap();  // never launched: Device::hopper is false where this is the code

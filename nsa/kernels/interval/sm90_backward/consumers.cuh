@@ -13,8 +13,7 @@
 
 namespace nsa::kernels::hopper {
 
-// Adds: AttentionBackward::adds_dq; what it takes is not to slow the others down.
-template <typename T, typename S, bool Adds>
+template <typename T, typename S>
 class IntervalConsumer {
  public:
   __device__ IntervalConsumer(const AttentionBackward& problem, const IntervalBackwardWork<S>& all,
@@ -41,14 +40,14 @@ class IntervalConsumer {
       first_scores();
       const int last = item.count() - 1;
       if (last == 0) {
-        step<true, false>(0);
+        step<true, false>();
       } else {
-        step<true, true>(0);
+        step<true, true>();
 #pragma unroll 1
-        for (int i = 1; i < last; ++i) step<false, true>(i);
-        step<false, false>(last);
+        for (int i = 1; i < last; ++i) step<false, true>();
+        step<false, false>();
       }
-      const Handing handing = handing_of(last, shared.turn[q.last().place()]);
+      const End end_of_last = end_of(q.last());
       float dq[kHalf / 8][4];
       start_dk(q.last());
       start_dq(dq);
@@ -58,7 +57,7 @@ class IntervalConsumer {
       mbarrier_arrive(places.q_empty(q.last().place()));
       release(places.ds_empty(ds.last().place()));
       release(places.keys_empty());
-      hand_over(dq, handing);
+      hand_over(dq, end_of_last);
       end();
     }
   }
@@ -215,8 +214,8 @@ class IntervalConsumer {
     // Once more where it matters: a row that the keys do not concern may hold a NaN in dO, and 0 * NaN is one.
     if (masked && !are_finite(dp)) mask(dp);
     // 16 rows further is two chunks further: of the swizzled place it changes two bits.
-    const std::uint32_t place =
-        S::Ds::at(anew(places.ds(ds.place())), warpgroup * 64 + warp * 16 + lane % 16, lane / 16);
+    const int own = static_cast<int>(anew(lane));
+    const std::uint32_t place = S::Ds::at(anew(places.ds(ds.place())), warpgroup * 64 + warp * 16 + own % 16, own / 16);
 #pragma unroll
     for (int kk = 0; kk < kSteps; ++kk) {
       std::uint32_t gradients[4];
@@ -224,74 +223,62 @@ class IntervalConsumer {
       stmatrix(place ^ static_cast<std::uint32_t>(kk * 32), gradients);
     }
   }
-  // Where this thread's rows of dQ stand, of a tile's; null for none.
-  __device__ T* dq_row(int tile, int half) const {
-    const int b = item.pair / work.f.G, group = item.pair - b * work.f.G;
-    const int row = warp * 16 + lane / 4 + 8 * half, entry = work.heads.token(row);
-    const int token = tile * work.plan.tokens + entry, head = group * work.heads.h + work.heads.head(row, entry);
-    if (entry >= work.plan.tokens || token >= work.f.S) return nullptr;
-    return static_cast<T*>(p.dq.data) + b * p.dq.batch + token * p.dq.token + head * p.dq.head + warpgroup * kHalf;
-  }
-  // What is known of a tile of rows before its dQ is: a turn, or, of one tile of keys, its rows and what they are added
-  // to, which so comes while the products run.
-  struct Handing {
-    int tile;
-    IntervalTurn turn;
-    T* rows[2];
-    RowBefore<kHalf> before[2];
+  // Whether a tile of rows, which stands in a place of Q, has its first or last turn.
+  struct End {
+    bool first = true, last = true;
   };
-  __device__ Handing handing_of(int i, const IntervalTurn& turn) const {
-    Handing x;
-    x.tile = item.tile(i);
-    if constexpr (!S::kOneTile) x.turn = turn;
-#pragma unroll
-    for (int half = 0; half < 2 && S::kOneTile; ++half) {
-      x.rows[half] = dq_row(x.tile, half);
-      if constexpr (Adds) x.before[half] = RowBefore<kHalf>(x.rows[half]);
-    }
-    return x;
+  __device__ End end_of(Ring<S::kQStages> of) const {
+    if constexpr (S::kOneTile) return {};
+    return {shared.turn[of.place()].first, shared.turn[of.place()].last};
   }
-  // To the warp that hands it over, or, as the last one, rounded to its place.
-  __device__ void hand_over(float (&dq)[kHalf / 8][4], const Handing& x) {
-    if constexpr (S::kOneTile) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        store_row<T>(x.rows[half], dq, half, work.f.scale, false, Adds, x.before[half]);
-    } else {
-      hand_over(dq, x.turn, x.tile);
-    }
-  }
-  __device__ void hand_over(float (&dq)[kHalf / 8][4], const IntervalTurn& turn, int tile) {
-    const int own = static_cast<int>(threadIdx.x) % 128 * 16;
+  // To the warp that hands it over.
+  __device__ void hand_over(float (&dq)[kHalf / 8][4], const End& turn) {
     mbarrier_wait(places.taken(warpgroup), handed.parity() ^ 1);
-    if (!turn.last) {
+    if (turn.last) {
+      if (!turn.first) add_others(dq);
+      stage_rounded(dq);
+    } else {
+      const std::uint32_t own = own_staging();
 #pragma unroll
       for (int n = 0; n < kHalf / 8; ++n)
-        st_shared(places.staging(warpgroup) + own + n * 128 * 16, make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]));
-      fence_proxy_async();
-    } else {
-      RowBefore<kHalf> before[2];
-      if constexpr (Adds)  // asked for while the turn is awaited
-#pragma unroll
-        for (int half = 0; half < 2; ++half) before[half] = RowBefore<kHalf>(dq_row(tile, half));
-      if (!turn.first) {
-        mbarrier_wait(places.turn_come(), handed.parity());
-        const char* sum =
-            reinterpret_cast<const char*>(work.plan.sums + static_cast<std::int64_t>(turn.place) * S::kSums) +
-            warpgroup * S::kHalfBytes + own;
-#pragma unroll
-        for (int n = 0; n < kHalf / 8; ++n) {
-          const float4 x = __ldcg(reinterpret_cast<const float4*>(sum + n * 128 * 16));
-          dq[n][0] += x.x, dq[n][1] += x.y, dq[n][2] += x.z, dq[n][3] += x.w;
-        }
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        store_row<T>(dq_row(tile, half), dq, half, work.f.scale, false, Adds, before[half]);
+        st_shared(own + n * 128 * 16, make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]));
     }
+    fence_proxy_async();
     handed.advance();
     __syncwarp();
     release(places.staged(warpgroup));
+  }
+  // This thread's first quad of a sum.
+  __device__ std::uint32_t own_staging() const {
+    const std::uint32_t thread = anew(threadIdx.x);
+    return places.staging(static_cast<int>(thread) / 128 - 1) + thread % 128 * 16;
+  }
+  __device__ void add_others(float (&dq)[kHalf / 8][4]) const {
+    mbarrier_wait(places.turn_come(), handed.parity());
+    const std::uint32_t own = own_staging();
+#pragma unroll
+    for (int n = 0; n < kHalf / 8; ++n) {
+      const float4 x = ld_shared(own + n * 128 * 16);
+      dq[n][0] += x.x, dq[n][1] += x.y, dq[n][2] += x.z, dq[n][3] += x.w;
+    }
+    bar_sync(2 + warpgroup, 128);  // what is rounded goes where other threads' share stood
+  }
+  __device__ void stage_rounded(float (&dq)[kHalf / 8][4]) const {
+    constexpr bool kOwnSlab = kHalf == 64;
+    const int thread = static_cast<int>(anew(threadIdx.x)), half = thread / 128 - 1;
+    const std::uint32_t place =
+        Slab<S::kRows, 64>::at(places.staging(kOwnSlab ? half : 0), thread % 128 / 32 * 16 + thread % 16,
+                               (kOwnSlab ? 0 : half * kHalf / 8) + thread % 32 / 16);
+#pragma unroll
+    for (int n = 0; n < kHalf / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) dq[n][i] *= work.f.scale;
+#pragma unroll
+    for (int kk = 0; kk < kHalf / 16; ++kk) {
+      std::uint32_t rounded[4];
+      as_a<T>(rounded, dq, kk);
+      stmatrix(place ^ static_cast<std::uint32_t>(kk * 32), rounded);
+    }
   }
 
   __device__ void first_scores() {
@@ -315,9 +302,9 @@ class IntervalConsumer {
   // From P^T and dP^T of a tile to those of the next one, and dQ and dK of the one before, see Note
   // [Ends under products].
   template <bool First, bool More>
-  __device__ void step(int i) {
-    Handing handing;
-    if constexpr (!First) handing = handing_of(i - 1, shared.turn[q.last().place()]);
+  __device__ void step() {
+    End end_of_last;
+    if constexpr (!First) end_of_last = end_of(q.last());
     pin(dv);
     wgmma_fence();
     start_dv();
@@ -345,7 +332,7 @@ class IntervalConsumer {
       pin(dq);
       mbarrier_arrive(places.q_empty((More ? q.last() : q).last().place()));
       release(places.ds_empty(ds.last().place()));
-      hand_over(dq, handing);
+      hand_over(dq, end_of_last);
     }
     ds.advance();
     if constexpr (More) {

@@ -61,36 +61,56 @@ __device__ inline void produce_items(const IntervalBackwardWork<S>& work, const 
         const IntervalTurn turn = work.turn(item, item.tile(i));
         wait_for_turn(work.plan.row_turns + turn.place, turn.expected);
         mbarrier_wait(places.taken(1), tiles.parity() ^ 1);
-        mbarrier_arrive(places.turn_come());
+        if (turn.last && !turn.first) {
+          mbarrier_arrive_expect_tx(places.turn_come(), 2 * S::kHalfBytes);
+          bulk_load(places.staging(0), work.sum(turn), 2 * S::kHalfBytes, places.turn_come());
+        } else {
+          mbarrier_arrive(places.turn_come());
+        }
       }
   }
 }
 
-// One thread of a warp: every tile's dQ from shared memory to its sum.
-template <typename S>
+// One thread of a warp: every tile's dQ from shared memory to its sum, or, the last one, to its place.
+template <typename S, bool Adds>
 __device__ inline void hand_over_sums(const IntervalBackwardWork<S>& work, const IntervalBackwardPlaces<S>& places,
-                                      const IntervalBackwardShared<S>& shared) {
-  const IntervalBackwardPlan& plan = work.plan;
+                                      const IntervalBackwardShared<S>& shared, const CUtensorMap& dq) {
+  constexpr int kRound = IntervalBackwardPlan::kRound;
   Ring<1> ring;
   IntervalItems<S> items(places, shared);
   for (IntervalItem item = items.next(); item.pair >= 0; item = items.next()) {
+    const int b = item.pair / work.f.G, head = (item.pair - b * work.f.G) * work.heads.h;
 #pragma unroll 1
     for (int i = 0; i < item.count() && threadIdx.x % 32 == 0; ++i, ring.advance()) {
-      const IntervalTurn turn = work.turn(item, item.tile(i));
-      float* const sum = plan.sums + static_cast<std::int64_t>(turn.place) * S::kSums;
-      mbarrier_wait(places.turn_come(), ring.parity());
+      const int tile = item.tile(i);
+      IntervalTurn turn{0, 0, true, true};
+      if constexpr (!S::kOneTile) {
+        turn = work.turn(item, tile);
+        mbarrier_wait(places.turn_come(), ring.parity());
+      }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         mbarrier_wait(places.staged(half), ring.parity());
-        if (turn.first && !turn.last) bulk_store(sum + half * S::kSums / 2, places.staging(half), S::kHalfBytes);
-        if (!turn.first && !turn.last) bulk_reduce_add(sum + half * S::kSums / 2, places.staging(half), S::kHalfBytes);
+        if (turn.last) continue;
+        float* const to = work.sum(turn) + half * S::kSums / 2;
+        if (turn.first)
+          bulk_store(to, places.staging(half), S::kHalfBytes);
+        else
+          bulk_reduce_add(to, places.staging(half), S::kHalfBytes);
       }
+#pragma unroll
+      for (int slab = 0; slab < S::D / 64 && turn.last; ++slab)
+        if constexpr (Adds)
+          tma_add_rows(&dq, places.staging(slab), head, tile * work.plan.tokens, slab, b);
+        else
+          tma_store_rows(&dq, places.staging(slab), head, tile * work.plan.tokens, slab, b);
       bulk_wait_read();
 #pragma unroll
       for (int half = 0; half < 2; ++half) mbarrier_arrive(places.taken(half));
       bulk_wait();
-      pass_turn(plan.row_turns + turn.place,
-                turn.last ? turn.expected / plan.kRound * plan.kRound + plan.kRound : turn.expected + 1);
+      if constexpr (!S::kOneTile)
+        pass_turn(work.plan.row_turns + turn.place,
+                  turn.last ? turn.expected / kRound * kRound + kRound : turn.expected + 1);
     }
     __syncwarp();
   }

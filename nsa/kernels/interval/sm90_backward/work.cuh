@@ -5,11 +5,17 @@
 // keys, which other SMs have, and so a fp32 sum in memory. They add one after the other, the last tile of
 // keys first: a row's diagonal is where its tile of keys begins, so that all begin at once and none waits for another
 // that walks the same rows behind it. A number per tile of rows says whose turn it is. The last one does not write the
-// sum back: it rounds it into dQ. So every sum has a fixed order, and a sum exists only between its first and its last
+// sum back: it rounds it into dQ (Note [Last turns]). So every sum has a fixed order, and a sum exists only between its first and its last
 // turn: `ring` of them are enough, tile r (counted from the end) has place r % ring, and the number counts the rounds
 // of the ring too. A long row of queries is cut into chunks of tiles, the last ones first. What each adds to dK and dV
 // of a tile of keys is summed in fp32, in the chunks' order too: in turn, or, where each may leave its own in memory
 // (`key_slots`), by sum_chunks_kernel. Chunks that begin together end together, and would wait for each other.
+//
+// Note [Last turns]
+// Who has the last turn must not be slower than the others: tiles of keys walk through the same rows side by side, and
+// everybody behind it waits. So all memory is TMA's. The others' sum comes into the place where this tile's dQ would
+// be staged, as soon as that is free and the turn has come: most of a step before it is wanted. What is rounded goes
+// out from there as a box, which, where dQ is added to another branch's, TMA adds.
 //
 // Note [Tickets]
 // CTAs draw tickets. What a ticket waits for belongs to earlier ones, which somebody has drawn and is at
@@ -85,8 +91,8 @@ struct IntervalBackwardPlaces {
   __device__ std::uint32_t item_empty(int place) const { return rest(S::kItems + place); }
   __device__ std::uint32_t keys_full() const { return rest(2 * S::kItems); }
   __device__ std::uint32_t keys_empty() const { return rest(2 * S::kItems + 1); }
-  // Of a tile of rows: the sum's turn has come; a warpgroup's half of its dQ lies in `staging`, or has been rounded; it
-  // was taken from there.
+  // Of a tile of rows: the sum's turn has come, and with the last one the others' sum into `staging`; a warpgroup's half
+  // of its dQ lies there, as the registers have it or, the last time, rounded, slab by slab; it was taken from there.
   __device__ std::uint32_t turn_come() const { return rest(2 * S::kItems + 2); }
   __device__ std::uint32_t staged(int half) const { return rest(2 * S::kItems + 3 + half); }
   __device__ std::uint32_t taken(int half) const { return rest(2 * S::kItems + 5 + half); }
@@ -107,7 +113,7 @@ struct IntervalBackwardPlaces {
     }
     for (int i = 0; i < S::kItems; ++i) {
       mbarrier_init(item_full(i), 1);
-      mbarrier_init(item_empty(i), S::kConsumers + (S::kOneTile ? 64 : 96));
+      mbarrier_init(item_empty(i), S::kConsumers + 96);
     }
     mbarrier_init(keys_full(), 1);
     mbarrier_init(keys_empty(), kWarps);
@@ -191,6 +197,9 @@ struct IntervalBackwardWork {
     const int position = keys.last - 1 - item.keys;
     return {item.pair * plan.ring + from_end - round * plan.ring, round * plan.kRound + position, position == 0,
             item.keys == keys.first};
+  }
+  __device__ float* sum(const IntervalTurn& turn) const {
+    return plan.sums + static_cast<std::int64_t>(turn.place) * S::kSums;
   }
   // The chunks that a tile of keys meets, whose rows are `all`: the first one's number, and how many.
   struct Chunks {

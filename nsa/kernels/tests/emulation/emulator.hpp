@@ -37,8 +37,8 @@ inline constexpr Limits kLowLimits{.joint_tiles = 0,
                                    .partials_bytes = 1 << 20,
                                    .interval_steps = 0,
                                    .interval_tiles = 2,
+                                   .interval_ctas = 4,
                                    .few_keys_steps = 0,
-                                   .few_keys_items = 4,
                                    .interval_sums_bytes = 0};
 // What current_device() says: few SMs, so that a CTA has much to do.
 inline constexpr Device kDevice{.hopper = true, .sm_count = 2, .limits = kLowLimits};
@@ -148,6 +148,8 @@ void tma_load(std::uint32_t destination, const void* map, const int (&corner)[5]
 void bulk_load(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier);  // in one piece
 // Published bytes to `to`, or added to the floats there: they are read when the thread waits for it.
 void bulk_store(float* to, std::uint32_t from, int bytes, bool add);
+// The same to a box of a tensor, or added in its type.
+void tma_store(const void* map, std::uint32_t from, const int (&corner)[5], bool add);
 void bulk_wait();
 
 // ---- matrix products

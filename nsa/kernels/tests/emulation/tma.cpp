@@ -1,4 +1,4 @@
-// TMA: boxes of tensors to shared memory.
+// TMA: boxes of tensors to shared memory and back; bulk copies.
 #include <cuda.h>
 
 #include <algorithm>
@@ -27,6 +27,7 @@ struct Description {
   std::uint64_t strides[kRank];  // bytes
   std::uint32_t last[kRank];     // index
   std::uint16_t box[kRank];
+  bool fp16;  // else bf16
 };
 constexpr std::uint64_t kMark = 0x70616d20726f736e;
 static_assert(sizeof(Description) <= sizeof(CUtensorMap));
@@ -43,7 +44,7 @@ CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, voi
     throw Error("a kind of tensor map that is not emulated");
   const auto aligned = [](const void* x, int bytes) { return reinterpret_cast<std::uintptr_t>(x) % bytes == 0; };
   if (!aligned(map, 64) || !aligned(data, 16) || rank < 1 || rank > kRank) return CUDA_ERROR_INVALID_VALUE;
-  Description x{kMark, static_cast<const char*>(data), {}, {}, {}};
+  Description x{kMark, static_cast<const char*>(data), {}, {}, {}, type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16};
   for (cuuint32_t i = 0; i < kRank; ++i) {
     const bool exists = i < rank;
     const cuuint64_t size = exists ? sizes[i] : 1;
@@ -65,11 +66,17 @@ CUresult encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, voi
 
 // ---- boxes on their way
 
-struct Row {  // of 128 bytes
-  std::uint32_t to;
-  const char* from;       // the first element that is in the tensor
+struct Row {              // of 128 bytes
+  std::uint32_t place;    // in shared memory
+  const char* data;       // the first element that is in the tensor
   std::int64_t skipped;   // elements of the row before it
   std::int64_t elements;  // of the tensor from there on
+
+  // Where its 16 bytes from i on stand: the swizzle works on address bits.
+  [[nodiscard]] std::uint32_t at(int i, bool swizzled) const {
+    const std::uint32_t own = place + static_cast<std::uint32_t>(i);
+    return swizzled ? own ^ (own >> 7 & 7) << 4 : own;
+  }
 };
 struct Box {
   std::uint32_t barrier, begin, end;  // in shared memory
@@ -88,19 +95,84 @@ struct Bulk {
   Moment asked;
 };
 std::vector<Bulk> bulks;
+// From shared memory to a box of a tensor.
+struct BoxOut {
+  std::vector<Row> rows;
+  bool fp16, add;
+  unsigned thread;
+  Moment asked;
+};
+std::vector<BoxOut> boxes_out;
 int patience;  // turns between deliveries, more or less; 0: nothing comes before all threads wait
 
 void deliver(const Row& row, const Box& box) {
   char line[kRowBytes] = {};
   if (row.elements > 0)
-    std::memcpy(line + row.skipped * kElementBytes, row.from, static_cast<std::size_t>(row.elements * kElementBytes));
+    std::memcpy(line + row.skipped * kElementBytes, row.data, static_cast<std::size_t>(row.elements * kElementBytes));
   for (int i = 0; i < kRowBytes; i += 16) {
-    const std::uint32_t at = row.to + i, place = box.swizzled ? at ^ (at >> 7 & 7) << 4 : at;  // works on address bits
-    std::memcpy(shared_at(place, 16), line + i, 16);
-    std::memcpy(published_at(place, 16), line + i, 16);
+    std::memcpy(shared_at(row.at(i, box.swizzled), 16), line + i, 16);
+    std::memcpy(published_at(row.at(i, box.swizzled), 16), line + i, 16);
   }
-  race_written_by(box.asked, shared_at(row.to, kRowBytes), kRowBytes);
-  race_written_by(box.asked, published_at(row.to, kRowBytes), kRowBytes);
+  race_written_by(box.asked, shared_at(row.place, kRowBytes), kRowBytes);
+  race_written_by(box.asked, published_at(row.place, kRowBytes), kRowBytes);
+}
+
+Description described(const void* map) {
+  require(!on_a_stack(map), "a tensor map in a thread's own memory: is the parameter a __grid_constant__?");
+  Description x;
+  std::memcpy(&x, map, sizeof x);
+  require(x.mark == kMark, "no tensor map is here");
+  return x;
+}
+std::vector<Row> rows_of(const Description& x, const int (&corner)[5], std::uint32_t place) {
+  // Columns [begin, end) of the tensor are in the box.
+  const std::int64_t begin = std::max(corner[0], 0);
+  const std::int64_t end = std::min<std::int64_t>(corner[0] + std::int64_t{x.box[0]}, std::int64_t{x.last[0]} + 1);
+  std::vector<Row> rows;
+  const int count = x.box[1] * x.box[2] * x.box[3] * x.box[4];
+  for (int i = 0; i < count; ++i) {
+    Row row{place + static_cast<std::uint32_t>(i) * kRowBytes, x.data + begin * kElementBytes, begin - corner[0],
+            end - begin};
+    for (int d = 1, rest = i; d < kRank; rest /= x.box[d++]) {
+      const std::int64_t index = corner[d] + std::int64_t{rest % x.box[d]};
+      if (index < 0 || index > x.last[d])
+        row.elements = 0;
+      else
+        row.data += index * static_cast<std::int64_t>(x.strides[d]);
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+// What TMA reads of shared memory since it was asked for.
+void read_published(const Moment& asked, std::uint32_t from, int bytes) {
+  require(std::memcmp(shared_at(from, bytes), published_at(from, bytes), static_cast<std::size_t>(bytes)) == 0,
+          "TMA reads what no thread has published");
+  race_read_since(asked, shared_at(from, bytes), static_cast<std::size_t>(bytes));
+  race_check_written(asked, published_at(from, bytes), static_cast<std::size_t>(bytes));
+}
+template <typename T>
+void add(char* to, const char* values, std::int64_t elements) {
+  for (std::int64_t i = 0; i < elements; ++i) {
+    T a, b;
+    std::memcpy(&a, to + i * kElementBytes, sizeof a);
+    std::memcpy(&b, values + i * kElementBytes, sizeof b);
+    a = static_cast<T>(static_cast<float>(a) + static_cast<float>(b));
+    std::memcpy(to + i * kElementBytes, &a, sizeof a);
+  }
+}
+void store(const Row& row, const BoxOut& box) {
+  char line[kRowBytes];
+  for (int i = 0; i < kRowBytes; i += 16) std::memcpy(line + i, published_at(row.at(i, true), 16), 16);
+  char* const to = const_cast<char*>(row.data);
+  const char* const values = line + row.skipped * kElementBytes;
+  if (!box.add)
+    std::memcpy(to, values, static_cast<std::size_t>(row.elements * kElementBytes));
+  else if (box.fp16)
+    add<__half>(to, values, row.elements);
+  else
+    add<__nv_bfloat16>(to, values, row.elements);
 }
 
 // Nothing else may be on its way to where it goes, and what was there is gone.
@@ -124,12 +196,13 @@ void start(Box box) {
 void begin_tma() {
   boxes.clear();
   bulks.clear();
+  boxes_out.clear();
   constexpr int kPatience[] = {0, 1, 8};
   patience = kPatience[draw() % 3];
 }
 void end_tma() {
   if (!boxes.empty()) throw Error("a CTA ends with boxes of TMA on their way");
-  if (!bulks.empty()) throw Error("a CTA ends with bulk copies of TMA on their way");
+  if (!bulks.empty() || !boxes_out.empty()) throw Error("a CTA ends with bulk copies of TMA on their way");
 }
 
 bool tma_turn(bool threads_wait) {
@@ -148,32 +221,17 @@ bool tma_turn(bool threads_wait) {
 }
 
 void tma_load(std::uint32_t destination, const void* map, const int (&corner)[5], std::uint32_t barrier) {
-  require(!on_a_stack(map), "a tensor map in a thread's own memory: is the parameter a __grid_constant__?");
-  Description x;
-  std::memcpy(&x, map, sizeof x);
-  require(x.mark == kMark, "no tensor map is here");
+  const Description x = described(map);
   require(destination % kRowBytes == 0, "a box whose destination is not aligned");
   ask_for_copy(barrier);
-  const int count = x.box[1] * x.box[2] * x.box[3] * x.box[4];
-  Box box{barrier, destination, destination + count * kRowBytes, {}};
+  std::vector<Row> rows = rows_of(x, corner, destination);
+  Box box{barrier, destination, destination + static_cast<std::uint32_t>(rows.size()) * kRowBytes, {}};
   take_place(box);
-
-  // Columns [begin, end) of the tensor are in the box.
-  const std::int64_t begin = std::max(corner[0], 0);
-  const std::int64_t end = std::min<std::int64_t>(corner[0] + std::int64_t{x.box[0]}, std::int64_t{x.last[0]} + 1);
-  for (int i = 0; i < count; ++i) {
-    Row row{destination + i * kRowBytes, x.data + begin * kElementBytes, begin - corner[0], end - begin};
-    for (int d = 1, rest = i; d < kRank; rest /= x.box[d++]) {
-      const std::int64_t index = corner[d] + std::int64_t{rest % x.box[d]};
-      if (index < 0 || index > x.last[d])
-        row.elements = 0;
-      else
-        row.from += index * static_cast<std::int64_t>(x.strides[d]);
-    }
-    if (row.elements >= 8) check_inside(row.from);
-    if (row.elements > 0) launch_reads(row.from, static_cast<std::size_t>(row.elements * kElementBytes));
-    box.rows.push_back(row);
+  for (const Row& row : rows) {
+    if (row.elements >= 8) check_inside(row.data);
+    if (row.elements > 0) launch_reads(row.data, static_cast<std::size_t>(row.elements * kElementBytes));
   }
+  box.rows = std::move(rows);
   start(std::move(box));
 }
 void bulk_load(std::uint32_t destination, const void* from, int bytes, std::uint32_t barrier) {
@@ -195,18 +253,31 @@ void bulk_store(float* to, std::uint32_t from, int bytes, bool add) {
   launch_writes(to, static_cast<std::size_t>(bytes));
   bulks.push_back({to, from, bytes, add, threadIdx.x, race_moment()});
 }
+void tma_store(const void* map, std::uint32_t from, const int (&corner)[5], bool add) {
+  const Description x = described(map);
+  require(from % kRowBytes == 0, "a box whose source is not aligned");
+  BoxOut box{rows_of(x, corner, from), x.fp16, add, threadIdx.x, race_moment()};
+  std::erase_if(box.rows, [](const Row& row) { return row.elements <= 0; });
+  for (const Row& row : box.rows) launch_writes(row.data, static_cast<std::size_t>(row.elements * kElementBytes));
+  boxes_out.push_back(std::move(box));
+}
 void bulk_wait() {
-  const auto mine = [](const Bulk& x) { return x.thread == threadIdx.x; };
+  const auto mine = [](const auto& x) { return x.thread == threadIdx.x; };
   for (const Bulk& x : bulks) {
     if (!mine(x)) continue;
-    require(std::memcmp(shared_at(x.from, x.bytes), published_at(x.from, x.bytes), x.bytes) == 0,
-            "TMA reads what no thread has published");
-    race_read_since(x.asked, shared_at(x.from, x.bytes), static_cast<std::size_t>(x.bytes));
-    race_check_written(x.asked, published_at(x.from, x.bytes), static_cast<std::size_t>(x.bytes));
+    read_published(x.asked, x.from, x.bytes);
     const auto* values = reinterpret_cast<const float*>(published_at(x.from, x.bytes));
     for (int i = 0; i < x.bytes / 4; ++i) x.to[i] = x.add ? x.to[i] + values[i] : values[i];
   }
+  for (const BoxOut& x : boxes_out) {
+    if (!mine(x)) continue;
+    for (const Row& row : x.rows) {
+      read_published(x.asked, row.place, kRowBytes);
+      store(row, x);
+    }
+  }
   std::erase_if(bulks, mine);
+  std::erase_if(boxes_out, mine);
 }
 
 }  // namespace nsa::kernels::emulation
