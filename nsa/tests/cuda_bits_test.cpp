@@ -4,6 +4,11 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <gmock/gmock.h>
 
+#include <array>
+#include <limits>
+#include <string>
+
+#include "nsa/cuda/attend.hpp"
 #include "nsa/tests/cuda_fixtures.hpp"
 
 namespace nsa::cuda {
@@ -212,6 +217,48 @@ TEST_F(CudaKernels, AllGradientsOfFewKeysAtOnce) {
        device().is_cuda() ? Shapes{{.S = 2079, .B = 8}, {.S = 1500, .h = 13, .B = 4}, {.S = 2048, .h = 1, .B = 33}}
                           : Shapes{{.S = 90, .h = 16, .G = 1, .g = g}, {.S = 70, .h = 13, .G = 1, .g = g}})
     expect_all_gradients_at_once(s, true);
+}
+
+// What a branch adds to another's dQ is its own, rounded, and the sum is rounded once more, also where TMA adds it: as
+// ATen does, with subnormal numbers too.
+void expect_added_to_the_bit(const CudaShape& s, kernels::Mask mask, at::ScalarType type) {
+  const bool compressed = mask == kernels::Mask::compressed;
+  SCOPED_TRACE((compressed ? "compressed, " : "window, ") + s.name() + ", " + at::toString(type));
+  const double small = type == at::kHalf ? 0x1p-14 : 1;
+  const auto draw = [&](std::int64_t rows, std::int64_t heads, std::uint64_t seed) {
+    return on_device({s.B, rows, heads, s.Dk}, seed, type);
+  };
+  const auto q = draw(s.S, s.G * s.h, 1), dout = draw(s.S, s.G * s.h, 4) * small,
+             before = draw(s.S, s.G * s.h, 5) * small;
+  const std::int64_t N = compressed ? compressed_blocks(s.g, s.S) : s.S;
+  const auto k = draw(N, s.G, 2), v = draw(N, s.G, 3);
+  Problem problem = problem_of(mask, q, s.g, {});
+  std::string ran;
+  problem.on_launch = [&](bool, std::string_view kernel) { ran = kernel; };
+  const auto made = attend_forward(q, k, v, {}, problem);
+  const auto delta = (made.o.to(at::kFloat) * dout.to(at::kFloat)).sum(3).transpose(1, 2).contiguous();
+  const auto gradient = [&](const at::Tensor& dq, bool adds) {
+    const Gradients to{dq, at::empty_like(k), at::empty_like(v)};
+    std::array passes = {backward_pass(q, k, v, {}, made.stats, dout, delta, problem, to)};
+    passes[0].parameters.adds_dq = adds;
+    run_backward(passes, q, [] {});
+    EXPECT_EQ(ran, "merged wgmma intervals");
+    return dq;
+  };
+  const auto own = gradient(at::full_like(q, std::numeric_limits<double>::quiet_NaN()), false);
+  EXPECT_TRUE(at::equal(gradient(before.clone(), true), before + own));
+}
+
+TEST_F(CudaKernels, AddsToAnotherBranchesGradientToTheBit) {
+  const bool gpu = device().is_cuda();
+  const Geometry g{.l = 4, .d = 2, .l_sel = 8, .n_sel = 4, .w = gpu ? 512 : 50};
+  const CudaShape wide{.S = gpu ? 4203 : 90, .h = gpu ? 13 : 16, .Dk = 128, .Dv = 128, .G = gpu ? 4 : 1, .g = g};
+  const CudaShape few = gpu ? CudaShape{.S = 2079, .B = 8} : CudaShape{.S = 70, .h = 13, .G = 1, .g = g};
+  for (const auto type : {at::kBFloat16, at::kHalf}) {
+    expect_added_to_the_bit(wide, kernels::Mask::window, type);
+    expect_added_to_the_bit(wide, kernels::Mask::compressed, type);
+    expect_added_to_the_bit(few, kernels::Mask::compressed, type);
+  }
 }
 
 TEST_F(CudaKernels, AGradientThatIsSpreadOutIsCopiedFirst) {

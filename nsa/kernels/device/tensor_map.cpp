@@ -60,7 +60,7 @@ CUtensorMap encoded(const Described& x) {
   return map;
 }
 
-// A call has seven maps, and those of the next layer, or of the same layer a step later, are often the same: memory
+// A call has several maps, and those of the next layer, or of the same layer a step later, are often the same: memory
 // comes back at the same addresses. A map holds nothing but what it says. The last of each place is kept.
 CUtensorMap map_of(const Described& x) {
   constexpr std::size_t kPlaces = 256;

@@ -42,13 +42,13 @@ struct Limits {
   std::int64_t lists_bytes = std::int64_t{128} << 20, partials_bytes = std::int64_t{128} << 20;
   // The merged backward pass over intervals (interval/sm90_backward/backward.cuh): from so many steps on, tiles of 64
   // rows by 128 keys (fewer do not fill a GPU); the compressed branch in about so many items, of so many tiles of rows
-  // at least and at most, in whole rounds of so many CTAs; bytes of the sums of dQ that exist at once, where no more are
-  // needed, of dK and dV where each chunk leaves its own, and of the whole workspace.
+  // at least and at most; bytes of the sums of dQ that exist at once, where no more are needed, of dK and dV where each
+  // chunk leaves its own, and of the whole workspace.
   std::int64_t interval_steps = 16384, interval_items = 400, interval_tiles = 16, interval_most_tiles = 128;
-  int interval_ctas = 132;
   // Width 64 goes so where the compressed keys are one tile, from so many steps on (at S = 2048 a batch of 6 with 12
-  // heads), in one round of those CTAs.
+  // heads), in about as many items as a GPU has SMs.
   std::int64_t few_keys_steps = 2048;
+  int few_keys_items = 132;
   std::int64_t interval_sums_bytes = std::int64_t{256} << 20, interval_key_bytes = std::int64_t{128} << 20;
   std::int64_t interval_bytes = std::int64_t{512} << 20;
   // A backward pass that may go as two, dQ and beside it dK and dV (attention_plan.hpp), does so up to so many rows

@@ -46,11 +46,13 @@ struct Plan : IntervalBackwardPlan {
           std::min<std::int64_t>(tiles_of(std::int64_t{f.geometry.w} + kKeys + 2, tokens) + 1, row_tiles));
     } else if (Shape::kOneTile) {
       seen = f.N;
-      chunk = longest = static_cast<int>(tiles_of(row_tiles, std::clamp(limits.interval_ctas / pairs, 1, row_tiles)));
+      chunk = longest = static_cast<int>(tiles_of(row_tiles, std::clamp(limits.few_keys_items / pairs, 1, row_tiles)));
       period = row_tiles;
     } else {
       seen = f.N;
-      chunk = longest = static_cast<int>(std::min<std::int64_t>(chunk_of_compressed(f, limits), row_tiles));
+      const std::int64_t wanted =
+          std::clamp(steps_of(f) / limits.interval_items, limits.interval_tiles, limits.interval_most_tiles);
+      chunk = longest = static_cast<int>(std::min<std::int64_t>(wanted, row_tiles));
       period = row_tiles;
     }
     chunks = static_cast<int>(tiles_of(row_tiles, chunk));
@@ -74,27 +76,6 @@ struct Plan : IntervalBackwardPlan {
     key_turns = row_turns + std::int64_t{pairs} * ring;
     ticket = key_turns + key_tiles_of_all;
     turns_bytes = numbers * static_cast<std::int64_t>(sizeof(int));
-  }
-  // About as many tiles as make the wanted number of items, but such that these are whole rounds of the CTAs: with fewer
-  // in the last round its CTAs are the only ones at work.
-  [[nodiscard]] std::int64_t chunk_of_compressed(const AttentionForward& f, const Limits& limits) const {
-    constexpr std::int64_t kBeginning = 2;  // what an item takes before its first tile and after its last one, in tiles
-    const std::int64_t wanted =
-        std::clamp(steps_of(f) / limits.interval_items, limits.interval_tiles, limits.interval_most_tiles);
-    const auto cost = [&](std::int64_t tiles) {
-      std::int64_t items = 0;
-      for (std::int64_t key = 0; key < key_tiles; ++key) {
-        const std::int64_t first_token = key == 0 ? 0 : key * Shape::kKeys * f.geometry.d + f.geometry.l - 1;
-        items += pairs * tiles_of(std::max<std::int64_t>(row_tiles - first_token / tokens, 0), tiles);
-      }
-      return tiles_of(items, limits.interval_ctas) * (tiles + kBeginning);
-    };
-    std::int64_t best = wanted;
-    const std::int64_t least = std::max(wanted * 3 / 4, limits.interval_tiles),
-                       most = std::min(wanted * 3 / 2, limits.interval_most_tiles);
-    for (std::int64_t tiles = least; tiles <= most; ++tiles)
-      if (cost(tiles) < cost(best)) best = tiles;
-    return best;
   }
   [[nodiscard]] std::int64_t tickets() const { return std::int64_t{chunks} * key_tiles * pairs; }
   // Whose turn it is has 16 bits for the tiles of keys of a row, and 15 for the rounds of the ring.
@@ -157,8 +138,9 @@ std::string_view attention_backward_hopper_refusal(const AttentionBackward& p, c
   if (std::int64_t{f.S} * (f.Hq / f.G) >= std::int64_t{1} << 27 || std::int64_t{f.B} * f.G > 65535)
     return "2^27 rows of a group or 2^16 groups, or more";
   const auto expanded = [&](const Rows& x, int tokens, int heads) { return hopper::expanded(x, f.B, tokens, heads); };
-  if (expanded(f.q, f.S, f.Hq) || expanded(p.dout, f.S, f.Hq) || expanded(f.k, f.N, f.G) || expanded(f.v, f.N, f.G))
-    return "Q, K, V or dO is expanded";
+  if (expanded(f.q, f.S, f.Hq) || expanded(p.dout, f.S, f.Hq) || expanded(p.dq, f.S, f.Hq) || expanded(f.k, f.N, f.G) ||
+      expanded(f.v, f.N, f.G))
+    return "Q, K, V, dO or dQ is expanded";
   if (narrow && hopper::steps_of(f) < limits.few_keys_steps) return "width 64 goes so from few_keys_steps on";
   if (!narrow && hopper::steps_of(f) < limits.interval_steps) return "too little work to fill a GPU";
   return hopper::with_width(f, [&]<int D>() -> std::string_view {

@@ -5,9 +5,9 @@
 // keys, which other SMs have, and so a fp32 sum in memory. They add one after the other, the last tile of
 // keys first: a row's diagonal is where its tile of keys begins, so that all begin at once and none waits for another
 // that walks the same rows behind it. A number per tile of rows says whose turn it is. The last one does not write the
-// sum back: it rounds it into dQ (Note [Last turns]). So every sum has a fixed order, and a sum exists only between its first and its last
-// turn: `ring` of them are enough, tile r (counted from the end) has place r % ring, and the number counts the rounds
-// of the ring too. A long row of queries is cut into chunks of tiles, the last ones first. What each adds to dK and dV
+// sum back: it rounds it into dQ (Note [Last turns]). So every sum has a fixed order, and a sum exists only between its
+// first and its last turn: `ring` of them are enough, tile r (counted from the end) has place r % ring, and the number
+// counts the rounds of the ring too. A long row of queries is cut into chunks of tiles, the last ones first. What each adds to dK and dV
 // of a tile of keys is summed in fp32, in the chunks' order too: in turn, or, where each may leave its own in memory
 // (`key_slots`), by sum_chunks_kernel. Chunks that begin together end together, and would wait for each other.
 //
@@ -91,8 +91,8 @@ struct IntervalBackwardPlaces {
   __device__ std::uint32_t item_empty(int place) const { return rest(S::kItems + place); }
   __device__ std::uint32_t keys_full() const { return rest(2 * S::kItems); }
   __device__ std::uint32_t keys_empty() const { return rest(2 * S::kItems + 1); }
-  // Of a tile of rows: the sum's turn has come, and with the last one the others' sum into `staging`; a warpgroup's half
-  // of its dQ lies there, as the registers have it or, the last time, rounded, slab by slab; it was taken from there.
+  // Of a tile of rows: the sum's turn has come, and with the last one the others' sum into `staging`; a warpgroup's
+  // half of its dQ lies there, as the registers have it or, the last time, rounded, slab by slab; it was taken.
   __device__ std::uint32_t turn_come() const { return rest(2 * S::kItems + 2); }
   __device__ std::uint32_t staged(int half) const { return rest(2 * S::kItems + 3 + half); }
   __device__ std::uint32_t taken(int half) const { return rest(2 * S::kItems + 5 + half); }

@@ -37,8 +37,8 @@ inline constexpr Limits kLowLimits{.joint_tiles = 0,
                                    .partials_bytes = 1 << 20,
                                    .interval_steps = 0,
                                    .interval_tiles = 2,
-                                   .interval_ctas = 4,
                                    .few_keys_steps = 0,
+                                   .few_keys_items = 4,
                                    .interval_sums_bytes = 0};
 // What current_device() says: few SMs, so that a CTA has much to do.
 inline constexpr Device kDevice{.hopper = true, .sm_count = 2, .limits = kLowLimits};
