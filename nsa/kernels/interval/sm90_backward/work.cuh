@@ -7,9 +7,10 @@
 // that walks the same rows behind it. A number per tile of rows says whose turn it is. The last one does not write the
 // sum back: it rounds it into dQ (Note [Last turns]). So every sum has a fixed order, and a sum exists only between its
 // first and its last turn: `ring` of them are enough, tile r (counted from the end) has place r % ring, and the number
-// counts the rounds of the ring too. A long row of queries is cut into chunks of tiles, the last ones first. What each adds to dK and dV
-// of a tile of keys is summed in fp32, in the chunks' order too: in turn, or, where each may leave its own in memory
-// (`key_slots`), by sum_chunks_kernel. Chunks that begin together end together, and would wait for each other.
+// counts the rounds of the ring too. A long row of queries is cut into chunks of tiles, the last ones first. What each
+// adds to dK and dV of a tile of keys is summed in fp32, in the chunks' order too: in turn, or, where each may leave
+// its own in memory (`key_slots`), by sum_chunks_kernel. Chunks that begin together end together, and would wait for
+// each other.
 //
 // Note [Last turns]
 // Who has the last turn must not be slower than the others: tiles of keys walk through the same rows side by side, and
