@@ -372,7 +372,9 @@ void Session::save_state() {
 }
 
 // After an exception, which stays the one that is told: keeps the steps that were made since the last checkpoint.
+// Where a table is found missing before its folder is, the folder's loss is told.
 void Session::rescue(const std::exception& error) {
+  const bool lost = dynamic_cast<const FileLost*>(&error) != nullptr;
   try {
     folder_.check();
   } catch (const FileLost&) {
@@ -380,15 +382,16 @@ void Session::rescue(const std::exception& error) {
                                saved_step_ < 0
                                    ? "this run had made no checkpoint"
                                    : fmt::format("this run's newest checkpoint was of step {}", saved_step_)));
+    if (lost) throw;
     return;
   }
   try {
     if (training_.trainer->is_ahead()) (void)training_.trainer->step();  // which is in the weights, or may be
   } catch (const std::exception&) {                                      // the first error says more
   }
-  const bool lost = dynamic_cast<const FileLost*>(&error) != nullptr;  // a table: the steps themselves can be saved
   const bool disk = dynamic_cast<const FileError*>(&error) != nullptr && !lost;
   try {
+    // Without a table the steps themselves can be saved.
     if (!disk && saved_step_ != steps()) lost ? save_state() : save();
     heartbeat_->write("error", {{"what", error.what()}});
   } catch (const std::exception& second) {

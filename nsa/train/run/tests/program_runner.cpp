@@ -88,6 +88,12 @@ void Child::send(int signal) const {
   if (pid_ > 0) ::kill(pid_, signal);
 }
 
+void Child::stop() const {
+  send(SIGSTOP);
+  siginfo_t info{};
+  ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT);
+}
+
 Outcome Child::wait() {
   int status = 0;
   ::waitpid(pid_, &status, 0);

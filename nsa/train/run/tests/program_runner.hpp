@@ -38,6 +38,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   void send(int signal) const;
+  void stop() const;  // by SIGSTOP: it stands still on return, or has ended
   [[nodiscard]] Outcome wait();
   // Until `text` stands on its stderr, 60 s at most; false when it ended before.
   [[nodiscard]] bool says(const std::string& text);

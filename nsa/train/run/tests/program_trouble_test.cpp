@@ -156,7 +156,7 @@ TEST(NsaTrain, OutputThatIsTakenAwayEndsTheRun) {
     Child child(place.options({"--steps", "100000", "--save-every", "0", "--set", "train.eval_every=0"}),
                 place.file("child"));
     ASSERT_TRUE(child.says("step 3/"));
-    child.send(SIGSTOP);  // a folder goes file by file: between two of them the run would see a table that is gone
+    child.stop();  // a folder goes file by file: between two of them the run would see a table that is gone
     harm.act(place.run());
     child.send(SIGCONT);
     const Outcome outcome = child.wait();
