@@ -47,7 +47,7 @@ class IntervalConsumer {
         for (int i = 1; i < last; ++i) step<false, true>();
         step<false, false>();
       }
-      const End end_of_last = end_of(q.last());
+      const Turn turn = turn_of(q.last());
       float dq[kHalf / 8][4];
       start_dk(q.last());
       start_dq(dq);
@@ -57,7 +57,7 @@ class IntervalConsumer {
       mbarrier_arrive(places.q_empty(q.last().place()));
       release(places.ds_empty(ds.last().place()));
       release(places.keys_empty());
-      hand_over(dq, end_of_last);
+      hand_over(dq, turn);
       end();
     }
   }
@@ -223,16 +223,16 @@ class IntervalConsumer {
       stmatrix(place ^ static_cast<std::uint32_t>(kk * 32), gradients);
     }
   }
-  // Whether a tile of rows, which stands in a place of Q, has its first or last turn.
-  struct End {
+  // What a consumer wants to know of a tile's turn, whose rows stand in a place of Q.
+  struct Turn {
     bool first = true, last = true;
   };
-  __device__ End end_of(Ring<S::kQStages> of) const {
+  __device__ Turn turn_of(Ring<S::kQStages> of) const {
     if constexpr (S::kOneTile) return {};
     return {shared.turn[of.place()].first, shared.turn[of.place()].last};
   }
   // To the warp that hands it over.
-  __device__ void hand_over(float (&dq)[kHalf / 8][4], const End& turn) {
+  __device__ void hand_over(float (&dq)[kHalf / 8][4], const Turn& turn) {
     mbarrier_wait(places.taken(warpgroup), handed.parity() ^ 1);
     if (turn.last) {
       if (!turn.first) add_others(dq);
@@ -303,8 +303,8 @@ class IntervalConsumer {
   // [Ends under products].
   template <bool First, bool More>
   __device__ void step() {
-    End end_of_last;
-    if constexpr (!First) end_of_last = end_of(q.last());
+    Turn turn;  // of the tile before
+    if constexpr (!First) turn = turn_of(q.last());
     pin(dv);
     wgmma_fence();
     start_dv();
@@ -332,7 +332,7 @@ class IntervalConsumer {
       pin(dq);
       mbarrier_arrive(places.q_empty((More ? q.last() : q).last().place()));
       release(places.ds_empty(ds.last().place()));
-      hand_over(dq, end_of_last);
+      hand_over(dq, turn);
     }
     ds.advance();
     if constexpr (More) {
