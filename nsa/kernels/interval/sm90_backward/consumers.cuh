@@ -245,8 +245,7 @@ class IntervalConsumer {
     }
     fence_proxy_async();
     handed.advance();
-    __syncwarp();
-    release(places.staged(warpgroup));
+    mbarrier_arrive(places.staged(warpgroup));
   }
   // This thread's first quad of a sum.
   __device__ std::uint32_t own_staging() const {

@@ -8,8 +8,8 @@
 namespace nsa::kernels::hopper {
 
 // What every thread of the block shares besides the tiles. The barriers that set a place of it, or of the rows'
-// descriptions, free count threads and not warps as the others do: racecheck does not see that one lane arrives for all
-// that have read.
+// descriptions, free count threads and not warps as the others do, and so does the one behind `staging`, where threads
+// write what others have read: racecheck does not see that one lane arrives for all.
 template <typename S>
 struct IntervalBackwardShared {
   IntervalItem items[S::kItems];

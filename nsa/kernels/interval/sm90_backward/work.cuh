@@ -119,7 +119,7 @@ struct IntervalBackwardPlaces {
     mbarrier_init(keys_full(), 1);
     mbarrier_init(keys_empty(), kWarps);
     for (int half = 0; half < 2; ++half) {
-      mbarrier_init(staged(half), kWarps / 2);
+      mbarrier_init(staged(half), S::kConsumers / 2);
       mbarrier_init(taken(half), 1);
     }
     mbarrier_init(turn_come(), 1);
