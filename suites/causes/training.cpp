@@ -19,6 +19,14 @@ Rules training() {
        .clue = {.codes = {kGuardMissed}, .evidence = {{"promise", "*"}}},
        .explains = {{.codes = {kGuardMissed}}}},
       {.id = "guards", .weight = 30, .clue = {{kGuardMissed}}, .explains = {{.codes = {kFarBelowGate}}}},
+      {.id = "update-kernels",
+       .what =
+           "Our own kernels of the optimizer are wrong ({kernels}): with NSA_FUSED_UPDATE=0 the same gradients give "
+           "AdamW's updates",
+       .weight = 39,
+       .clue = {.codes = {kWrongUpdate, kGradientNorm}, .evidence = {{"kernels", "*"}}},
+       .explains = {{.codes = {kLossDoesNotFall, kValidationLoss, kGradientNorm, kWrongUpdate, kToldOtherwise,
+                               kAccumulationDiffers}}}},
       {.id = "update-as-if",
        .what = "The weights are updated as if {as_if}",
        .weight = 31,

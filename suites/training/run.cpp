@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <optional>
+#include <list>
 
 #include "suites/codes.hpp"
 #include "suites/probes/bit_trace.hpp"
@@ -25,7 +25,6 @@ Run prepare(const RunPlan& plan, const MemoryMeter& meter) {
   Run run;
   const auto steps = static_cast<std::size_t>(plan.config.train.steps);
   run.steps.reserve(steps);
-  run.updates.reserve(steps);
   run.memory.reserve(steps);
   run.yardstick_s.reserve(steps);
   run.host_resolution = meter.host_resolution();
@@ -93,8 +92,13 @@ Run train(nsa::LanguageModel model, const RunPlan& plan, Context& context) {
 
   const auto stream = std::make_shared<RecordedStream>(open_data(plan), room_for(plan));
   nsa::train::Trainer trainer(model, config, stream);
-  std::optional<UpdateWitness> witness;
-  if (UpdateWitness::can_watch(config)) witness.emplace(model->norm->weight, config);
+  std::list<UpdateWitness> witnesses;
+  if (UpdateWitness::can_watch(config))
+    for (const char* name : {"norm.weight", "layers.0.attention.gate.fc2.weight"}) {
+      witnesses.emplace_back(model->named_parameters()[name], config);
+      run.watched.push_back({name});
+      run.watched.back().updates.reserve(static_cast<std::size_t>(config.steps));
+    }
 
   probes::BitTrace trace(context, *model);
   Weights before = copy_weights(*model);
@@ -114,12 +118,14 @@ Run train(nsa::LanguageModel model, const RunPlan& plan, Context& context) {
       report_stop(report, context);
       break;
     }
-    if (witness) run.updates.push_back(witness->after(report));
+    auto watched = run.watched.begin();
+    for (UpdateWitness& witness : witnesses) watched++->updates.push_back(witness.after(report));
     run.yardstick_s.push_back(yardstick.seconds());
     run.memory.push_back(meter.now());
   }
   if (kept) context.expect("weights_kept", true, "", codes::kGuardMissed);
-  if (witness) run.mistakes = witness->mistakes();
+  auto watched = run.watched.begin();
+  for (const UpdateWitness& witness : witnesses) watched++->mistakes = witness.mistakes();
   run.tokens = stream->tokens();
   return run;
 }

@@ -42,14 +42,22 @@ struct RunPlan {
 // A model with the weights of train.seed.
 [[nodiscard]] Instance make_model(const Subject& subject, const RunPlan& plan);
 
+// The updates of a parameter, and the mistakes that explain them where AdamW does not.
+struct WatchedUpdates {
+  std::string parameter;
+  std::vector<Update> updates = {};
+  std::vector<std::string> mistakes = {};
+};
+
 struct Run {
   std::vector<nsa::train::StepReport> steps;  // the last may be a stop
   at::Tensor tokens;                          // [batches, B, S+1] int32: all that was read, in order
-  std::vector<Update> updates;                // of the final norm's weight; empty where it cannot be watched
-  std::vector<std::string> mistakes;          // that explain the updates where AdamW does not
-  std::vector<MemoryInUse> memory;            // after each step
-  std::vector<double> yardstick_s;            // of a fixed piece of work after each step: the machine's own pace
-  double host_resolution = 0;                 // bytes a step (MemoryMeter)
+  // Of the final norm's weight, whose values are near 1, and of the first gate's last layer, whose values are small: a
+  // rounding to 16 bits hides less of an update there. Empty where they cannot be watched.
+  std::vector<WatchedUpdates> watched;
+  std::vector<MemoryInUse> memory;  // after each step
+  std::vector<double> yardstick_s;  // of a fixed piece of work after each step: the machine's own pace
+  double host_resolution = 0;       // bytes a step (MemoryMeter)
   std::string host_memory_source;
 
   [[nodiscard]] bool finished(const nsa::TrainConfig& config) const;

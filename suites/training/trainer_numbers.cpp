@@ -1,10 +1,14 @@
 // The numbers of trainer_parts: updates, norms, rates, and the bounds of divergence.
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <list>
 #include <string>
+#include <vector>
 
 #include "harness/compare.hpp"
 #include "nsa/train/divergence.hpp"
@@ -19,6 +23,17 @@ namespace suites::training_cases {
 namespace {
 
 using harness::Context;
+using harness::Json;
+
+using Numbers = TrainerParts::Numbers;
+constexpr TrainerParts::Clipping kNotClipped = {1, 1e9};
+
+// A module with these parameters.
+torch::nn::Module module_of(const std::vector<at::Tensor>& parameters) {
+  torch::nn::Module module;
+  for (std::size_t i = 0; i < parameters.size(); ++i) module.register_parameter(fmt::format("p{}", i), parameters[i]);
+  return module;
+}
 
 // Updates of a 16-bit parameter, each a fraction of the step between two of its values: its wide copy adds them up.
 void small_updates(Context& context, const TrainerParts& parts) {
@@ -26,10 +41,10 @@ void small_updates(Context& context, const TrainerParts& parts) {
   constexpr double kRate = 1.0 / 2048;  // between 0.5 and 1 values of bf16 are 1/256 apart
   const at::Tensor parameter =
       at::full({16}, 0.75, at::TensorOptions(device_of(context)).dtype(at::kBFloat16)).requires_grad_();
-  const TrainerParts::Update update = parts.optimizer(parameter, /*weight_decay=*/0);
+  const TrainerParts::Update update = parts.optimizer(module_of({parameter}), /*weight_decay=*/0, Numbers::of_host);
   for (int i = 0; i < kUpdates; ++i) {
     parameter.mutable_grad() = at::ones_like(parameter);
-    update(kRate);  // of a gradient that is always the same AdamW's step is the rate
+    update(kNotClipped, kRate);  // of a gradient that is always the same AdamW's step is the rate
   }
   const double moved = 0.75 - parameter.detach().to(at::kDouble).mean().item<double>(), wanted = kUpdates * kRate;
   context.expect("small updates of a 16-bit parameter add up", harness::at_most(std::abs(moved - wanted), 1.0 / 256),
@@ -44,43 +59,96 @@ void small_updates(Context& context, const TrainerParts& parts) {
                   {"wanted", reports::number(wanted)}});
 }
 
-// Gradients from far below epsilon to far above 1, in a parameter of each storage type.
-void optimizer(Context& context, const TrainerParts& parts) {
-  constexpr std::int64_t kValues = 24;
-  for (const auto precision : {nsa::Precision::fp32, nsa::Precision::bf16}) {
-    const std::string name(nsa::to_string(precision));
-    nsa::TrainConfig told;
-    told.precision = precision;
-    told.master_weights = true;
-    told.accumulate_grad_batches = 1;
-    told.lr = 1e-2;
-    told.weight_decay = 0.1;
-    told.grad_clip = 1e9;
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(context.seed("optimizer"));
-    const at::TensorOptions wide(at::kFloat);
-    const at::Tensor sizes = at::logspace(-10, 1, kValues, 10.0, wide);
-    const at::Tensor parameter = at::randn({kValues}, generator, wide)
-                                     .mul(0.1)
-                                     .to(device_of(context), nsa::storage_type(precision))
-                                     .requires_grad_();
-    const TrainerParts::Update update = parts.optimizer(parameter, told.weight_decay);
-    UpdateWitness witness(parameter, told);
-    Run run;
-    for (std::int64_t i = 0; i < 6; ++i) {
-      const at::Tensor gradient = sizes * (1 + 0.3 * at::randn({kValues}, generator, wide));
-      parameter.mutable_grad().reset();
-      (parameter * gradient.to(parameter.options().requires_grad(false))).sum().backward();
-      nsa::train::StepReport report;
-      report.step = i;
-      report.lr = told.lr * (1 - 0.1 * static_cast<double>(i));
-      report.grad_norm = gradient.norm().item<double>();
-      update(report.lr);
-      run.steps.push_back(report);
-      run.updates.push_back(witness.after(report));
-    }
-    run.mistakes = witness.mistakes();
-    check_updates(run, context, "one of gradients of every size, " + name);
+// Gradients from far below epsilon to far above 1, in parameters of a storage type: more than our kernels take at a
+// time, the last one larger than what a CTA has of it. In some steps all are clipped, by a little and by much.
+constexpr std::int64_t kParameters = 70;
+// Of a launch the first and the last one, and those of the next launch.
+constexpr std::size_t kWatched[] = {0, 63, 64, kParameters - 1};
+
+Run updates(Context& context, const TrainerParts& parts, nsa::Precision precision, Numbers numbers) {
+  constexpr std::int64_t kValues = 24, kLarge = 8192 + 27;
+  constexpr double kNormOfClip[] = {0.5, 1.1, 1.4, 0.9, 3, 10};  // the norm of a step's gradients, of train.grad_clip
+  nsa::TrainConfig told;
+  told.precision = precision;
+  told.master_weights = true;
+  told.accumulate_grad_batches = 1;
+  told.lr = 1e-2;
+  told.weight_decay = 0.1;
+  told.grad_clip = 200;
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(context.seed("optimizer"));
+  const at::TensorOptions wide(at::kDouble);
+  const at::Tensor sizes = at::logspace(-10, 1, kValues, 10.0, wide);
+  std::vector<at::Tensor> all;
+  for (std::int64_t i = 0; i < kParameters; ++i)
+    all.push_back(at::randn({i == 0                 ? kValues
+                             : i == kParameters - 1 ? kLarge
+                                                    : 3},
+                            generator, wide)
+                      .mul(0.1)
+                      .to(device_of(context), nsa::storage_type(precision))
+                      .requires_grad_());
+  const TrainerParts::Update update = parts.optimizer(module_of(all), told.weight_decay, numbers);
+
+  std::list<UpdateWitness> witnesses;
+  Run run;
+  for (const std::size_t i : kWatched) {
+    witnesses.emplace_back(all[i], told);
+    run.watched.push_back(
+        {fmt::format("parameter {} of {} with gradients of every size, {}, numbers {}", i, kParameters,
+                     nsa::to_string(precision), numbers == Numbers::of_host ? "of the host" : "on the device")});
   }
+  for (std::size_t step = 0; step < std::size(kNormOfClip); ++step) {
+    std::vector<at::Tensor> drawn;
+    double squares = 0;
+    for (const at::Tensor& parameter : all) {
+      const at::Tensor places = at::arange(parameter.numel()).remainder(kValues);
+      drawn.push_back(sizes.index({places}) * (1 + 0.3 * at::randn({parameter.numel()}, generator, wide)));
+      squares += drawn.back().square().sum().item<double>();
+    }
+    const double scale = kNormOfClip[step] * told.grad_clip / std::sqrt(squares);
+    at::Tensor loss = at::zeros({}, all.front().options().requires_grad(false));
+    squares = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const at::Tensor gradient = (drawn[i] * scale).to(loss.options());
+      squares += gradient.to(at::kDouble).square().sum().item<double>();
+      all[i].mutable_grad().reset();
+      loss = loss + (all[i] * gradient).sum();
+    }
+    loss.backward();
+    nsa::train::StepReport report;
+    report.step = static_cast<std::int64_t>(step);
+    report.lr = told.lr * (1 - 0.1 * static_cast<double>(step));
+    report.grad_norm = std::sqrt(squares);
+    update({report.grad_norm, told.grad_clip}, report.lr);
+    run.steps.push_back(report);
+    auto watched = run.watched.begin();
+    for (UpdateWitness& witness : witnesses) watched++->updates.push_back(witness.after(report));
+  }
+  auto watched = run.watched.begin();
+  for (const UpdateWitness& witness : witnesses) watched++->mistakes = witness.mistakes();
+  return run;
+}
+
+bool is_right(const Run& run) {
+  return std::all_of(run.watched.begin(), run.watched.end(), [](const WatchedUpdates& watched) {
+    return std::all_of(watched.updates.begin(), watched.updates.end(), [](const Update& u) { return u.error <= 1; });
+  });
+}
+
+// What only our own kernels do wrong is theirs.
+Json accused(bool right_without_kernels) {
+  if (!right_without_kernels) return Json::object();
+  return {{"kernels", "nsa/kernels/layer/update.cu"}};
+}
+
+void optimizer(Context& context, const TrainerParts& parts) {
+  for (const auto precision : {nsa::Precision::fp32, nsa::Precision::bf16})
+    for (const Numbers numbers : {Numbers::of_host, Numbers::on_device}) {
+      const Run run = updates(context, parts, precision, numbers);
+      check_updates(run, context,
+                    accused(!is_right(run) && parts.without_kernels &&
+                            is_right(updates(context, *parts.without_kernels, precision, numbers))));
+    }
 
   small_updates(context, parts);
 
@@ -88,9 +156,9 @@ void optimizer(Context& context, const TrainerParts& parts) {
   const at::Tensor large =
       at::zeros({1 << 20}, at::TensorOptions(device_of(context)).dtype(at::kFloat)).requires_grad_();
   large.mutable_grad() = at::ones_like(large);
-  const TrainerParts::Update update = parts.optimizer(large, 0.1);
-  update(1e-3);
-  const probes::OpBytes bytes = probes::measure_bytes([&] { update(1e-3); });
+  const TrainerParts::Update update = parts.optimizer(module_of({large}), 0.1, Numbers::of_host);
+  update(kNotClipped, 1e-3);
+  const probes::OpBytes bytes = probes::measure_bytes([&] { update(kNotClipped, 1e-3); });
   const double ratio = static_cast<double>(bytes.allocated) / static_cast<double>(large.nbytes());
   context.expect_at_most("allocated_by_an_update", ratio, 0.5, "of the parameters", codes::kStepBytes,
                          {{"part", "An update of the optimizer"},
@@ -105,7 +173,7 @@ void norm(Context& context, const TrainerParts& parts) {
   for (const auto precision : {nsa::Precision::fp32, nsa::Precision::bf16}) {
     torch::nn::Module module;
     double squares = 0, sum = 0, largest = 0;
-    for (const std::int64_t size : {3, 700, 5000}) {
+    for (const std::int64_t size : {3, 700, 8192 + 27}) {  // a CTA of ours has 8192 numbers
       const at::Tensor gradient = at::randn({size}, generator, at::TensorOptions(at::kDouble))
                                       .to(device_of(context), nsa::storage_type(precision));
       at::Tensor& parameter = module.register_parameter(fmt::format("p{}", size), at::zeros_like(gradient));
@@ -116,14 +184,16 @@ void norm(Context& context, const TrainerParts& parts) {
       largest = std::max(largest, own);
     }
     const double wanted = std::sqrt(squares), told = parts.norm(module);
-    harness::Json evidence = {
-        {"precision", nsa::to_string(precision)}, {"norm", reports::number(told)}, {"wanted", reports::number(wanted)}};
+    const auto is_right = [&](double norm) { return harness::at_most(std::abs(norm - wanted), 1e-5 * wanted); };
+    Json evidence = accused(!is_right(told) && parts.without_kernels && is_right(parts.without_kernels->norm(module)));
+    evidence.update({{"precision", nsa::to_string(precision)},
+                     {"norm", reports::number(told)},
+                     {"wanted", reports::number(wanted)}});
     for (const auto& [value, as_if] : {std::pair(sum, "the norms of the parameters were added"),
                                        std::pair(largest, "the largest of the parameters' norms were taken"),
                                        std::pair(squares, "its root were not taken")})
       if (std::abs(told - value) <= 1e-3 * value) evidence["as_if"] = as_if;
-    context.expect(fmt::format("norm of gradients, {}", nsa::to_string(precision)),
-                   harness::at_most(std::abs(told - wanted), 1e-5 * wanted),
+    context.expect(fmt::format("norm of gradients, {}", nsa::to_string(precision)), is_right(told),
                    fmt::format("the norm of gradients in {} is {:.8g}, and {:.8g} is right", nsa::to_string(precision),
                                told, wanted),
                    codes::kGradientNorm, evidence);

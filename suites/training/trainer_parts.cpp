@@ -14,7 +14,6 @@
 #include "nsa/train/checkpoint.hpp"
 #include "nsa/train/divergence.hpp"
 #include "nsa/train/evaluation.hpp"
-#include "nsa/train/gradients.hpp"
 #include "nsa/train/stream.hpp"
 #include "nsa/train/trainer.hpp"
 #include "suites/codes.hpp"
@@ -127,14 +126,27 @@ void reading(Context& context, const TrainerParts& parts) {
 
 }  // namespace
 
-TrainerParts parts_of_product() {
+TrainerParts parts_of_product(const std::shared_ptr<const nsa::Runtime>& runtime) {
+  using nsa::train::AdamW;
   TrainerParts parts;
+  if (runtime) parts.without_kernels = std::make_shared<const TrainerParts>(parts_of_product(nullptr));
   parts.rate = nsa::train::learning_rate;
-  parts.optimizer = [](const at::Tensor& parameter, double weight_decay) -> TrainerParts::Update {
-    const auto adamw = std::make_shared<nsa::train::AdamW>(std::vector<at::Tensor>{parameter}, weight_decay);
-    return [adamw](double lr) { adamw->step(lr); };
+  parts.optimizer = [runtime](const torch::nn::Module& module, double weight_decay,
+                              TrainerParts::Numbers numbers) -> TrainerParts::Update {
+    const auto adamw = std::make_shared<AdamW>(module, weight_decay, /*master_weights=*/true, runtime);
+    if (numbers == TrainerParts::Numbers::of_host)
+      return [adamw](const TrainerParts::Clipping& clipping, double lr) {
+        adamw->clipped_step(clipping.norm, clipping.most, lr);
+      };
+    const at::TensorOptions there = at::TensorOptions(module.parameters().front().device()).dtype(at::kFloat);
+    return [adamw, there](const TrainerParts::Clipping& clipping, double lr) {
+      adamw->clipped_step(at::scalar_tensor(clipping.norm, there), clipping.most, at::scalar_tensor(lr, there),
+                          /*skip=*/at::zeros({}, there));
+    };
   };
-  parts.norm = [](const torch::nn::Module& module) { return nsa::train::global_norm(module).item<double>(); };
+  parts.norm = [runtime](const torch::nn::Module& module) {
+    return AdamW(module, /*weight_decay=*/0, /*master_weights=*/true, runtime).gradient_norm().item<double>();
+  };
   parts.diverged = [](std::int64_t vocab, const std::vector<double>& losses, std::size_t saved_after) {
     nsa::train::DivergenceGuard guard(vocab);
     for (std::size_t i = 0; i < losses.size(); ++i) {
@@ -181,7 +193,11 @@ void judge_trainer_parts(const Subject& subject, Context& context, const Trainer
 }
 
 void trainer_parts(const Subject& subject, Context& context) {
-  judge_trainer_parts(subject, context, parts_of_product());
+  const auto runtime = std::make_shared<nsa::Runtime>(nsa::Runtime{.flags = subject.flags(), .ops = {}, .observe = {}});
+  judge_trainer_parts(subject, context, parts_of_product(runtime));
+  Json ways = Json::array();
+  for (const nsa::PartTaken& taken : runtime->parts->taken()) ways.push_back(taken);
+  context.fact("updates", ways);
 }
 
 }  // namespace suites::training_cases

@@ -124,23 +124,24 @@ void check_learning_rate(const Run& run, const nsa::TrainConfig& config, Context
   context.expect_at_most("learning_rate_error", worst, kAllowed, "of the peak", codes::kLearningRate, evidence);
 }
 
-void check_updates(const Run& run, Context& context, const std::string& parameter) {
-  if (run.updates.empty()) return;
-  double worst = 0;
-  Json applied = Json::array();
-  const Update* first_wrong = nullptr;
-  for (const Update& update : run.updates) {
-    worst = std::isnan(update.error) ? update.error : std::max(worst, update.error);
-    if (first_wrong == nullptr && !(update.error <= 1)) first_wrong = &update;
-    applied.push_back({{"step", update.step},
-                       {"applied", reports::number(update.applied)},
-                       {"reported", reports::number(run.steps[applied.size()].lr)},
-                       {"error", reports::number(update.error)}});
+void check_updates(const Run& run, Context& context, const Json& evidence) {
+  for (const WatchedUpdates& watched : run.watched) {
+    if (watched.updates.empty()) continue;
+    double worst = 0;
+    Json applied = Json::array(), told = evidence;
+    for (const Update& update : watched.updates) {
+      worst = std::isnan(update.error) ? update.error : std::max(worst, update.error);
+      if (!told.contains("first_wrong_step") && !(update.error <= 1)) told["first_wrong_step"] = update.step;
+      applied.push_back({{"step", update.step},
+                         {"applied", reports::number(update.applied)},
+                         {"reported", reports::number(run.steps[applied.size()].lr)},
+                         {"error", reports::number(update.error)}});
+    }
+    told["parameter"] = watched.parameter;
+    told["rates"] = applied;
+    if (!watched.mistakes.empty()) told["as_if"] = watched.mistakes;
+    context.expect_at_most("update_error", worst, 1, "of what rounding allows", codes::kWrongUpdate, told);
   }
-  Json evidence = {{"parameter", parameter}, {"rates", applied}};
-  if (first_wrong != nullptr) evidence["first_wrong_step"] = first_wrong->step;
-  if (!run.mistakes.empty()) evidence["as_if"] = run.mistakes;
-  context.expect_at_most("update_error", worst, 1, "of what rounding allows", codes::kWrongUpdate, evidence);
 }
 
 void check_gradient_norms(const Run& run, Context& context) {

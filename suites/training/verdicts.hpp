@@ -19,7 +19,7 @@ inline constexpr double kInitialRandomSlack = 0.2;
 
 // Every reported rate against the schedule (kLearningRate), every update against AdamW's (kWrongUpdate).
 void check_learning_rate(const Run& run, const nsa::TrainConfig& config, harness::Context& context);
-void check_updates(const Run& run, harness::Context& context, const std::string& parameter = "norm.weight");
+void check_updates(const Run& run, harness::Context& context, const harness::Json& evidence = harness::Json::object());
 
 // All norms are positive; the first is the one that was computed without the trainer (kGradientNorm).
 void check_gradient_norms(const Run& run, harness::Context& context);

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "nsa/train/gradients.hpp"
 #include "nsa/train/trainer.hpp"
 #include "suites/codes.hpp"
 #include "suites/training/tests/support.hpp"
@@ -26,16 +27,31 @@ class Parts : public testing::Test {
  protected:
   harness::Settings with = training_tests::settings();
   RecordingContext context{with};
-  TrainerParts parts = parts_of_product();
+  TrainerParts parts = parts_of_product(std::make_shared<nsa::Runtime>());
   void judge() { judge_trainer_parts(Subject(std::make_shared<Seams>()), context, parts); }
   // torch's AdamW in place of the product's.
   void use(const torch::optim::AdamWOptions& options) {
-    parts.optimizer = [options](const at::Tensor& parameter, double weight_decay) -> TrainerParts::Update {
+    parts.optimizer = [options](const torch::nn::Module& module, double weight_decay,
+                                TrainerParts::Numbers) -> TrainerParts::Update {
+      const std::vector<at::Tensor> parameters = module.parameters();
       auto adamw = std::make_shared<torch::optim::AdamW>(
-          std::vector<at::Tensor>{parameter}, torch::optim::AdamWOptions(options).weight_decay(weight_decay));
-      return [adamw](double lr) {
+          parameters, torch::optim::AdamWOptions(options).weight_decay(weight_decay));
+      return [adamw, parameters](const TrainerParts::Clipping& clipping, double lr) {
+        std::vector<at::Tensor> gradients;
+        for (const at::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
+        nsa::train::clip_to_norm(gradients, clipping.norm, clipping.most);
         static_cast<torch::optim::AdamWOptions&>(adamw->param_groups()[0].options()).lr(lr);
         adamw->step();
+      };
+    };
+  }
+  // The product's, told other numbers.
+  void told(const std::function<void(TrainerParts::Clipping& clipping)>& change) {
+    parts.optimizer = [inner = parts.optimizer, change](const torch::nn::Module& module, double decay,
+                                                        TrainerParts::Numbers numbers) -> TrainerParts::Update {
+      return [update = inner(module, decay, numbers), change](TrainerParts::Clipping clipping, double lr) {
+        change(clipping);
+        update(clipping, lr);
       };
     };
   }
@@ -54,14 +70,31 @@ TEST_F(Parts, AnEpsilonThatIsTooLargeIsFound) {
 }
 
 TEST_F(Parts, AnUpdateThatCopiesItsGradientsIsFound) {
-  parts.optimizer = [inner = parts.optimizer](const at::Tensor& parameter, double decay) -> TrainerParts::Update {
-    return [parameter, update = inner(parameter, decay)](double lr) {
-      parameter.mutable_grad() = parameter.grad().clone();
-      update(lr);
+  parts.optimizer = [inner = parts.optimizer](const torch::nn::Module& module, double decay,
+                                              TrainerParts::Numbers numbers) -> TrainerParts::Update {
+    return [parameters = module.parameters(), update = inner(module, decay, numbers)](
+               const TrainerParts::Clipping& clipping, double lr) {
+      for (const at::Tensor& parameter : parameters) parameter.mutable_grad() = parameter.grad().clone();
+      update(clipping, lr);
     };
   };
   judge();
   EXPECT_TRUE(found(context, codes::kStepBytes)) << listed(context) << context.metrics.dump(1);
+}
+
+TEST_F(Parts, AClippingThatBeginsTooLateIsFound) {
+  told([](TrainerParts::Clipping& clipping) {
+    if (clipping.norm < 1.3 * clipping.most) clipping.norm = clipping.most;
+  });
+  judge();
+  EXPECT_TRUE(found(context, codes::kWrongUpdate)) << listed(context);
+}
+
+TEST_F(Parts, AClippingThatIsForgottenIsNamed) {
+  told([](TrainerParts::Clipping& clipping) { clipping.norm = clipping.most; });
+  judge();
+  ASSERT_TRUE(found(context, codes::kWrongUpdate)) << listed(context);
+  EXPECT_THAT(finding(context, codes::kWrongUpdate).evidence["as_if"].dump(), testing::HasSubstr("are not clipped"));
 }
 
 TEST_F(Parts, ARateWithAFloorInsteadOfAnEndIsFound) {

@@ -192,9 +192,10 @@ TEST_F(Verdicts, ARateIsToldByTheMistakeThatExplainsIt) {
 }
 
 TEST_F(Verdicts, AWrongUpdateIsFoundWithItsStep) {
+  run.watched = {{"norm.weight"}};
   for (std::int64_t i = 0; i < 5; ++i) {
     run.steps.push_back(report(i, 3));
-    run.updates.push_back({i, i < 3 ? 0.1 : 7.0, 1e-3});
+    run.watched.front().updates.push_back({i, i < 3 ? 0.1 : 7.0, 1e-3});
   }
   check_updates(run, context);
   ASSERT_TRUE(found(context, codes::kWrongUpdate));
