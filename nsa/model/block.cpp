@@ -30,23 +30,10 @@ Residual BlockImpl::around(const Residual& x, const std::function<torch::Tensor(
 
   const NvtxRange range(runtime_->flags.nvtx, "mlp");
   const auto [middle, inner] = norm_mlp->after(before, attended, *runtime_);
-  const std::string refused = mlp->refusal(inner, runtime_->flags);
-  torch::Tensor wide;
-  if (refused.empty()) {
-    const std::string silu_refused = mlp->silu_refusal(inner, runtime_->flags);
-    runtime_->parts->add({"mlp", "joined", "served"});
-    if (silu_refused.empty())
-      runtime_->parts->add({"silu", "cuda", "served"});
-    else
-      runtime_->parts->add({"silu", "aten", "cuda refused: " + silu_refused});
-    wide = mlp->joined(inner, silu_refused.empty());
-  } else {
-    runtime_->parts->add({"mlp", "aten", "joined refused: " + refused});
-    wide = mlp(inner);
-  }
+  const auto [wide, joined] = mlp->routed(inner, *runtime_);
   observe(".mlp", wide);
   // Of a sum in the norm's kernel an observer would see a part of the gradient alone.
-  if (refused.empty() && !runtime_->observe) return {middle, wide};
+  if (joined && !runtime_->observe) return {middle, wide};
   const auto result = middle + wide;
   observe("", result);
   return result;

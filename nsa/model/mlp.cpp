@@ -67,6 +67,20 @@ torch::Tensor MlpImpl::joined(const torch::Tensor& x, bool own_silu) {
   return JoinedMlp::apply(x, fc1->weight, fc2->weight, own_silu);
 }
 
+MlpImpl::Routed MlpImpl::routed(const torch::Tensor& x, const Runtime& runtime) {
+  if (const std::string refused = refusal(x, runtime.flags); !refused.empty()) {
+    runtime.parts->add({"mlp", "aten", "joined refused: " + refused});
+    return {forward(x), false};
+  }
+  const std::string silu_refused = silu_refusal(x, runtime.flags);
+  runtime.parts->add({"mlp", "joined", "served"});
+  if (silu_refused.empty())
+    runtime.parts->add({"silu", "cuda", "served"});
+  else
+    runtime.parts->add({"silu", "aten", "cuda refused: " + silu_refused});
+  return {joined(x, silu_refused.empty()), true};
+}
+
 std::string MlpImpl::refusal(const torch::Tensor& x, const EffectiveFlags& flags) const {
   if (auto flag = flag_against(flags, flags.fused_mlp, "fused_mlp"); !flag.empty()) return flag;
   if (auto reason = cuda::device_refusal(x); !reason.empty()) return reason;

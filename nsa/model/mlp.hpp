@@ -15,6 +15,12 @@ class MlpImpl : public torch::nn::Module {
  public:
   explicit MlpImpl(std::int64_t dim);
   torch::Tensor forward(const torch::Tensor& x);
+  struct Routed {
+    torch::Tensor y;
+    bool joined;  // as one node
+  };
+  // forward() or joined(), as the flags and what the kernels serve say; Runtime::parts is told, as "mlp" and "silu".
+  Routed routed(const torch::Tensor& x, const Runtime& runtime);
   // The same, to the bit, as one node of autograd: where our own kernels run and no flag is against it (refusal). It
   // saves the host ten operations and their nodes, and the gradient in front of the SiLU takes the place of that behind
   // it. Second derivatives are refused. `own_silu`: the SiLU and its derivative are taken in the products before them

@@ -3,25 +3,48 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
+#include <string>
 
 #include "harness/context.hpp"
 #include "nsa/config.hpp"
 #include "nsa/flags.hpp"
+#include "nsa/model/attention.hpp"
+#include "nsa/model/mlp.hpp"
+#include "nsa/model/norm.hpp"
 #include "nsa/ops.hpp"
 
 namespace suites::parity_cases {
 
 // The product's own; a test puts another one in a place.
 struct ModelParts {
-  std::function<at::Tensor(const at::Tensor& x, const at::Tensor& weight)> norm;           // RmsNorm
+  // RmsNorm behind the addition of `delta`, or where that is undefined alone.
+  std::function<nsa::Normed(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight)> norm;
   std::function<at::Tensor(const at::Tensor& heads, const at::Tensor& rotations)> rotate;  // nsa::rotate
   nsa::Ops ops;                                                                            // compress, combine
+  // A layer's attention, of which only what is given to attention is asked for: projections, RoPE, gate.
+  std::function<nsa::NsaAttention(const nsa::ModelConfig& model)> attention;
+  std::function<nsa::Projected(nsa::NsaAttention& layer, const at::Tensor& x, const at::Tensor& rotations)> project;
+  std::function<at::Tensor(nsa::Mlp& mlp, const at::Tensor& x)> mlp;
 };
-// `ops`: as the product assembles them for bf16. `flags`: by which the norm goes its way.
+// `ops`: as the product assembles them for bf16. `flags`: by which norm, projections and MLP go their ways.
 [[nodiscard]] ModelParts parts_of_product(nsa::Ops ops, const nsa::EffectiveFlags& flags = {});
 
-void judge_rounding(harness::Context& context, const nsa::ModelConfig& model, at::Device device,
+// `tokens`: of a sequence that a layer's parts get, two sequences each.
+void judge_rounding(harness::Context& context, const nsa::ModelConfig& model, std::int64_t tokens, at::Device device,
                     const ModelParts& parts);
+// Of it projections, RoPE and gate, and the MLP (rounded_layer.cpp). Their weights are ones and zeros, so that products
+// round nothing.
+void judge_layer(harness::Context& context, const nsa::ModelConfig& model, std::int64_t tokens, at::Device device,
+                 const ModelParts& parts);
+
+inline constexpr std::int64_t kRoundedSequences = 2;
+// Times the error of one rounding. A norm that rounds its mean and its products makes 1.7 times that of one rounding
+// and more; one that does not, 1.0. Of sums of values that are rounded themselves: 1.4.
+inline constexpr double kOneRounding = 1.3, kRoundedTerms = 2.2;
+// A value against what it is in exact arithmetic: off by at most so many times what one rounding to bf16 costs.
+void expect_one_rounding(harness::Context& context, const std::string& what, const at::Tensor& value,
+                         const at::Tensor& exact, double most = kOneRounding);
 
 }  // namespace suites::parity_cases

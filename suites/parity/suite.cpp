@@ -179,6 +179,8 @@ void plan_ops(Plan& plan, bool cuda) {
         if (op != Op::combine && way.packed) {
           plan.op("packed", {way.name, op, phi, packed}, parity_cases::packed, level);
         }
+        if (op == Op::select && way.needs_cuda)
+          plan.op("equal_scores", {way.name, op, phi, exact}, parity_cases::equal_scores);
         if (op != Op::select)
           plan.op("nan_visible", {way.name, op, phi, exact}, parity_cases::nan_stays_visible, level);
       }

@@ -6,6 +6,7 @@
 #include "nsa/kernels/params.hpp"
 #include "suites/faults/attend.hpp"
 #include "suites/parity/cases.hpp"
+#include "suites/parity/rounded_once.hpp"
 #include "suites/registry.hpp"
 #include "suites/tests/recording_context.hpp"
 
@@ -41,6 +42,22 @@ TEST(EmulatedAttention, TwoPercentIsFoundInBf16Too) {
     for (const harness::Fault& fault : attend_faults(seams))
       if (fault.name == name) fault.plant({});
     EXPECT_FALSE(run(seams, 130).findings.empty()) << name;
+  }
+}
+
+// Norm, projections, gate, MLP, sum of the branches and compression by the kernels, each way.
+TEST(EmulatedParts, AreRoundedOnce) {
+  for (const std::int64_t heads : {4, 26}) {
+    nsa::ModelConfig model;
+    model.dim = 128;
+    model.n_heads = heads;
+    model.n_kv_groups = 2;
+    model.d_k = model.d_v = 32;
+    model.nsa = {.l = 8, .d = 4, .l_sel = 16, .n_sel = 4, .w = 32};
+    const harness::Settings settings{{}};
+    tests::RecordingContext context(settings);
+    judge_rounding(context, model, /*tokens=*/205, at::kCPU, parts_of_product(nsa::cuda::ops()));
+    for (const auto& finding : context.findings) ADD_FAILURE() << finding.message;
   }
 }
 
