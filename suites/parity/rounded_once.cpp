@@ -206,6 +206,8 @@ void rounded_once(Context& context, const Subject& subject) {
   nsa::ModelConfig model = config.model;
   model.phi = nsa::Phi::avg;  // what phi = mlp computes are products of matrices
   const at::Device device = device_of(context);
+  constexpr std::int64_t kNarrowest = 32;  // that our own kernels serve
+  if (!device.is_cpu() && model.d_k < kNarrowest) model.d_k = model.d_v = kNarrowest;
   const nsa::Call call = nsa::call_of(model, kBatch, kTokens, nsa::Precision::bf16, device, /*training=*/true);
   // On the CPU sdpa as it is by itself: a selection by a mask, which a flag may ask for, adds the gradients of its keys
   // up in 16 bits.
