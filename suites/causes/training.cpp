@@ -21,12 +21,12 @@ Rules training() {
       {.id = "guards", .weight = 30, .clue = {{kGuardMissed}}, .explains = {{.codes = {kFarBelowGate}}}},
       {.id = "update-kernels",
        .what =
-           "Our own kernels of the optimizer are wrong ({kernels}): with NSA_FUSED_UPDATE=0 the same gradients give "
-           "AdamW's updates",
+           "Our own kernels of the optimizer ({kernels}), or what calls them, are wrong: with NSA_FUSED_UPDATE=0 the "
+           "same gradients give what is right",
        .weight = 39,
        .clue = {.codes = {kWrongUpdate, kGradientNorm}, .evidence = {{"kernels", "*"}}},
        .explains = {{.codes = {kLossDoesNotFall, kValidationLoss, kGradientNorm, kWrongUpdate, kToldOtherwise,
-                               kAccumulationDiffers}}}},
+                               kAccumulationDiffers, kSuspiciousFall}}}},
       {.id = "update-as-if",
        .what = "The weights are updated as if {as_if}",
        .weight = 31,

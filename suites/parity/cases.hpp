@@ -42,7 +42,7 @@ void causality(harness::Context& context, const Subject& subject, const OpRun& r
 [[nodiscard]] std::int64_t first_moved_row(const at::Tensor& before, const at::Tensor& after, std::int64_t dim,
                                            std::int64_t kept);
 
-// rounded_once.cpp: norm and RoPE in bf16, alone.
+// rounded_once.cpp, rounded_layer.cpp: the parts around attention in bf16, alone.
 void rounded_once(harness::Context& context, const Subject& subject);
 
 // lengths.cpp: attention as it trains in one shape: compression, choice of blocks, values and gradients against fp64,

@@ -34,8 +34,8 @@ struct ModelParts {
 // `tokens`: of a sequence that a layer's parts get, two sequences each.
 void judge_rounding(harness::Context& context, const nsa::ModelConfig& model, std::int64_t tokens, at::Device device,
                     const ModelParts& parts);
-// Of it projections, RoPE and gate, and the MLP (rounded_layer.cpp). Their weights are ones and zeros, so that products
-// round nothing.
+// Of it projections, RoPE and gate, and the MLP (rounded_layer.cpp). Weights of products are ones and zeros: forward
+// they only choose or add four.
 void judge_layer(harness::Context& context, const nsa::ModelConfig& model, std::int64_t tokens, at::Device device,
                  const ModelParts& parts);
 
@@ -46,5 +46,8 @@ inline constexpr double kOneRounding = 1.3, kRoundedTerms = 2.2;
 // A value against what it is in exact arithmetic: off by at most so many times what one rounding to bf16 costs.
 void expect_one_rounding(harness::Context& context, const std::string& what, const at::Tensor& value,
                          const at::Tensor& exact, double most = kOneRounding);
+// A value that is kept in fp32, or is one of those given: off by at most 1e-5 of its RMS.
+void expect_single(harness::Context& context, const std::string& what, const at::Tensor& value,
+                   const at::Tensor& exact);
 
 }  // namespace suites::parity_cases

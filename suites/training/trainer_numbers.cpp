@@ -100,9 +100,10 @@ Run updates(Context& context, const TrainerParts& parts, nsa::Precision precisio
   for (std::size_t step = 0; step < std::size(kNormOfClip); ++step) {
     std::vector<at::Tensor> drawn;
     double squares = 0;
-    for (const at::Tensor& parameter : all) {
-      const at::Tensor places = at::arange(parameter.numel()).remainder(kValues);
-      drawn.push_back(sizes.index({places}) * (1 + 0.3 * at::randn({parameter.numel()}, generator, wide)));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const std::int64_t count = all[i].numel();
+      const at::Tensor places = (at::arange(count) + 7 * static_cast<std::int64_t>(i)).remainder(kValues);
+      drawn.push_back(sizes.index({places}) * (1 + 0.3 * at::randn({count}, generator, wide)));
       squares += drawn.back().square().sum().item<double>();
     }
     const double scale = kNormOfClip[step] * told.grad_clip / std::sqrt(squares);
