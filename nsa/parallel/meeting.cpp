@@ -113,7 +113,12 @@ void throw_if_troubled(c10d::Store& store) {
 void claim_rank(c10d::Store& store, const World& world) {
   const std::string mine = key_of("who", world.rank), me = fmt::format("{}|{}", world.size, who_i_am());
   if (store.add(key_of("claims", world.rank), 1) == 1) return store.set(mine, me);
-  const auto first = look_up(store, mine);
+  // Whoever claimed it first may not have said yet who it is.
+  auto first = look_up(store, mine);
+  for (int tries = 0; !first && tries < 20; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    first = look_up(store, mine);
+  }
   const std::string what = fmt::format("rank {} is there twice: {} and {}", world.rank,
                                        first ? first->substr(first->find('|') + 1) : "another process", who_i_am());
   store.compareSet(kTroubleKey, "", to_text(Trouble{"twice", {world.rank}, what}));
