@@ -59,12 +59,12 @@ void small_updates(Context& context, const TrainerParts& parts) {
                   {"wanted", reports::number(wanted)}});
 }
 
-// Gradients from far below epsilon to far above 1, in parameters of a storage type: more than our kernels take at a
-// time, the last one larger than what a CTA has of it. In some steps all are clipped, by a little and by much.
-constexpr std::int64_t kParameters = 70;
+constexpr std::int64_t kParameters = 70;  // more than our kernels take at a time
 // Of a launch the first and the last one, and those of the next launch.
 constexpr std::size_t kWatched[] = {0, 63, 64, kParameters - 1};
 
+// Gradients from far below epsilon to far above 1, in parameters of a storage type, the last one larger than what a CTA
+// has of it. In some steps all are clipped, by a little and by much.
 Run updates(Context& context, const TrainerParts& parts, nsa::Precision precision, Numbers numbers) {
   constexpr std::int64_t kValues = 24, kLarge = 8192 + 27;
   constexpr double kNormOfClip[] = {0.5, 1.1, 1.4, 0.9, 3, 10};  // the norm of a step's gradients, of train.grad_clip
