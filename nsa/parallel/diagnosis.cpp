@@ -28,6 +28,14 @@ CollectiveRecord record_of(const json& text) {
   return record;
 }
 
+// A rank in a later collective has been through this one, unless it was another one there.
+bool been_through(const RankState& state, const CollectiveRecord& waited) {
+  if (state.open->sequence <= waited.sequence) return false;
+  return std::all_of(state.records.begin(), state.records.end(), [&](const CollectiveRecord& record) {
+    return record.sequence != waited.sequence || record.name == waited.name;
+  });
+}
+
 // Where a rank stands that is not where the others wait; "" when it is there.
 std::string elsewhere(const RankState& state, const CollectiveRecord& waited) {
   if (!state.answered) return "gives no answer: it is dead, stopped, or its machine cannot be reached";
@@ -36,7 +44,7 @@ std::string elsewhere(const RankState& state, const CollectiveRecord& waited) {
     if (state.open->name != waited.name) return fmt::format("is in collective {}", describe(*state.open));
     return state.sent ? "" : fmt::format("has begun it and sends nothing{}", doing);
   }
-  if (state.open) return fmt::format("is in collective {}", describe(*state.open));
+  if (state.open) return been_through(state, waited) ? "" : fmt::format("is in collective {}", describe(*state.open));
   if (!state.last) return fmt::format("has not begun any collective{}", doing);
   if (state.last->sequence >= waited.sequence) return "";  // it has been through
   return fmt::format("is outside of any collective; its last was {}{}", describe(*state.last), doing);
@@ -95,11 +103,16 @@ Diagnosis diagnose(int rank, const CollectiveRecord& waited, double seconds, con
   Diagnosis found;
   std::vector<std::string> sentences;
   const CollectiveRecord usual = most_are_in(waited, states);
-  for (const RankState& state : states) {
-    const std::string where = elsewhere(state, usual);
-    if (where.empty()) continue;
-    found.culprits.push_back(state.rank);
-    sentences.push_back(fmt::format("rank {} {}", state.rank, where));
+  // Who has done its part of an earlier one only waits there, if anybody else is missing.
+  for (const bool behind_too : {false, true}) {
+    for (const RankState& state : states) {
+      const bool behind = state.answered && state.open && state.sent && state.open->sequence < usual.sequence;
+      const std::string where = behind && !behind_too ? "" : elsewhere(state, usual);
+      if (where.empty()) continue;
+      found.culprits.push_back(state.rank);
+      sentences.push_back(fmt::format("rank {} {}", state.rank, where));
+    }
+    if (!sentences.empty()) break;
   }
   found.what = fmt::format("rank {} waited {:.1f} s in collective {}: {}", rank, seconds, describe(waited),
                            sentences.empty() ? "all ranks are in it, and their network delivers nothing"

@@ -54,8 +54,10 @@ struct Group::Inside {
   [[nodiscard]] std::optional<Trouble> trouble() const;  // that is known here
   void declare(const Trouble& trouble) noexcept;         // for all, unless another was first
   [[nodiscard]] RankState my_state();
-  [[nodiscard]] std::vector<RankState> states(std::chrono::milliseconds longest);  // of all ranks
-  [[noreturn]] void fail(bool timed_out, const std::string& told);                 // in the collective that is open
+  // Where all ranks answer, and what they said.
+  [[nodiscard]] std::vector<std::string> await_answers(c10d::Store& store, std::chrono::milliseconds longest);
+  [[nodiscard]] std::vector<RankState> states(std::chrono::milliseconds longest);
+  [[noreturn]] void fail(bool timed_out, const std::string& told);  // in the collective that is open
   [[noreturn]] void throw_store_is_lost(const CollectiveRecord& record, double seconds, const std::string& told);
   void throw_if_troubled();
   void throw_their_diagnosis();
@@ -63,6 +65,7 @@ struct Group::Inside {
   void end_by_force(const std::string& what);  // this rank, which cannot end by itself
   void look_at_gpu();                          // what it has done, if it tells at once
   [[nodiscard]] std::string flight();          // what NCCL's flight recorder has, if it tells
+  void let_all_answer();                       // before what they would say is changed by a rank that breaks off
   // Lets go whoever waits for the GPU: what it was given is broken off. Returns when that is so; ends the process where
   // it is not within kToBreakOff (or timeout, if that is shorter).
   void break_off();

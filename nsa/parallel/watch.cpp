@@ -85,7 +85,10 @@ void Group::Inside::look() {
   } catch (const std::exception&) {
     store_lost = true;  // its server is dead: what follows shows in the collectives
   }
-  if (trouble()) answer();
+  if (trouble()) {
+    answer();
+    break_off();
+  }
   end_if_stuck();
 }
 
@@ -122,9 +125,23 @@ std::string Group::Inside::flight() {
   return told ? *text : "its flight recorder does not answer";
 }
 
+// A sum of NCCL that one rank breaks off may end on another one as if it were whole: that one would say that it has
+// been through (three H200: it was named beside the rank that hung). So all answer first.
+void Group::Inside::let_all_answer() {
+  const auto told = trouble();
+  if (!told || told->kind != "waits") return;
+  try {
+    (void)await_answers(*meeting.watching, kForAnswers);
+  } catch (const std::exception&) {  // nobody reads an answer then
+  }
+  const std::lock_guard<std::mutex> lock(mutex);
+  known_since = Clock::now();  // nobody is let go before
+}
+
 void Group::Inside::break_off() {
   if (!options.device.is_cuda() && !options.seams.break_off) return;
   std::call_once(broken_off, [this] {
+    let_all_answer();
     ring.freeze();
     const auto longest = std::min(options.timeout, kToBreakOff);
     const bool done =
@@ -164,7 +181,6 @@ void Group::Inside::answer() {
       store_lost = true;
     }
   }
-  break_off();
 }
 
 std::optional<Trouble> Group::Inside::trouble() const {
@@ -196,13 +212,18 @@ RankState Group::Inside::my_state() {
   return state;
 }
 
-std::vector<RankState> Group::Inside::states(milliseconds longest) {
+std::vector<std::string> Group::Inside::await_answers(c10d::Store& store, milliseconds longest) {
   std::vector<std::string> keys;
   keys.reserve(static_cast<std::size_t>(options.world.size));
   for (int rank = 0; rank < options.world.size; ++rank) keys.push_back(answer_key(rank));
+  (void)await_keys(store, keys, longest);
+  return keys;
+}
+
+std::vector<RankState> Group::Inside::states(milliseconds longest) {
   std::vector<RankState> all;
   try {
-    (void)await_keys(*meeting.store, keys, longest);
+    const std::vector<std::string> keys = await_answers(*meeting.store, longest);
     for (int rank = 0; rank < options.world.size; ++rank)
       all.push_back(state_of(rank, look_up(*meeting.store, keys[static_cast<std::size_t>(rank)]).value_or("")));
   } catch (const StoreSilent&) {
@@ -255,11 +276,15 @@ void Group::Inside::fail(bool timed_out, const std::string& told) {
   const Trouble first = trouble().value();  // NOLINT(bugprone-unchecked-optional-access): declare() learns one
   if (first.kind != "waits") throw_if_troubled();
   answer();
-  if (first.ranks != me) throw_their_diagnosis();
+  if (first.ranks != me) {
+    break_off();
+    throw_their_diagnosis();
+  }
   const auto open = ring.open();
   const CollectiveRecord record = open ? open->record : ring.last().value_or(CollectiveRecord{});
   const double seconds = now_s() - record.began_s;
   const auto found = states(kForAnswers);
+  break_off();
   if (found.empty()) throw_store_is_lost(record, seconds, told);
   Diagnosis diagnosis = diagnose(options.world.rank, record, seconds, found);
   if (!timed_out) diagnosis.what = fmt::format("{} ({})", diagnosis.what, told);

@@ -98,6 +98,24 @@ TEST(ParallelDiagnosis, TheOddOneIsInAnotherCollective) {
   EXPECT_THAT(found.what, HasSubstr("rank 2 is in collective 7 'figures' (6 x Double)"));
 }
 
+// A sum may be whole on one rank before it is on another one.
+TEST(ParallelDiagnosis, WhoIsAheadAndWhoWaitsBehindAreNotNamed) {
+  RankState ahead = waiting(1), inside = waiting(2);
+  ahead.records = {kWaited, {8, "gradients bucket 2", 100, "Float", 1.6, -1}};
+  ahead.open = ahead.last = ahead.records.back();
+  inside.sent = false;
+  EXPECT_THAT(diagnose(0, kWaited, 5, {waiting(0), ahead, inside}).culprits, ElementsAre(2));
+  RankState too = ahead;
+  too.rank = 3;
+  EXPECT_THAT(diagnose(0, kWaited, 5, {waiting(0), ahead, inside, too}).culprits, ElementsAre(2))
+      << "most are ahead of the one that only waits";
+  RankState another = ahead;
+  another.records.front().name = "figures";
+  EXPECT_THAT(diagnose(0, kWaited, 5, {waiting(0), another, waiting(2)}).culprits, ElementsAre(1))
+      << "it made another collective of this number";
+  EXPECT_THAT(diagnose(0, kWaited, 5, {waiting(0), ahead, too}).culprits, ElementsAre(0)) << "nobody else is missing";
+}
+
 TEST(ParallelDiagnosis, StatesAndTroubleAreReadAgain) {
   RankState state = waiting(3);
   state.stacks = "thread 1\xff main\n";

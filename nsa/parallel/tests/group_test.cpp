@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <fstream>
 #include <sstream>
 
@@ -297,6 +298,20 @@ TEST(Group, AHangIsToldFromAStoppedRankAndFromOneInside) {
         << one.role;
     EXPECT_FALSE(ranks[1].end.well()) << one.role;
   }
+}
+
+// What one rank breaks off, another one may take for ended.
+TEST(Group, NobodyBreaksOffBeforeAllHaveAnswered) {
+  NSA_NEEDS_GLOO();
+  const auto ranks = play(3, "slow answer", milliseconds(2'000));
+  const auto when = [&](std::size_t rank, const std::string& what) {
+    const std::string line = ranks[rank].line(what);
+    return line.empty() ? std::nan("") : std::stod(line.substr(what.size()));
+  };
+  EXPECT_THAT(ranks[0].line("error"), HasSubstr("rank 1 has begun it and sends nothing")) << ranks[0].out;
+  const double last = when(2, "answers ");
+  for (const std::size_t other : {0U, 2U})
+    EXPECT_GE(when(other, "broken off "), last) << "rank " << other << "\n" << ranks[other].out;
 }
 
 TEST(Group, WhoDoesNotArriveIsNamed) {

@@ -140,7 +140,7 @@ void play(const std::string& role, GroupOptions options) {
   const int rank = options.world.rank;
   if (role == "late" && rank == 1) sleep_for_ever();
   if (role == "zero comes last" && rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1'500));
-  if (role == "inside" && rank == 1)
+  if ((role == "inside" || role == "slow answer") && rank == 1)
     options.seams.inside = [](const std::string& name) {
       if (name == "third") sleep_for_ever();
     };
@@ -152,6 +152,14 @@ void play(const std::string& role, GroupOptions options) {
     options.seams.before = [](const std::string& name, at::Tensor& tensor) {
       if (name == "third") tensor = at::ones({tensor.numel()}, at::kDouble);
     };
+  if (role == "slow answer") {
+    options.seams.break_off = [] { fmt::print("broken off {}\n", wall_clock_s()); };
+    options.doing = [rank] {
+      if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1'500));
+      fmt::print("answers {}\n", wall_clock_s());
+      return "answering";
+    };
+  }
   // A GPU that waits for a rank which is lost, and lets its thread go when it is told, or does not.
   static std::atomic<bool> let_go{false};
   if (role.starts_with("gpu") && rank == 0) {
