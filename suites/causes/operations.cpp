@@ -81,6 +81,13 @@ Rules operations() {
        .weight = 85,
        .clue = {.codes = {kFutureLeak}, .evidence = {{"op", "*"}}},
        .explains = of_wrong_values()},
+      {.id = "documents-remembered",
+       .what =
+           "{op} takes for a packed batch what it remembers of another one, of as many documents and tokens but other "
+           "ends ({before}): the values of cu_seqlens are not in what it is remembered by",
+       .weight = 85,
+       .clue = {.codes = {kPackedDiffers}, .cases = "parity/packed*", .evidence = {{"op", "*"}, {"before", "*"}}},
+       .explains = of_wrong_values()},
       {.id = "documents-mixed",
        .what =
            "{op} lets the documents of a packed batch see each other, or takes their ends wrongly; one document alone "
@@ -88,7 +95,8 @@ Rules operations() {
        .weight = 84,
        .clue = {.codes = {kPackedDiffers}, .cases = "parity/packed*", .evidence = {{"op", "*"}}, .values = kFinite},
        .clean = {"parity/op*"},
-       .excluded_by = {{.codes = {kOutputBudget}, .cases = "parity/attention*"}},
+       .excluded_by = {{.codes = {kOutputBudget}, .cases = "parity/attention*"},
+                       {.codes = {kPackedDiffers}, .evidence = {{"before", "*"}}}},
        .explains = of_wrong_values()},
       {.id = "choice-of-decoding-as-if",
        .what = "Decoding chooses blocks as if {as_if}; the pass at once chooses rightly",

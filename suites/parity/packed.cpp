@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <numeric>
 
@@ -56,43 +57,65 @@ Difference first_difference(Context& context, const OpCase& packed, const nsa::O
   return {};
 }
 
-}  // namespace
-
-void packed(Context& context, const Subject& subject, const OpRun& run) {
+// Whether each document of a packed batch is what it is alone. `before`: those of the packed batch before this one.
+bool judge_documents(Context& context, const Subject& subject, const OpRun& run, const OpCase& c,
+                     const std::vector<std::int64_t>& lengths, const std::vector<std::int64_t>& before) {
   const Way& way = way_named(run.way);
-  oracle::OpShape shape = shape_of(context, subject, run);
-  std::vector<std::int64_t> lengths = document_lengths(shape.geometry);
-  if (!shape.empty_documents) std::erase(lengths, 0);
-  shape.B = 1;
-  shape.S = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  shape.cu_seqlens = cumulative(lengths);
-  const OpCase c = make_op_case(run.op, shape, run.dtype, device_of(context), context.seed("inputs"));
-  const at::NoGradGuard no_grad;
-
-  const harness::Json evidence = {
+  harness::Json evidence = {
       {"op", c.name()}, {"branch", c.branch()}, {"backend", run.way}, {"document_lengths", lengths}};
+  if (!before.empty()) evidence["before"] = fmt::format("{}", fmt::join(before, "+"));
+  bool as_alone = false;
   report_cu_seqlens(context, evidence, [&] {
-    const nsa::Ops ops = ops_of(subject, way, shape, run.op, run.dtype, device_of(context));
-    oracle::OpShape single = shape;
+    const nsa::Ops ops = ops_of(subject, way, c.shape, run.op, run.dtype, device_of(context));
+    oracle::OpShape single = c.shape;
     single.cu_seqlens = {};
     const Way& plain = way.needs_cuda ? way_named("sdpa") : way;
     const nsa::Ops single_ops = ops_of(subject, plain, single, run.op, run.dtype, device_of(context));
-    context.phase("packed and one by one");
     const Difference difference = first_difference(context, c, ops, single_ops);
-    if (difference.document >= 0) (void)c.call(ops, c.inputs);  // a finding repeats the last call (with_repro.hpp)
+    as_alone = difference.document < 0;
+    if (!as_alone) (void)c.call(ops, c.inputs);  // a finding repeats the last call (with_repro.hpp)
     const std::int64_t row = difference.verdict.index.size() > 1 ? difference.verdict.index[1] : -1;
     harness::Json details = evidence;
     details.update(difference.verdict.evidence());
     details["document"] = difference.document;
     details["output"] = difference.output;
-    context.expect("packed equals document by document", difference.document < 0,
-                   fmt::format("{} ({}): {} of document {} differs at row {} by {:.3g}", c.name(), run.way,
-                               difference.output, difference.document, row, difference.verdict.error),
-                   codes::kPackedDiffers, details);
-    // Its gradients too: of our own backends others look at them.
-    if (run.way == kImplementation && run.op != nsa::Op::select && !run.attention)
-      against_reference(context, subject, run, c);
+    context.expect(
+        fmt::format("packed equals document by document{}", before.empty() ? "" : ", also in the opposite order"),
+        as_alone,
+        fmt::format("{} ({}): {} of document {} differs at row {} by {:.3g}{}", c.name(), run.way, difference.output,
+                    difference.document, row, difference.verdict.error,
+                    before.empty() ? "" : "; behind a packed batch of as many documents and tokens that was right"),
+        codes::kPackedDiffers, details);
   });
+  return as_alone;
+}
+
+}  // namespace
+
+void packed(Context& context, const Subject& subject, const OpRun& run) {
+  oracle::OpShape shape = shape_of(context, subject, run);
+  std::vector<std::int64_t> lengths = document_lengths(shape.geometry);
+  if (!shape.empty_documents) std::erase(lengths, 0);
+  shape.B = 1;
+  shape.S = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  const auto case_of = [&](const std::vector<std::int64_t>& documents) {
+    shape.cu_seqlens = cumulative(documents);
+    return make_op_case(run.op, shape, run.dtype, device_of(context), context.seed("inputs"));
+  };
+  const OpCase c = case_of(lengths);
+  const at::NoGradGuard no_grad;
+  context.phase("packed and one by one");
+  if (!judge_documents(context, subject, run, c, lengths, {})) return;
+
+  // As many documents and tokens, which end elsewhere: what is remembered of a packed batch must not be taken for it.
+  const std::vector<std::int64_t> reversed(lengths.rbegin(), lengths.rend());
+  context.phase("the same documents in the opposite order");
+  (void)judge_documents(context, subject, run, case_of(reversed), reversed, lengths);
+
+  // Its gradients too: of our own backends others look at them.
+  if (run.way == kImplementation && run.op != nsa::Op::select && !run.attention)
+    report_cu_seqlens(context, {{"op", c.name()}, {"backend", run.way}},
+                      [&] { against_reference(context, subject, run, c); });
 }
 
 }  // namespace suites::parity_cases

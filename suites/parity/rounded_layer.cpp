@@ -112,7 +112,7 @@ void judge_projections(Context& context, nsa::ModelConfig model, std::int64_t S,
   }
   expect_single(context, "the gate", p.gates, gates.detach());
   expect_one_rounding(context, "the gradient of the input of the projections",
-                      torch::autograd::grad(outputs, {x}, arrives, /*retain_graph=*/true)[0],
+                      gradients(outputs, {x}, arrives, /*retain_graph=*/true)[0],
                       torch::autograd::grad(exact, {exact_x}, wide_arrives, /*retain_graph=*/true)[0], kProducts);
 
   // What comes back from the gate alone, which beside the rest is small.
@@ -120,7 +120,7 @@ void judge_projections(Context& context, nsa::ModelConfig model, std::int64_t S,
   std::vector<at::Tensor> leaves = {x}, exact_leaves = {exact_x};
   leaves.insert(leaves.end(), weights.begin(), weights.end());
   exact_leaves.insert(exact_leaves.end(), exact_weights.begin(), exact_weights.end());
-  const auto own = torch::autograd::grad({p.gates}, leaves, {dgates}),
+  const auto own = gradients({p.gates}, leaves, {dgates}),
              right = torch::autograd::grad({gates}, exact_leaves, {wide(dgates)});
   const char* const names[] = {"input", "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"};
   for (std::size_t i = 0; i < own.size(); ++i)
@@ -144,7 +144,7 @@ void judge_mlp(Context& context, const nsa::ModelConfig& model, std::int64_t S, 
   const at::Tensor exact_x = leaf(x), fc1 = leaf(mlp->fc1->weight), fc2 = leaf(mlp->fc2->weight);
   const at::Tensor exact = at::linear(at::silu(at::linear(exact_x, fc1)), fc2);
   expect_one_rounding(context, "the MLP", y.detach(), exact.detach(), kProducts);
-  const auto own = torch::autograd::grad({y}, {x, mlp->fc1->weight, mlp->fc2->weight}, {dy}),
+  const auto own = gradients({y}, {x, mlp->fc1->weight, mlp->fc2->weight}, {dy}),
              right = torch::autograd::grad({exact}, {exact_x, fc1, fc2}, {wide(dy)});
   const char* const names[] = {"input", "fc1.weight", "fc2.weight"};
   for (std::size_t i = 0; i < own.size(); ++i)

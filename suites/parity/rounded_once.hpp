@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "harness/context.hpp"
 #include "nsa/config.hpp"
@@ -43,6 +44,11 @@ inline constexpr std::int64_t kRoundedSequences = 2;
 // Times the error of one rounding. A norm that rounds its mean and its products makes 1.7 times that of one rounding
 // and more; one that does not, 1.0. Of sums of values that are rounded themselves: 1.4.
 inline constexpr double kOneRounding = 1.3, kRoundedTerms = 2.2;
+// Of `outputs`, by `inputs`; undefined where none arrives. The graph goes on where `retain_graph` says so.
+[[nodiscard]] std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs,
+                                                const std::vector<at::Tensor>& inputs,
+                                                const std::vector<at::Tensor>& arrives, bool retain_graph = false);
+// What both of these begin with: an undefined value is a gradient that does not arrive.
 // A value against what it is in exact arithmetic: off by at most so many times what one rounding to bf16 costs.
 void expect_one_rounding(harness::Context& context, const std::string& what, const at::Tensor& value,
                          const at::Tensor& exact, double most = kOneRounding);

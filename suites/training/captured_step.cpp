@@ -271,9 +271,11 @@ void judge_captured_stops(const Subject& subject, const CapturedTrial& trial, Co
     const Stop stop = spoilt ? wanted[(i - clean) / 2] : Stop::none;
     if (step.stop == stop && (stop != Stop::nonfinite_gradient || step.parameter == "norm.weight")) continue;
     as_wanted = false;
-    // Nobody spoilt it, and it is not finite: the guard has done its work, and what it found is what is told.
+    // Nobody spoilt it, and it is not finite: the guard has done its work, and what it found is what is told. After a
+    // stopped step that changed the weights they are what is not finite, and that step is told below.
     if (!spoilt && !is_finite(step)) {
-      report_stop(step, context, "a captured step that nobody spoilt: ", captured_alone());
+      if (captured.updated.empty())
+        report_stop(step, context, "a captured step that nobody spoilt: ", captured_alone());
       break;
     }
     context.finding(codes::kGuardMissed,

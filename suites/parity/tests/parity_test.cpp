@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "suites/codes.hpp"
 #include "suites/faults/attend.hpp"
@@ -215,6 +216,23 @@ TEST(Parity, CatchesAPackedBatchThatForgetsItsBoundaries) {
   });
   EXPECT_TRUE(holds(found(forget, "packed[backend=sdpa,dtype=fp64,op=attend_window]"), codes::kPackedDiffers));
   EXPECT_TRUE(holds(found(forget, "model_packed"), codes::kPackedDiffers));
+}
+
+// By the number of documents and tokens, not by where they end.
+TEST(Parity, CatchesPackedTablesThatAreRememberedBySize) {
+  const Change remember = [](nsa::Ops ops, const nsa::Call&) {
+    ops.replace(&nsa::Ops::attend_window, [inner = ops.attend_window](nsa::AttendWindowArgs args) {
+      static std::map<std::pair<std::int64_t, std::int64_t>, at::Tensor> by_size;
+      if (args.cu_seqlens)
+        args.cu_seqlens =
+            by_size.try_emplace({args.cu_seqlens->numel(), args.q.size(1)}, *args.cu_seqlens).first->second;
+      return inner(args);
+    });
+    return ops;
+  };
+  const auto cases = run(remember, "packed[backend=sdpa,dtype=fp64,op=attend_window]");
+  ASSERT_EQ(cases.size(), 1U);
+  EXPECT_TRUE(tests::finding(cases.front().context, codes::kPackedDiffers).evidence.contains("before"));
 }
 
 // From the second model on another function, or another gradient alone.

@@ -122,6 +122,16 @@ TEST_F(RoundedOnce, AGateThatCountsEveryHeadsShareOnceMoreIsFound) {
   EXPECT_EQ(judge(), Names{"the gradient of input of the gate"});
 }
 
+TEST_F(RoundedOnce, AGateThatIsCutOffFromItsInputIsFound) {
+  parts.project = [](nsa::NsaAttention& layer, const at::Tensor& x, const at::Tensor& rotations) {
+    nsa::Projected made = layer->project(x, rotations);
+    made.gates = layer->project(x.detach(), rotations).gates;
+    return made;
+  };
+  EXPECT_EQ(judge(), Names{"the gradient of input of the gate"});
+  EXPECT_EQ(context.findings.at(0).code, codes::kGraphBreak);
+}
+
 TEST_F(RoundedOnce, AKeyThatIsNotTurnedIsFound) {
   parts.project = [project = parts.project](nsa::NsaAttention& layer, const at::Tensor& x,
                                             const at::Tensor& rotations) {

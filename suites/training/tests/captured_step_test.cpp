@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "nsa/train/graph_step.hpp"
 #include "suites/codes.hpp"
 #include "suites/training/tests/support.hpp"
 
@@ -91,6 +92,24 @@ TEST(CapturedStep, ANanThatOnlyTheCaptureHasAccusesNoGuard) {
   judge_captured_stops(Subject(std::make_shared<Seams>()), trial, context);
   EXPECT_FALSE(training_tests::found(context, codes::kGuardMissed)) << training_tests::listed(context);
   EXPECT_EQ(training_tests::finding(context, codes::kNonFiniteLoss).evidence["captured"], "alone");
+}
+
+// What came of a guard that looks at the loss alone: the step behind the stopped one has nothing wrong of its own.
+TEST(CapturedStep, WeightsThatAStoppedStepChangesAreTheFinding) {
+  RecordingContext context(in_use(), "training/captured_step");
+  CapturedTrial trial = quick_trial(context);
+  trial.disturb = [](nsa::LanguageModelImpl& model, nsa::CudaGraph use) {
+    if (use == nsa::CudaGraph::off) return;
+    const at::Tensor norm = model.norm->weight;
+    norm.register_hook([norm, passes = std::make_shared<std::int64_t>(0)](const at::Tensor& g) {
+      const at::NoGradGuard no_grad;
+      if ((*passes)++ == nsa::train::GraphStep::kWarmUp + 1) norm.fill_(std::numeric_limits<double>::quiet_NaN());
+      return g;
+    });
+  };
+  judge_captured_stops(Subject(std::make_shared<Seams>()), trial, context);
+  EXPECT_TRUE(training_tests::found(context, codes::kGuardMissed)) << training_tests::listed(context);
+  EXPECT_EQ(context.findings.size(), 1U) << training_tests::listed(context);
 }
 
 // A loss that is not finite anyway is its own finding, and no captured step is blamed.
