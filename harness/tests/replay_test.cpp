@@ -431,10 +431,13 @@ TEST_F(Replay, WhatARunOfAKilledReplayWasDoingEndsWithIt) {
   run("stuck/sleeps", {"--hang", "1"});
   const std::string out = (fake.folder.path() / "again").string();
   const pid_t pid = fake.start({"replay", "run", "--out", out, "--hang", "60"});
-  const auto until = [&](int count) {
-    for (int i = 0; i < 2000 && processes_with(out) != count; ++i)
+  const auto until = [&](int count) {  // between fork and exec there is one more
+    int seen = processes_with(out);
+    for (int i = 0; i < 2000 && seen != count; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return processes_with(out);
+      seen = processes_with(out);
+    }
+    return seen;
   };
   ASSERT_EQ(until(2), 2) << "the replay, and the run that it started: " << fake.err();
   kill(pid, SIGKILL);
