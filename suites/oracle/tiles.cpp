@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 
 #include "harness/compare.hpp"
@@ -13,13 +14,14 @@ namespace suites::oracle {
 
 namespace {
 
-// Values in each tile, [1,tiles,1]: the last one may have fewer rows.
-at::Tensor tile_sizes(const at::Tensor& t) {
+// Rows, and values, in each tile, [1,tiles,1]: the last one may have fewer.
+at::Tensor tile_rows(const at::Tensor& t) {
   const std::int64_t S = t.size(1), tiles = (S + kTileRows - 1) / kTileRows;
   at::Tensor rows = at::full({tiles}, kTileRows, t.options());
   rows[tiles - 1] = S - (tiles - 1) * kTileRows;
-  return rows.view({1, tiles, 1}) * (t.dim() > 3 ? t.size(3) : 1);
+  return rows.view({1, tiles, 1});
 }
+at::Tensor tile_sizes(const at::Tensor& t) { return tile_rows(t) * (t.dim() > 3 ? t.size(3) : 1); }
 
 // Root mean squares by tile: [B,S,H,..] -> [B,tiles,H].
 at::Tensor tile_rms(const at::Tensor& t) {
@@ -29,8 +31,8 @@ at::Tensor tile_rms(const at::Tensor& t) {
   return (whole.view({B, tiles, kTileRows, H}).sum(2) / tile_sizes(t)).sqrt();
 }
 
-// Of the reference's RMS. Inside a kernel of 16-bit storage P and dS are rounded before they are multiplied, which the
-// naive computation does not do; a sum in fp32 is rounded once a term.
+// Of the reference's RMS. Inside a kernel of 16-bit storage P is rounded before it is multiplied, which the naive
+// computation does not do; a sum in fp32 is rounded once a term.
 double allowance(at::ScalarType dtype) {
   if (dtype == at::kDouble) return 1e-11;
   if (dtype == at::kFloat) return 16 * std::numeric_limits<float>::epsilon();
@@ -52,7 +54,7 @@ harness::Json TileVerdict::evidence() const {
           {"where", where}};
 }
 
-TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage) {
+TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage, bool gradient) {
   TileVerdict verdict;
   const at::Tensor &value = candidate.value, &reference = candidate.reference;
   verdict.missing = !value.defined();
@@ -65,8 +67,12 @@ TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage) {
   // of unit size, and what cancels exactly in the reference leaves a rounding elsewhere (dQ of a lone token is 0).
   const double unit = c10::isReducedFloatingType(storage) ? 0.03 : 0.1;
   const at::Tensor least = (scale.square().mean(1, /*keepdim=*/true).sqrt() / 10).clamp_min(unit);
-  const at::Tensor scatter = 1 + 4 / tile_sizes(wanted).sqrt();
-  const at::Tensor bound = scatter * (2 * naive + allowance(storage) * at::maximum(scale, least));
+  at::Tensor scatter = 1 + 4 / tile_sizes(wanted).sqrt(), expected = naive;
+  if (gradient && c10::isReducedFloatingType(storage)) {
+    scatter = scatter + 2 * (1 / tile_rows(wanted).sqrt() - 1 / std::sqrt(static_cast<double>(kTileRows)));
+    expected = at::maximum(naive, naive.square().mean(2, /*keepdim=*/true).sqrt());
+  }
+  const at::Tensor bound = scatter * (2 * expected + allowance(storage) * at::maximum(scale, least));
   const at::Tensor excess = at::nan_to_num(error / bound.clamp_min(std::numeric_limits<double>::min()),
                                            std::numeric_limits<double>::infinity());
   const std::int64_t worst = excess.argmax().item<std::int64_t>(), tiles = error.size(1), heads = error.size(2);

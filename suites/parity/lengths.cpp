@@ -8,8 +8,11 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "nsa/call.hpp"
 #include "nsa/reference/reference.hpp"
@@ -130,6 +133,66 @@ std::optional<nsa::PhiWeights> in_dtype(const std::optional<nsa::PhiWeights>& w,
   return nsa::PhiWeights{w->position.to(dtype), w->fc1.to(dtype), w->fc2.to(dtype)};
 }
 
+// What any computation loses that keeps 16 bits, as the naive one of autograd does not: O is rounded before the
+// backward pass takes each row's sum of dO O from it, and P and dS are rounded before they are multiplied. It is
+// little, and much where a row's terms cancel: two keys of which one has nearly all weight, or compressed keys that
+// have most in common.
+struct KeptIn16Bits {
+  at::ScalarType dtype;
+  at::Tensor q, upstream;  // fp64, [1,S,h,D]
+  at::Tensor dq;           // of the branches so far
+
+  [[nodiscard]] at::Tensor round(const at::Tensor& x) const { return x.to(dtype).to(at::kDouble); }
+  // Adds a branch's share of dq; gives its dk and dv. `attend`: its outputs by values for the keys.
+  std::pair<at::Tensor, at::Tensor> branch(const at::Tensor& keys, const at::Tensor& values, const at::Tensor& gate,
+                                           const std::function<at::Tensor(const at::Tensor& values)>& attend) {
+    const at::Tensor k = keys.detach().to(at::kDouble), v = values.detach().to(at::kDouble);
+    const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+    const std::int64_t N = k.size(1);
+    // Weights are the outputs for values of which each is one key's own.
+    const at::Tensor P = attend(at::eye(N, k.options()).view({1, N, 1, N})).squeeze(0).transpose(0, 1);  // [h,S,N]
+    const at::Tensor dO = (gate.detach().to(at::kDouble).unsqueeze(-1) * upstream).squeeze(0).transpose(0, 1);
+    const at::Tensor v_rows = v.select(2, 0).squeeze(0), k_rows = k.select(2, 0).squeeze(0);  // [N,D]
+    const at::Tensor sums = (dO * round(at::matmul(P, v_rows))).sum(-1, /*keepdim=*/true);
+    const at::Tensor dS = round(P * (at::matmul(dO, v_rows.t()) - sums));
+    const at::Tensor of_q = at::matmul(dS, k_rows).transpose(0, 1).unsqueeze(0) * scale;
+    dq = dq.defined() ? dq + of_q : of_q;
+    const at::Tensor q_heads = q.squeeze(0).transpose(0, 1);
+    const auto of_keys = [&](const at::Tensor& weights, const at::Tensor& rows) {
+      return at::matmul(weights.transpose(1, 2), rows).sum(0).view({1, N, 1, -1}).to(dtype);
+    };
+    return {of_keys(dS, q_heads * scale), of_keys(round(P), dO)};
+  }
+};
+
+// The gradients of q, keys and values of `result`, as they are where O, P and dS are kept in 16 bits.
+void keep_in_16_bits(Result& result, const Problem& p, const Tensors& in, const at::Tensor& blocks) {
+  const nsa::Geometry& g = p.model.nsa;
+  const at::ScalarType dtype = in[0].scalar_type();
+  KeptIn16Bits kept{dtype, in[0].detach().to(at::kDouble), p.upstream.to(at::kDouble), {}};
+  const auto gate = [&](std::int64_t branch) { return in[7].select(3, branch); };
+  const auto wide = [](const at::Tensor& t) { return t.detach().to(at::kDouble); };
+  std::tie(result.gradients[3], result.gradients[4]) =
+      kept.branch(in[3], in[4], gate(1), [&](const at::Tensor& values) {
+        return nsa::reference::attend_selected({kept.q, wide(in[3]), values, blocks, g, {}}).o;
+      });
+  std::tie(result.gradients[5], result.gradients[6]) =
+      kept.branch(in[5], in[6], gate(2), [&](const at::Tensor& values) {
+        return nsa::reference::attend_window({kept.q, wide(in[5]), values, g, {}}).o;
+      });
+  const nsa::Compressed kv =
+      nsa::reference::compress({in[1], in[2], g, {}, in_dtype(p.phi_k, dtype), in_dtype(p.phi_v, dtype)});
+  if (kv.k.size(1) > 0) {
+    const auto [dk, dv] = kept.branch(kv.k, kv.v, gate(0), [&](const at::Tensor& values) {
+      return nsa::reference::attend_compressed({kept.q, {wide(kv.k), values}, g, {}}).o;
+    });
+    const Tensors of_inputs = torch::autograd::grad({kv.k, kv.v}, {in[1], in[2]}, {dk, dv});
+    result.gradients[1] = of_inputs[0];
+    result.gradients[2] = of_inputs[1];
+  }
+  result.gradients[0] = kept.dq.to(dtype);
+}
+
 // The parts of the reference and their sum (Eq 5) put together here: the product's own way from part to part
 // (nsa/attend.cpp) takes no part in it.
 Result reference_of(const Problem& p, const at::Tensor& blocks, at::ScalarType dtype) {
@@ -155,6 +218,7 @@ Result reference_of(const Problem& p, const at::Tensor& blocks, at::ScalarType d
   differentiate(result, o.to(branches[0].scalar_type()), in, p.upstream);
   for (std::size_t i = 0; i < in.size(); ++i)
     if (!result.gradients[i].defined()) result.gradients[i] = at::zeros_like(in[i]);
+  if (c10::isReducedFloatingType(dtype)) keep_in_16_bits(result, p, in, blocks);
   return result;
 }
 
@@ -295,7 +359,8 @@ void attention_at(Context& context, const Subject& subject, const AttentionPoint
   const auto compare = [&](const std::string& what, const at::Tensor& value, const at::Tensor& wanted,
                            const at::Tensor& roughly, bool gradient) {
     const at::Tensor of_rows = value.defined() ? value.index_select(0, picked) : value;
-    (void)expect_good(context, oracle::judge_tiles({of_rows, wanted, roughly}, dtype), {name, what, gradient});
+    (void)expect_good(context, oracle::judge_tiles({of_rows, wanted, roughly}, dtype, gradient),
+                      {name, what, gradient});
   };
   for (const std::string& stage : kStages)
     compare(stage, watched.stages.at(stage), exact.stages.at(stage), naive.stages.at(stage), false);

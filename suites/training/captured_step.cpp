@@ -66,8 +66,10 @@ Made run(const Subject& subject, const CapturedTrial& trial, CudaGraph use, Cont
   Instance instance = instance_of(subject, trial, use);
   Trainer trainer = trainer_of(trial.plan, instance.model, use);
   Made made;
-  for (std::int64_t i = 0; i < trial.plan.config.train.steps; ++i) {
-    made.steps.push_back(trainer.step());
+  const std::int64_t steps = trial.plan.config.train.steps;
+  for (std::int64_t i = 0; i < steps; ++i) {
+    // One step ahead, as nsa-train makes them.
+    made.steps.push_back(trainer.step(/*goes_on=*/use != CudaGraph::off && i + 1 < steps));
     context.progress();
     if (!went_on(made.steps.back())) break;
   }

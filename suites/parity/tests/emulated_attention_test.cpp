@@ -36,6 +36,25 @@ TEST(EmulatedAttention, IsSilentOnTheKernels) {
   }
 }
 
+// Learned compressed keys have much in common, and the sum over them cancels; of two tokens one may have nearly all
+// weight.
+TEST(EmulatedAttention, IsSilentWhereARowsTermsCancel) {
+  for (const std::int64_t S : {2, 66}) {
+    auto seams = std::make_shared<Seams>();
+    seams->ops.push_back([](const nsa::Ops&, const nsa::Call&) { return nsa::cuda::ops(); });
+    seams->configuration.push_back([](nsa::Config& config) {
+      config.model.d_k = 192;
+      config.model.d_v = 128;
+      config.model.n_heads = 32;
+      config.model.n_kv_groups = 2;
+      config.model.phi = nsa::Phi::mlp;
+      config.model.nsa = {};
+    });
+    const auto context = run(seams, S);
+    for (const auto& finding : context.findings) ADD_FAILURE() << S << ": " << finding.message;
+  }
+}
+
 TEST(EmulatedAttention, TwoPercentIsFoundInBf16Too) {
   for (const std::string name : {"attend-off", "attend-dq-off", "attend-dk-win-off", "attend-dk-sel-group-off"}) {
     const auto seams = kernels();
