@@ -28,12 +28,18 @@ CollectiveRecord record_of(const json& text) {
   return record;
 }
 
-// A rank in a later collective has been through this one, unless it was another one there.
-bool been_through(const RankState& state, const CollectiveRecord& waited) {
-  if (state.open->sequence <= waited.sequence) return false;
-  return std::all_of(state.records.begin(), state.records.end(), [&](const CollectiveRecord& record) {
-    return record.sequence != waited.sequence || record.name == waited.name;
-  });
+bool is_same(const CollectiveRecord& a, const CollectiveRecord& b) {
+  return a.name == b.name && a.elements == b.elements && a.dtype == b.dtype;
+}
+
+// Done with its own part, and only waiting, in another collective than the others: before it, or behind it where it has
+// been through the very same.
+bool only_waits(const RankState& state, const CollectiveRecord& waited) {
+  if (!state.answered || !state.open || !state.sent || state.open->sequence == waited.sequence) return false;
+  return state.open->sequence < waited.sequence ||
+         std::all_of(state.records.begin(), state.records.end(), [&](const CollectiveRecord& record) {
+           return record.sequence != waited.sequence || is_same(record, waited);
+         });
 }
 
 // Where a rank stands that is not where the others wait; "" when it is there.
@@ -44,7 +50,7 @@ std::string elsewhere(const RankState& state, const CollectiveRecord& waited) {
     if (state.open->name != waited.name) return fmt::format("is in collective {}", describe(*state.open));
     return state.sent ? "" : fmt::format("has begun it and sends nothing{}", doing);
   }
-  if (state.open) return been_through(state, waited) ? "" : fmt::format("is in collective {}", describe(*state.open));
+  if (state.open) return fmt::format("is in collective {}", describe(*state.open));
   if (!state.last) return fmt::format("has not begun any collective{}", doing);
   if (state.last->sequence >= waited.sequence) return "";  // it has been through
   return fmt::format("is outside of any collective; its last was {}{}", describe(*state.last), doing);
@@ -103,11 +109,10 @@ Diagnosis diagnose(int rank, const CollectiveRecord& waited, double seconds, con
   Diagnosis found;
   std::vector<std::string> sentences;
   const CollectiveRecord usual = most_are_in(waited, states);
-  // Who has done its part of an earlier one only waits there, if anybody else is missing.
-  for (const bool behind_too : {false, true}) {
+  // Who only waits elsewhere is named where nobody else is missing.
+  for (const bool waiting_too : {false, true}) {
     for (const RankState& state : states) {
-      const bool behind = state.answered && state.open && state.sent && state.open->sequence < usual.sequence;
-      const std::string where = behind && !behind_too ? "" : elsewhere(state, usual);
+      const std::string where = !waiting_too && only_waits(state, usual) ? "" : elsewhere(state, usual);
       if (where.empty()) continue;
       found.culprits.push_back(state.rank);
       sentences.push_back(fmt::format("rank {} {}", state.rank, where));

@@ -83,8 +83,9 @@ Rules operations() {
        .explains = of_wrong_values()},
       {.id = "documents-remembered",
        .what =
-           "{op} takes for a packed batch what it remembers of another one, of as many documents and tokens but other "
-           "ends ({before}): the values of cu_seqlens are not in what it is remembered by",
+           "{op} is wrong for a packed batch behind another one of as many documents and tokens ({before}), for which "
+           "it "
+           "is right: it remembers that one by its size, without the values of cu_seqlens, or takes these ends wrongly",
        .weight = 85,
        .clue = {.codes = {kPackedDiffers}, .cases = "parity/packed*", .evidence = {{"op", "*"}, {"before", "*"}}},
        .explains = of_wrong_values()},

@@ -67,12 +67,13 @@ TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage, bool
   // of unit size, and what cancels exactly in the reference leaves a rounding elsewhere (dQ of a lone token is 0).
   const double unit = c10::isReducedFloatingType(storage) ? 0.03 : 0.1;
   const at::Tensor least = (scale.square().mean(1, /*keepdim=*/true).sqrt() / 10).clamp_min(unit);
-  at::Tensor scatter = 1 + 4 / tile_sizes(wanted).sqrt(), expected = naive;
+  const at::Tensor scatter = 1 + 4 / tile_sizes(wanted).sqrt();
+  at::Tensor bound = scatter * (2 * naive + allowance(storage) * at::maximum(scale, least));
   if (gradient && c10::isReducedFloatingType(storage)) {
-    scatter = scatter + 2 * (1 / tile_rows(wanted).sqrt() - 1 / std::sqrt(static_cast<double>(kTileRows)));
-    expected = at::maximum(naive, naive.square().mean(2, /*keepdim=*/true).sqrt());
+    const at::Tensor of_heads = at::maximum(naive, naive.square().mean(2, /*keepdim=*/true).sqrt()),
+                     lone = 2 * (1 / tile_rows(wanted).sqrt() - 1 / std::sqrt(static_cast<double>(kTileRows)));
+    bound = bound + 2 * scatter * (of_heads - naive) + 2 * lone * of_heads;
   }
-  const at::Tensor bound = scatter * (2 * expected + allowance(storage) * at::maximum(scale, least));
   const at::Tensor excess = at::nan_to_num(error / bound.clamp_min(std::numeric_limits<double>::min()),
                                            std::numeric_limits<double>::infinity());
   const std::int64_t worst = excess.argmax().item<std::int64_t>(), tiles = error.size(1), heads = error.size(2);

@@ -26,7 +26,7 @@ struct TileVerdict {
 };
 // `storage`: the dtype that the computation rounds to (gates are fp32 beside bf16). `gradient`: where a row's terms
 // cancel (KeptIn16Bits, parity/lengths.cpp), the row as a whole is off by one random number, in 16 bits. A head's naive
-// error is another such number, so the heads' average counts, and a tile of one row has 2.75 times the bound.
+// error is another such number, so the heads' average counts, and that of a single row nearly three times as much.
 [[nodiscard]] TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage, bool gradient = false);
 
 // Records it: kGraphBreak or kOutputContract for what is missing or misshapen, else kGradientBudget or kOutputBudget.

@@ -114,6 +114,13 @@ TEST(ParallelDiagnosis, WhoIsAheadAndWhoWaitsBehindAreNotNamed) {
   EXPECT_THAT(diagnose(0, kWaited, 5, {waiting(0), another, waiting(2)}).culprits, ElementsAre(1))
       << "it made another collective of this number";
   EXPECT_THAT(diagnose(0, kWaited, 5, {waiting(0), ahead, too}).culprits, ElementsAre(0)) << "nobody else is missing";
+  another = ahead;
+  another.records.front().elements = 99;
+  EXPECT_THAT(diagnose(0, kWaited, 5, {waiting(0), another, waiting(2)}).culprits, ElementsAre(1)) << "of another size";
+  EXPECT_THAT(diagnose(0, kWaited, 5, {waiting(0), ahead, waiting(2)}).culprits, ElementsAre(1)) << "nobody else is";
+  RankState hung = ahead;
+  hung.sent = false;
+  EXPECT_THAT(diagnose(0, kWaited, 5, {waiting(0), hung, waiting(2)}).culprits, ElementsAre(1)) << "it sends nothing";
 }
 
 TEST(ParallelDiagnosis, StatesAndTroubleAreReadAgain) {
