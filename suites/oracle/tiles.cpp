@@ -54,7 +54,7 @@ harness::Json TileVerdict::evidence() const {
           {"where", where}};
 }
 
-TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage, bool gradient) {
+TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage, bool of_queries) {
   TileVerdict verdict;
   const at::Tensor &value = candidate.value, &reference = candidate.reference;
   verdict.missing = !value.defined();
@@ -69,7 +69,7 @@ TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage, bool
   const at::Tensor least = (scale.square().mean(1, /*keepdim=*/true).sqrt() / 10).clamp_min(unit);
   const at::Tensor scatter = 1 + 4 / tile_sizes(wanted).sqrt();
   at::Tensor bound = scatter * (2 * naive + allowance(storage) * at::maximum(scale, least));
-  if (gradient && c10::isReducedFloatingType(storage)) {
+  if (of_queries && c10::isReducedFloatingType(storage)) {
     const at::Tensor of_heads = at::maximum(naive, naive.square().mean(2, /*keepdim=*/true).sqrt()),
                      lone = 2 * (1 / tile_rows(wanted).sqrt() - 1 / std::sqrt(static_cast<double>(kTileRows)));
     bound = bound + 2 * scatter * (of_heads - naive) + 2 * lone * of_heads;

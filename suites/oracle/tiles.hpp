@@ -17,17 +17,18 @@ struct TileVerdict {
   double naive_error = 0;                     // the same of the naive computation
   double scale = 0;                           // RMS of the reference over the tile
   // Twice the naive error, and what roundings inside a kernel may add; more for a tile of few values, whose RMS
-  // scatters, and of few rows where it is a gradient (below).
+  // scatters, and of few rows of dQ (below).
   double bound = 0;
   std::string where;  // oracle::extent_of_error, where it is not good
 
   [[nodiscard]] bool good() const;
   [[nodiscard]] harness::Json evidence() const;
 };
-// `storage`: the dtype that the computation rounds to (gates are fp32 beside bf16). `gradient`: where a row's terms
-// cancel (KeptIn16Bits, parity/lengths.cpp), the row as a whole is off by one random number, in 16 bits. A head's naive
-// error is another such number, so the heads' average counts, and that of a single row nearly three times as much.
-[[nodiscard]] TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage, bool gradient = false);
+// `storage`: the dtype that the computation rounds to (gates are fp32 beside bf16). `of_queries`: the gradient of
+// queries. Where a row's terms cancel (KeptIn16Bits, parity/lengths.cpp) the row as a whole is off by one random
+// number, in 16 bits. A head's naive error is another such number, so the heads' average counts, and that of a tile
+// of one row nearly three times as much.
+[[nodiscard]] TileVerdict judge_tiles(const Candidate& candidate, at::ScalarType storage, bool of_queries = false);
 
 // Records it: kGraphBreak or kOutputContract for what is missing or misshapen, else kGradientBudget or kOutputBudget.
 bool expect_good(harness::Context& context, const TileVerdict& verdict, const Subjects& what);

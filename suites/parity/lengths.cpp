@@ -359,7 +359,8 @@ void attention_at(Context& context, const Subject& subject, const AttentionPoint
   const auto compare = [&](const std::string& what, const at::Tensor& value, const at::Tensor& wanted,
                            const at::Tensor& roughly, bool gradient) {
     const at::Tensor of_rows = value.defined() ? value.index_select(0, picked) : value;
-    (void)expect_good(context, oracle::judge_tiles({of_rows, wanted, roughly}, dtype, gradient),
+    const bool of_queries = gradient && what == kInputs.front();
+    (void)expect_good(context, oracle::judge_tiles({of_rows, wanted, roughly}, dtype, of_queries),
                       {name, what, gradient});
   };
   for (const std::string& stage : kStages)

@@ -105,12 +105,12 @@ void packed(Context& context, const Subject& subject, const OpRun& run) {
   const OpCase c = case_of(lengths);
   const at::NoGradGuard no_grad;
   context.phase("packed and one by one");
-  if (!judge_documents(context, subject, run, c, lengths, {})) return;
-
-  // As many documents and tokens, which end elsewhere: what is remembered of a packed batch must not be taken for it.
-  const std::vector<std::int64_t> reversed(lengths.rbegin(), lengths.rend());
-  context.phase("the same documents in the opposite order");
-  (void)judge_documents(context, subject, run, case_of(reversed), reversed, lengths);
+  if (judge_documents(context, subject, run, c, lengths, {})) {
+    // As many documents and tokens, which end elsewhere: what is remembered of a packed batch must not be taken for it.
+    const std::vector<std::int64_t> reversed(lengths.rbegin(), lengths.rend());
+    context.phase("the same documents in the opposite order");
+    (void)judge_documents(context, subject, run, case_of(reversed), reversed, lengths);
+  }
 
   // Its gradients too: of our own backends others look at them.
   if (run.way == kImplementation && run.op != nsa::Op::select && !run.attention)

@@ -47,8 +47,7 @@ std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs, const 
 namespace {
 
 bool is_there(Context& context, const std::string& what, const at::Tensor& value) {
-  context.expect(what + " arrives", value.defined(),
-                 what + " does not arrive: what is computed is cut off from it, or the values were copied",
+  context.expect(what + " arrives", value.defined(), what + " does not arrive: it is cut off from the graph",
                  codes::kGraphBreak, {{"part", what}, {"cut_off", what}});
   return value.defined();
 }

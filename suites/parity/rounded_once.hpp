@@ -48,7 +48,8 @@ inline constexpr double kOneRounding = 1.3, kRoundedTerms = 2.2;
 [[nodiscard]] std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs,
                                                 const std::vector<at::Tensor>& inputs,
                                                 const std::vector<at::Tensor>& arrives, bool retain_graph = false);
-// What both of these begin with: an undefined value is a gradient that does not arrive.
+// Of both that follow: an undefined value is a gradient that does not arrive, a finding.
+//
 // A value against what it is in exact arithmetic: off by at most so many times what one rounding to bf16 costs.
 void expect_one_rounding(harness::Context& context, const std::string& what, const at::Tensor& value,
                          const at::Tensor& exact, double most = kOneRounding);

@@ -38,18 +38,18 @@ TEST(Tiles, TheTileIsNamed) {
   EXPECT_EQ(verdict.head, 2);
 }
 
-// A row of a gradient as a whole by one random number, of a size that another head's shows.
-TEST(Tiles, AGradientOfOneRowMayBeOffAsOtherHeadsAre) {
+// A row of dQ as a whole by one random number, of a size that another head's shows.
+TEST(Tiles, DqOfOneRowMayBeOffAsOtherHeadsAre) {
   const at::Tensor exact = at::randn({1, 65, 8, 64}, at::kDouble);
   at::Tensor naive = exact.to(at::kBFloat16), value = naive.clone();
   for (const auto& [t, head] : {std::pair{naive, 1}, {naive, 5}, {value, 3}}) t[0][64][head].mul_(1.03);
-  EXPECT_TRUE(judge_tiles({value, exact, naive}, at::kBFloat16, /*gradient=*/true).good());
+  EXPECT_TRUE(judge_tiles({value, exact, naive}, at::kBFloat16, /*of_queries=*/true).good());
   EXPECT_FALSE(judge_tiles({value, exact, naive}, at::kBFloat16).good()) << "of a value each head's own counts";
   value[0][64][3].mul_(1.3);
-  EXPECT_FALSE(judge_tiles({value, exact, naive}, at::kBFloat16, /*gradient=*/true).good());
+  EXPECT_FALSE(judge_tiles({value, exact, naive}, at::kBFloat16, /*of_queries=*/true).good());
   at::Tensor whole = exact.to(at::kBFloat16);
   whole.slice(1, 0, 64).select(2, 3).mul_(1.02);
-  EXPECT_FALSE(judge_tiles({whole, exact, exact.to(at::kBFloat16)}, at::kBFloat16, /*gradient=*/true).good())
+  EXPECT_FALSE(judge_tiles({whole, exact, exact.to(at::kBFloat16)}, at::kBFloat16, /*of_queries=*/true).good())
       << "a whole tile has the bound of a value";
 }
 
